@@ -1,0 +1,50 @@
+"""What a cluster charges: seconds of collectives and operators, bytes of memory."""
+
+from importlib.metadata import version
+
+from costmodel.cluster import Cluster, presets
+from costmodel.collectives import (
+    all_gather_time,
+    all_reduce_time,
+    all_to_all_time,
+    point_to_point_time,
+    reduce_scatter_time,
+)
+from costmodel.device import Device, operator_time
+from costmodel.errors import (
+    ClusterFormatError,
+    CostmodelError,
+    PlacementError,
+    QuantityError,
+    UnknownDtypeError,
+    UnknownNameError,
+)
+from costmodel.link import Link, MeshLinks
+from costmodel.memory import ParameterBytes, stage_memory_bytes
+from costmodel.resharding import reshard_time, step_time
+
+__all__ = [
+    "Cluster",
+    "ClusterFormatError",
+    "CostmodelError",
+    "Device",
+    "Link",
+    "MeshLinks",
+    "ParameterBytes",
+    "PlacementError",
+    "QuantityError",
+    "UnknownDtypeError",
+    "UnknownNameError",
+    "all_gather_time",
+    "all_reduce_time",
+    "all_to_all_time",
+    "operator_time",
+    "point_to_point_time",
+    "presets",
+    "reduce_scatter_time",
+    "reshard_time",
+    "stage_memory_bytes",
+    "step_time",
+]
+
+__version__ = version("meshwright-costmodel")
