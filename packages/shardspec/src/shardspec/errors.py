@@ -1,0 +1,37 @@
+"""Typed errors: one base class, so that `except ShardspecError` catches all of them."""
+
+
+class ShardspecError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class MeshError(ShardspecError, ValueError):
+    """A mesh whose shape, names or device ids contradict each other."""
+
+
+class UnknownAxisError(ShardspecError, LookupError):
+    """An axis name or index that the mesh does not have."""
+
+
+class UnknownDeviceError(ShardspecError, LookupError):
+    """A device id or coordinates outside the mesh."""
+
+
+class SpecError(ShardspecError, ValueError):
+    """A sharding spec that uses an axis twice, or text that is no spec."""
+
+
+class LayoutError(ShardspecError, ValueError):
+    """A spec that does not fit the tensor or the mesh of its layout."""
+
+
+class ReshardError(ShardspecError, ValueError):
+    """No collectives lead from the source to the destination layout."""
+
+
+class UnevenLayoutError(ReshardError):
+    """A layout whose shards differ in size, where only even ones can be resharded."""
+
+
+class ShardsError(ShardspecError, ValueError):
+    """Shards that do not fit their layout, or replicas that disagree."""
