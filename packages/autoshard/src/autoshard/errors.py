@@ -1,0 +1,36 @@
+"""The typed errors of autoshard."""
+
+from __future__ import annotations
+
+
+class AutoshardError(Exception):
+    """Base class of every error that autoshard raises on purpose."""
+
+
+class RuleError(AutoshardError, ValueError):
+    """A rule contradicts itself or the shapes it is made for."""
+
+
+class GraphError(AutoshardError, ValueError):
+    """A graph breaks one of the rules that `verify` checks."""
+
+
+class ProblemError(AutoshardError, ValueError):
+    """A problem's arrays, edges and intervals do not fit together."""
+
+
+class BaselineError(AutoshardError, ValueError):
+    """A baseline is unknown or has no meaning for the graph or mesh."""
+
+
+class InfeasibleError(AutoshardError, ValueError):
+    """No choice of strategies satisfies the problem.
+
+    Attributes:
+        smallest_usage: The lowest peak usage of any choice (bytes for a sharding problem), or
+            `None` where forbidden pairs leave no choice at all, whatever the limit.
+    """
+
+    def __init__(self, message: str, smallest_usage: float | None = None) -> None:
+        super().__init__(message)
+        self.smallest_usage = smallest_usage

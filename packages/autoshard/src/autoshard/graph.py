@@ -1,0 +1,235 @@
+"""The program that is sharded: values, operators, and the phase of the step each one runs in."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from autoshard.errors import GraphError
+from autoshard.rule import Rule
+
+Role = Literal["intermediate", "parameter", "optimizer_state", "batch", "activation", "other"]
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element, from the name alone: `bfloat16` needs no extension module."""
+    if dtype == "bool":
+        return 1
+    bits = re.match(r"[a-z]+(\d+)", dtype)
+    if bits is None:
+        raise GraphError(f"a dtype name tells its size in bits, as 'float32' does; got {dtype!r}")
+    return math.ceil(int(bits[1]) / 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One tensor of the program."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """numpy's name: `float32`, `bfloat16`, `int32`, `bool`."""
+    role: Role = "intermediate"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return itemsize(self.dtype)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return math.prod(self.shape) * self.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the step whose operators all run equally often, such as forward or apply."""
+
+    name: str
+    repeats: int = 1
+    """Runs per step: the number of microbatches for forward and backward, 1 for apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator, run once in each repeat of its phase."""
+
+    name: str
+    kind: str
+    """What it is, for people and for structural hashes: `dot_general`, `add`."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    rule: Rule
+    flops: float = 0.0
+    """Floating-point operations of the whole operator on one device."""
+    phase: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A value that leaves the program, and what is asked of its layout.
+
+    With neither `alias` nor `whole` any layout without partial sums will do.
+    """
+
+    value: str
+    alias: str | None = None
+    """The input it is stored back into: it takes the same layout (and the same memory)."""
+    whole: bool = False
+    """Every device must hold all of it."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program: operators in topological order, phase after phase."""
+
+    phases: tuple[Phase, ...]
+    values: tuple[Value, ...]
+    operators: tuple[Operator, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[Output, ...]
+
+    @cached_property
+    def by_name(self) -> dict[str, Value]:
+        """The values by their names."""
+        return {value.name: value for value in self.values}
+
+    @cached_property
+    def producers(self) -> dict[str, tuple[int, int]]:
+        """For each value that an operator makes: (index of the operator, which of its outputs)."""
+        return {
+            name: (index, position)
+            for index, operator in enumerate(self.operators)
+            for position, name in enumerate(operator.outputs)
+        }
+
+    def value(self, name: str) -> Value:
+        """The value called `name`; `GraphError` if there is none."""
+        try:
+            return self.by_name[name]
+        except KeyError:
+            raise GraphError(f"the graph has no value called {name!r}") from None
+
+    def phase_of_output(self, output: Output) -> int:
+        """The phase that converts an output: its producer's, or for an input the last."""
+        if output.value in self.producers:
+            return self.operators[self.producers[output.value][0]].phase
+        return len(self.phases) - 1
+
+    def __str__(self) -> str:
+        lines = [f"inputs: {', '.join(str(self.value(name)) for name in self.inputs)}"]
+        for operator in self.operators:
+            results = ", ".join(str(self.value(name)) for name in operator.outputs)
+            phase = self.phases[operator.phase].name
+            lines.append(f"{phase}: {results} = {operator.kind}({', '.join(operator.inputs)})")
+        outputs = (
+            output.value
+            + (f" -> {output.alias}" if output.alias is not None else "")
+            + (" (whole)" if output.whole else "")
+            for output in self.outputs
+        )
+        lines.append(f"outputs: {', '.join(outputs)}")
+        return "\n".join(lines)
+
+
+def verify(graph: Graph) -> None:
+    """Check everything that the rest of the package takes for granted about a graph.
+
+    Raises:
+        GraphError: names are not unique or unknown, a value is used before it is made, phases go
+            back, shapes do not match a rule, or an alias does not fit its input.
+    """
+    for problem in _problems(graph):
+        raise GraphError(problem)
+
+
+def _problems(graph: Graph) -> Iterator[str]:
+    """Each broken rule as a sentence, the first one first (later ones may follow from it)."""
+    if len(graph.by_name) != len(graph.values):
+        names = [value.name for value in graph.values]
+        twice = next(name for name in names if names.count(name) > 1)
+        yield f"the names of values are unique; {twice!r} occurs twice"
+    for phase in graph.phases:
+        if phase.repeats < 1:
+            yield f"a phase runs at least once a step; {phase.name!r} has repeats={phase.repeats}"
+    known: set[str] = set()
+    for name in graph.inputs:
+        if name not in graph.by_name or name in known:
+            yield f"the inputs are distinct values of the graph; got {name!r}"
+        known.add(name)
+    last_phase = 0
+    for operator in graph.operators:
+        if not last_phase <= operator.phase < len(graph.phases):
+            yield (
+                "the phases of the operators never go back and are in range; "
+                f"operator {operator.name!r} has phase {operator.phase} after phase {last_phase} "
+                f"of {len(graph.phases)}"
+            )
+        last_phase = operator.phase
+        for name in operator.inputs:
+            if name not in known:
+                yield f"operator {operator.name!r} reads {name!r} before it is made"
+        for name in operator.outputs:
+            if name not in graph.by_name or name in known:
+                yield f"operator {operator.name!r} makes {name!r}, which is unknown or already made"
+            known.add(name)
+        for role, names, expected in (
+            ("operand", operator.inputs, operator.rule.operand_shapes),
+            ("result", operator.outputs, operator.rule.result_shapes),
+        ):
+            shapes = tuple(graph.by_name[name].shape for name in names)
+            if shapes != expected:
+                yield (
+                    f"the rule of operator {operator.name!r} is for {role} shapes {expected}; "
+                    f"its values have {shapes}"
+                )
+    if unmade := [name for name in graph.by_name if name not in known]:
+        yield f"every value is an input or made by an operator; {unmade[0]!r} is neither"
+    aliases: set[str] = set()
+    for output in graph.outputs:
+        if output.value not in known:
+            yield f"the outputs are values of the graph; got {output.value!r}"
+        if output.alias is None:
+            continue
+        if output.whole:
+            yield f"output {output.value!r} is whole or an alias, not both"
+        if output.alias not in graph.inputs or output.alias in aliases:
+            yield f"an alias is an input that no other output has; got {output.alias!r}"
+        aliases.add(output.alias)
+        made, stored = graph.by_name[output.value], graph.by_name[output.alias]
+        if (made.shape, made.dtype) != (stored.shape, stored.dtype):
+            yield f"an alias has its input's shape and dtype; got '{made}' for '{stored}'"
+
+
+def structural_hash(graph: Graph) -> str:
+    """A digest of all that decides a sharding: equal for graphs that differ in names only."""
+    number: dict[str, int] = {}
+    for name in graph.inputs:
+        number[name] = len(number)
+    for operator in graph.operators:
+        for name in operator.outputs:
+            number[name] = len(number)
+    ordered = sorted(number, key=number.__getitem__)
+    description = (
+        tuple(phase.repeats for phase in graph.phases),
+        tuple((graph.value(n).shape, graph.value(n).dtype, graph.value(n).role) for n in ordered),
+        len(graph.inputs),
+        tuple(
+            (op.kind, tuple(number[n] for n in op.inputs), op.rule, op.flops, op.phase)
+            for op in graph.operators
+        ),
+        tuple(
+            (number[o.value], None if o.alias is None else number[o.alias], o.whole)
+            for o in graph.outputs
+        ),
+    )
+    return hashlib.sha256(repr(description).encode()).hexdigest()

@@ -1,0 +1,150 @@
+"""The ways to run one operator on a mesh: every assignment of mesh axes to its factors.
+
+For each mesh axis the choice is a factor (the axis splits that loop), a linear group (its operands
+are partial sums over the axis and so are the results), or nothing (all devices along the axis do
+the same work). Alpa's Table 3 is what comes out for a batched matmul on a 2-D mesh; the partial
+results are AutoDDL's (4.2.2), so the all-reduce of a split reduction is not part of the operator
+but of the conversion to what its consumer asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from shardspec import Partial, Spec
+
+from autoshard.rule import Dims, Factor, Rule
+
+Target = int | tuple[str, int] | None
+"""What a mesh axis does: split factor i, carry sums of group g as ("partial", g), or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to run an operator in parallel."""
+
+    mapping: tuple[Target, ...]
+    """What each mesh axis does."""
+    operand_specs: tuple[Spec, ...]
+    """What the operator asks of its operands."""
+    result_specs: tuple[Spec, ...]
+    """What it makes of them."""
+
+    def __str__(self) -> str:
+        axes: dict[str, list[int]] = {}
+        for axis, target in enumerate(self.mapping):
+            if target is not None:
+                name = f"f{target}" if isinstance(target, int) else f"{target[0]}{target[1]}"
+                axes.setdefault(name, []).append(axis)
+        return (
+            ", ".join(
+                f"{name}->{on[0] if len(on) == 1 else '{' + ','.join(map(str, on)) + '}'}"
+                for name, on in axes.items()
+            )
+            or "replicated"
+        )
+
+
+@lru_cache(maxsize=4096)
+def enumerate_strategies(rule: Rule, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
+    """Every strategy of an operator on a mesh; the first one is replicated work.
+
+    Only even splits count. Several axes on one factor keep the mesh's order, first axis major.
+    Within a dim made of several factors a minor one is split only if all factors before it are
+    split down to size 1: else a device's part of the dim would not be contiguous.
+    """
+    splittable = [
+        index
+        for index, factor in enumerate(rule.factors)
+        if factor.kind != "whole" and factor.size > 1
+    ]
+    carried = [("partial", group) for group in range(len(rule.linear))]
+    choices: list[list[Target]] = [
+        [None, *splittable, *carried] if size > 1 else [None] for size in mesh_shape
+    ]
+    return tuple(
+        strategy
+        for mapping in product(*choices)
+        if (strategy := _strategy(rule, mesh_shape, mapping)) is not None
+    )
+
+
+def _strategy(
+    rule: Rule, mesh_shape: tuple[int, ...], mapping: tuple[Target, ...]
+) -> Strategy | None:
+    """The strategy that a mapping stands for, or `None` if it splits something that it must not."""
+    axes: dict[int, tuple[int, ...]] = {}
+    groups: list[tuple[int, int]] = []
+    for axis, target in enumerate(mapping):
+        if isinstance(target, int):
+            axes[target] = (*axes.get(target, ()), axis)
+        elif target is not None:
+            groups.append((axis, target[1]))
+    parts = {factor: math.prod(mesh_shape[axis] for axis in on) for factor, on in axes.items()}
+    if any(rule.factors[factor].size % n for factor, n in parts.items()):
+        return None
+    if any(_splits_inside(dims, rule.factors, parts) for dims in rule.operands + rule.results):
+        return None
+
+    def spec(dims: Dims, partial: list[Partial]) -> Spec:
+        sharding = tuple(tuple(a for factor in dim for a in axes.get(factor, ())) for dim in dims)
+        return Spec(sharding, tuple(sorted(partial)))
+
+    carried = [Partial(axis, "sum") for axis, _ in groups]
+    operands = tuple(
+        spec(
+            dims, [p for p, (_, g) in zip(carried, groups, strict=True) if index in rule.linear[g]]
+        )
+        for index, dims in enumerate(rule.operands)
+    )
+    results = []
+    for dims in rule.results:
+        held = {factor for dim in dims for factor in dim}
+        reduced = [
+            Partial(axis, rule.factors[factor].reduction)
+            for factor, on in axes.items()
+            if factor not in held and rule.factors[factor].kind == "reduce"
+            for axis in on
+        ]
+        results.append(spec(dims, carried + reduced))
+    return Strategy(mapping, operands, tuple(results))
+
+
+def _splits_inside(dims: Dims, factors: tuple[Factor, ...], parts: dict[int, int]) -> bool:
+    """Whether some dim has a split factor behind one that is not split down to size 1."""
+    for dim in dims:
+        contiguous = True
+        for factor in dim:
+            n = parts.get(factor, 1)
+            if n > 1 and not contiguous:
+                return True
+            contiguous = contiguous and n == factors[factor].size
+    return False
+
+
+def stored_specs(shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> tuple[Spec, ...]:
+    """Every way to store a tensor: even splits, no partial sums, axes of a dim in mesh order.
+
+    Replicated comes first.
+    """
+    return tuple(_stored_specs(shape, mesh_shape))
+
+
+def _stored_specs(shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> Iterator[Spec]:
+    dims: list[list[int | None]] = [
+        [None, *(dim for dim, size in enumerate(shape) if size % n == 0 and size >= n)]
+        if n > 1
+        else [None]
+        for n in mesh_shape
+    ]
+    for chosen in product(*dims):
+        split = tuple(
+            tuple(axis for axis, dim in enumerate(chosen) if dim == d) for d in range(len(shape))
+        )
+        parts = (math.prod(mesh_shape[axis] for axis in on) for on in split)
+        if all(size % n == 0 and size >= n for size, n in zip(shape, parts, strict=True)):
+            yield Spec(split)
