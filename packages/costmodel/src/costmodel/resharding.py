@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from shardspec import ReshardPlan, Step
+from typing import TYPE_CHECKING
 
 from costmodel.collectives import (
     all_gather_time,
@@ -13,6 +12,9 @@ from costmodel.collectives import (
     reduce_scatter_time,
 )
 from costmodel.link import Link, MeshLinks, slowest
+
+if TYPE_CHECKING:
+    from shardspec import ReshardPlan, Step
 
 
 def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
@@ -32,9 +34,7 @@ def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
     if kind == "slice":
         return 0.0
     axes = step.axes
-    if len(axes) == 1:
-        link = links[axes[0]]
-    elif isinstance(links, MeshLinks):
+    if isinstance(links, MeshLinks):
         link = links.over(axes)
     else:
         link = slowest(links[axis] for axis in axes)
