@@ -1,0 +1,18 @@
+"""Settings of the integration tests: the path to their helpers, markers, Hypothesis profiles."""
+
+import os
+import sys
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # `import netlab`, `import constraints`
+
+hypothesis.settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("nightly", max_examples=10_000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "nightly: takes minutes; runs in `nox -s nightly` only")

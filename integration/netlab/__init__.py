@@ -1,0 +1,18 @@
+"""A small cluster emulated on one Linux machine, for tests that move real bytes over slow links.
+
+Each *host* is a network namespace with its own host name, System-V IPC space and `/dev/shm`, joined
+to one switch by a veth pair that is shaped in both directions: a host sends at most `rate` and
+receives at most `rate` at the same time (full duplex), whatever the other hosts do. Inside a host
+nothing is shaped.
+
+    with netlab.Lab(hosts=4, rate="200mbit") as lab:
+        server = lab.popen(0, ["python3", "server.py"])
+        lab.run(1, ["python3", "client.py", lab.ip(0)], check=True)
+
+Standard library only. `supported()` says what is missing where a lab cannot be brought up.
+"""
+
+from .lab import Lab, attach, labs, supported
+from .system import NetlabError, parse_rate
+
+__all__ = ["Lab", "NetlabError", "attach", "labs", "parse_rate", "supported"]
