@@ -1,0 +1,85 @@
+"""Pipeline schedules: generate, check, simulate, lower to instruction lists, draw.
+
+A `Schedule` is data: per rank, the order of its actions. `make` and the generators write one,
+`check` judges it, `simulate` says when everything happens, `lower` turns it into the instructions
+that a runtime executes, and `draw` and `plot` show it.
+"""
+
+from importlib.metadata import version
+
+from pipesched.action import Action, Kind
+from pipesched.check import check
+from pipesched.edge import Edge, Endpoint, chain
+from pipesched.errors import (
+    ArgumentError,
+    EdgeError,
+    MissingExtraError,
+    ParseError,
+    PipeschedError,
+    ProgramError,
+    ScheduleError,
+    UnknownScheduleError,
+)
+from pipesched.generators import NAMES, eager_1f1b, gpipe, make, one_f_one_b
+from pipesched.lower import lower
+from pipesched.program import (
+    Accumulate,
+    Apply,
+    Buffer,
+    Free,
+    Instruction,
+    Program,
+    Receive,
+    Received,
+    Reduce,
+    Run,
+    Saved,
+    Send,
+    parse_instruction,
+)
+from pipesched.schedule import Schedule
+from pipesched.simulate import simulate
+from pipesched.timeline import Event, Timeline, Transfer
+
+__version__ = version("meshwright-pipesched")
+
+__all__ = [
+    "NAMES",
+    "Accumulate",
+    "Action",
+    "Apply",
+    "ArgumentError",
+    "Buffer",
+    "Edge",
+    "EdgeError",
+    "Endpoint",
+    "Event",
+    "Free",
+    "Instruction",
+    "Kind",
+    "MissingExtraError",
+    "ParseError",
+    "PipeschedError",
+    "Program",
+    "ProgramError",
+    "Receive",
+    "Received",
+    "Reduce",
+    "Run",
+    "Saved",
+    "Schedule",
+    "ScheduleError",
+    "Send",
+    "Timeline",
+    "Transfer",
+    "UnknownScheduleError",
+    "chain",
+    "check",
+    "eager_1f1b",
+    "gpipe",
+    "lower",
+    "make",
+    "one_f_one_b",
+    "parse_instruction",
+    "simulate",
+]

@@ -1,0 +1,102 @@
+"""Which results one stage passes to another, for every microbatch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pipesched.action import Kind
+from pipesched.errors import EdgeError, ParseError
+
+Endpoint = tuple[Kind, int]
+"""A kind of work and the stage that does it."""
+
+_TEXT = re.compile(r"([FB])(\d+)->([FB])(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A result of `src` that `dst` needs, of the same microbatch.
+
+    A microbatch goes through F0, F1, ..., B1, B0. An edge points forwards in that order, and from
+    one stage to another: what a stage's forward leaves for its own backward never travels.
+    Both the chain's edges (F0->F1, B1->B0) and longer ones (F0->F2, F0->B1, F1->B0) do.
+
+    Raises:
+        EdgeError: The edge points backwards in time, or joins a stage to itself.
+
+    Examples:
+        >>> str(Edge(src=(Kind.FORWARD, 0), dst=(Kind.BACKWARD, 1)))
+        'F0->B1'
+        >>> Edge.parse("F1->F0")
+        Traceback (most recent call last):
+        ...
+        pipesched.errors.EdgeError: an edge points forwards in F0, F1, ..., B1, B0; got F1->F0
+    """
+
+    src: Endpoint
+    """Where the result is made."""
+    dst: Endpoint
+    """Where it is needed."""
+
+    def __post_init__(self) -> None:
+        (src_kind, src_stage), (dst_kind, dst_stage) = self.src, self.dst
+        if src_stage < 0 or dst_stage < 0:
+            raise EdgeError(f"stages are counted from 0; got src={self.src} and dst={self.dst}")
+        if src_stage == dst_stage:
+            raise EdgeError(
+                "an edge joins two stages (a stage keeps its own activations without one); "
+                f"got {self}"
+            )
+        if src_kind is dst_kind:
+            forwards = (src_stage < dst_stage) == (src_kind is Kind.FORWARD)
+        else:
+            forwards = src_kind is Kind.FORWARD
+        if not forwards:
+            raise EdgeError(f"an edge points forwards in F0, F1, ..., B1, B0; got {self}")
+
+    def __str__(self) -> str:
+        return f"{self.src[0]}{self.src[1]}->{self.dst[0]}{self.dst[1]}"
+
+    @classmethod
+    def parse(cls, text: str) -> Edge:
+        """Read what `str` prints.
+
+        Raises:
+            ParseError: The text is not an edge.
+            EdgeError: It is one that cannot be.
+        """
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise ParseError(f"an edge reads <F|B><stage>-><F|B><stage>, as F0->F1; got {text!r}")
+        return cls((Kind(match[1]), int(match[2])), (Kind(match[3]), int(match[4])))
+
+
+def chain(n_stages: int) -> tuple[Edge, ...]:
+    """The edges of a plain pipeline: activations go up one stage, their gradients come down.
+
+    Examples:
+        >>> [str(edge) for edge in chain(3)]
+        ['F0->F1', 'F1->F2', 'B2->B1', 'B1->B0']
+    """
+    up = [Edge((Kind.FORWARD, s), (Kind.FORWARD, s + 1)) for s in range(n_stages - 1)]
+    down = [Edge((Kind.BACKWARD, s + 1), (Kind.BACKWARD, s)) for s in range(n_stages - 1)]
+    return (*up, *reversed(down))
+
+
+def checked_edges(edges: Iterable[Edge], n_stages: int) -> tuple[Edge, ...]:
+    """The edges as a tuple, if each is there once and joins stages of the pipeline.
+
+    Raises:
+        EdgeError: Otherwise.
+    """
+    edges = tuple(edges)
+    seen: set[Edge] = set()
+    for edge in edges:
+        if max(edge.src[1], edge.dst[1]) >= n_stages:
+            raise EdgeError(f"an edge joins stages 0 to {n_stages - 1}; got {edge}")
+        if edge in seen:
+            raise EdgeError(f"an edge is given once, whatever it carries; got {edge} twice")
+        seen.add(edge)
+    return edges

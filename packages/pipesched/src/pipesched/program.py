@@ -1,0 +1,217 @@
+"""What each rank executes: a static list of instructions, after Alpa (OSDI 2022, section 6)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index
+
+from pipesched.action import Action
+from pipesched.edge import Edge
+from pipesched.errors import ParseError
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a stage's forward keeps for its backward: the buffer `F<stage>.<microbatch>`."""
+
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"F{self.stage}.{self.microbatch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What an edge has brought: the buffer `<edge>.<microbatch>`."""
+
+    edge: Edge
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.edge}.{self.microbatch}"
+
+
+Buffer = Saved | Received
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Compute. Uses what its edges brought and, if a backward, what its forward saved."""
+
+    action: Action
+
+    def __str__(self) -> str:
+        return f"RUN {self.action}"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Start to send the last run's result for `edge`; do not wait until it has arrived."""
+
+    edge: Edge
+    microbatch: int
+    peer: int
+    """The rank that receives; may be the sender, if a rank has several stages."""
+
+    def __str__(self) -> str:
+        return f"SEND {self.edge}.{self.microbatch} to {self.peer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Wait for the next message of `edge`, and keep it."""
+
+    edge: Edge
+    microbatch: int
+    peer: int
+    """The rank that sends."""
+
+    def __str__(self) -> str:
+        return f"RECV {self.edge}.{self.microbatch} from {self.peer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Let go of a buffer; nothing uses it any more."""
+
+    buffer: Buffer
+
+    def __str__(self) -> str:
+        return f"FREE {self.buffer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Add the gradients of the last run, a backward, to those of the stage."""
+
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"ACCUMULATE {self.stage}.{self.microbatch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Finish the stage's accumulated gradients: the collectives that are paid once a step."""
+
+    stage: int
+
+    def __str__(self) -> str:
+        return f"REDUCE {self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Update the stage's parameters and optimizer state."""
+
+    stage: int
+
+    def __str__(self) -> str:
+        return f"APPLY {self.stage}"
+
+
+Instruction = Run | Send | Receive | Free | Accumulate | Reduce | Apply
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Per rank, the instructions in the order in which it executes them.
+
+    Every edge is a stream of its own: its messages arrive in the order in which they were sent,
+    and no send waits for its receiver. `pipesched.check_program` judges a program.
+    """
+
+    name: str
+    """The schedule it was made from."""
+    n_stages: int
+    """Parts of the model."""
+    n_microbatches: int
+    """Parts of the batch."""
+    edges: tuple[Edge, ...]
+    """What stages send to each other for every microbatch."""
+    ranks: tuple[tuple[Instruction, ...], ...]
+    """The instructions of rank 0, of rank 1, ..., each in order."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.name} stages={self.n_stages} microbatches={self.n_microbatches}"]
+        for rank, instructions in enumerate(self.ranks):
+            lines.append(f"rank {rank}:")
+            lines.extend(f"  {instruction}" for instruction in instructions)
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """A JSON object with the fields' names, edges and instructions as text."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "n_stages": self.n_stages,
+                "n_microbatches": self.n_microbatches,
+                "edges": [str(edge) for edge in self.edges],
+                "ranks": [[str(item) for item in items] for items in self.ranks],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Program:
+        """Read what `to_json` writes.
+
+        Raises:
+            ParseError: The text is not JSON, or not of a program.
+        """
+        try:
+            data = json.loads(text)
+            return cls(
+                data["name"],
+                index(data["n_stages"]),
+                index(data["n_microbatches"]),
+                tuple(map(Edge.parse, data["edges"])),
+                tuple(tuple(map(parse_instruction, items)) for items in data["ranks"]),
+            )
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ParseError(
+                "a program is a JSON object with name, n_stages, n_microbatches, edges and ranks; "
+                f"got {text[:60]!r} ({type(error).__name__}: {error})"
+            ) from error
+
+
+_EDGE = r"(?P<edge>[FB]\d+->[FB]\d+)\.(?P<of>\d+)"
+_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Instruction]], ...] = tuple(
+    (re.compile(pattern, re.ASCII), build)
+    for pattern, build in (
+        (r"RUN (\S+)", lambda m: Run(Action.parse(m[1]))),
+        (
+            rf"SEND {_EDGE} to (\d+)",
+            lambda m: Send(Edge.parse(m["edge"]), int(m["of"]), int(m[3])),
+        ),
+        (
+            rf"RECV {_EDGE} from (\d+)",
+            lambda m: Receive(Edge.parse(m["edge"]), int(m["of"]), int(m[3])),
+        ),
+        (rf"FREE {_EDGE}", lambda m: Free(Received(Edge.parse(m["edge"]), int(m["of"])))),
+        (r"FREE F(\d+)\.(\d+)", lambda m: Free(Saved(int(m[1]), int(m[2])))),
+        (r"ACCUMULATE (\d+)\.(\d+)", lambda m: Accumulate(int(m[1]), int(m[2]))),
+        (r"REDUCE (\d+)", lambda m: Reduce(int(m[1]))),
+        (r"APPLY (\d+)", lambda m: Apply(int(m[1]))),
+    )
+)
+
+
+def parse_instruction(text: str) -> Instruction:
+    """Read what `str` of an instruction prints.
+
+    Raises:
+        ParseError: Anything else.
+    """
+    for pattern, build in _FORMS:
+        match = pattern.fullmatch(text)
+        if match is not None:
+            return build(match)
+    raise ParseError(
+        "an instruction reads RUN, SEND, RECV, FREE, ACCUMULATE, REDUCE or APPLY and what it is "
+        f"of, as SEND F0->F1.2 to 1; got {text!r}"
+    )
