@@ -15,7 +15,9 @@ from .errors import (
 )
 from .layout import Layout
 from .mesh import Mesh
+from .reshard import reshard
 from .spec import Partial, Reduction, Spec
+from .step import ReshardPlan, Step, StepKind
 
 __all__ = [
     "Layout",
@@ -25,13 +27,17 @@ __all__ = [
     "Partial",
     "Reduction",
     "ReshardError",
+    "ReshardPlan",
     "ShardsError",
     "ShardspecError",
     "Spec",
     "SpecError",
+    "Step",
+    "StepKind",
     "UnevenLayoutError",
     "UnknownAxisError",
     "UnknownDeviceError",
+    "reshard",
 ]
 
 __version__ = version("meshwright-shardspec")

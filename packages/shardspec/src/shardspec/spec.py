@@ -11,7 +11,7 @@ from .mesh import Mesh
 Reduction = Literal["sum", "max", "min"]
 """How partial results combine."""
 
-_AXIS = r"(?:\d|\(\d+\))"
+_AXIS = r"(?:[0-9]|\([0-9]+\))"
 _SPEC = re.compile(rf"(\(\)|(?:R|S{_AXIS}+)+)((?:\+P(?:sum|max|min)?{_AXIS})*)")
 _DIM = re.compile(rf"R|S(?:{_AXIS})+")
 _PARTIAL = re.compile(rf"\+P(sum|max|min)?({_AXIS})")

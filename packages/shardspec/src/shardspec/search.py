@@ -1,0 +1,204 @@
+"""The cheapest sequence of collectives between two specs: A* over specs.
+
+A state is (dims, partial axes left). An edge is one collective; it costs the bytes that each device
+receives, and one step. The search minimises (bytes, steps) lexicographically, both in one integer.
+
+Everything is relative to the tensor: with M elements in all and N devices, sizes are counted in units
+of M / N**2, in which each cost below is an integer. So the result depends on the shape only through which
+splits are even, and one search serves all tensors that agree in that.
+
+The estimate of what is left (→ `_Search.estimate`) is what some device must still receive: the part of
+its destination shard that it does not hold, or all of that shard as long as there are partial results to
+reduce. No collective brings a device more than it receives, so it never overestimates.
+
+Two restrictions keep the space small. An axis that neither spec uses stays unused (all-reduces over
+n > 2 devices could enlist idle replicas: fewer bytes, but two more collectives and another axis's links).
+The axes that a dim has in common in both specs, counted from the major end, stay where they are; this loses
+nothing on the small cases that the tests search exhaustively.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from .spec import Partial, Reduction, Spec
+from .step import StepKind
+
+Dims = tuple[tuple[int, ...], ...]
+State = tuple[Dims, tuple[Partial, ...]]
+
+_BYTE = 1 << 16
+"""Weight of a unit of bytes against a step: no plan has this many steps."""
+
+
+class Move(NamedTuple):
+    """One collective: the fields of a `Step`, with the spec after it instead of the layouts."""
+
+    kind: StepKind
+    axes: tuple[int, ...]
+    dim: int | None
+    to_dim: int | None
+    reduction: Reduction | None
+    spec: Spec
+
+
+class _Edge(NamedTuple):
+    """The same while searching, before its end is worth checking as a `Spec`."""
+
+    kind: StepKind
+    axes: tuple[int, ...]
+    dim: int | None
+    to_dim: int | None
+    end: State
+
+
+@lru_cache(maxsize=1 << 16)
+def cheapest_moves(
+    src: Spec, dst: Spec, sizes: tuple[int, ...], mesh_shape: tuple[int, ...]
+) -> tuple[Move, ...]:
+    """The moves from `src` to `dst` with the fewest received bytes, then the fewest steps.
+
+    Args:
+        src: Even for `sizes`.
+        dst: Even for `sizes`; its partial axes are partial in `src` too, and the others can be reduced.
+        sizes: Of the dims, or anything that the same products of mesh axes divide.
+        mesh_shape: Length of each axis.
+    """
+    return _Search(src, dst, sizes, mesh_shape).run()
+
+
+class _Search:
+    def __init__(
+        self, src: Spec, dst: Spec, sizes: tuple[int, ...], mesh_shape: tuple[int, ...]
+    ) -> None:
+        self.start: State = (src.dims, src.partial)
+        self.goal: State = (dst.dims, dst.partial)
+        self.sizes = sizes
+        self.mesh_shape = mesh_shape
+        self.whole = math.prod(mesh_shape) ** 2
+        self.wanted = self.whole // self.length(dst.axes)
+        self.usable = tuple(sorted({*src.axes, *dst.axes, *(p.axis for p in src.partial)}))
+        self.fixed = tuple(map(_common_prefix, src.dims, dst.dims))
+        self.overlaps: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def length(self, axes: tuple[int, ...]) -> int:
+        return math.prod([self.mesh_shape[axis] for axis in axes])
+
+    def run(self) -> tuple[Move, ...]:
+        best = {self.start: 0}
+        came: dict[State, tuple[State, _Edge]] = {}
+        # The third entry makes the order total, and among equals prefers the newest: depth first.
+        queue = [(self.estimate(self.start), 0, self.start)]
+        for count in itertools.count(1):
+            total, _, state = heapq.heappop(queue)
+            if state == self.goal:
+                break
+            spent = best[state]
+            for cost, edge in self.edges(state):
+                reached = spent + cost
+                if reached < best.get(edge.end, reached + 1):
+                    best[edge.end] = reached
+                    came[edge.end] = (state, edge)
+                    heapq.heappush(queue, (reached + self.estimate(edge.end), -count, edge.end))
+        moves = []
+        while state != self.start:
+            state, edge = came[state]
+            # What combines is always the last kind: see `reducible`.
+            reduction = state[1][-1].kind if edge.end[1] != state[1] else None
+            moves.append(Move(*edge[:4], reduction, Spec(*edge.end)))
+        return tuple(reversed(moves))
+
+    def estimate(self, state: State) -> int:
+        """A lower bound on the cost from `state` to the goal."""
+        dims, partial = state
+        if state == self.goal:
+            return 0
+        if partial != self.goal[1] and self.length(tuple(self.reducible(partial))) > 1:
+            return self.wanted * _BYTE + 1
+        shards = 1
+        changed = 0
+        for dim, axes in enumerate(dims):
+            key = (dim, axes)
+            parts = self.overlaps.get(key)
+            if parts is None:
+                parts = self.overlaps[key] = self.overlap(axes, self.goal[0][dim])
+            shards *= parts
+            changed += axes != self.goal[0][dim]
+        missing = self.wanted - self.whole // shards if shards else self.wanted
+        return missing * _BYTE + (changed + 1) // 2  # a step changes at most two dims
+
+    def overlap(self, held: tuple[int, ...], wanted: tuple[int, ...]) -> int:
+        """One over the part of a dim in both shards of a device; 0 if for some device there is none.
+
+        Along axes in common, from the major end, the two shards are the same; at the first axis that
+        differs some device has the first chunk of one and the last of the other.
+        """
+        held = tuple(axis for axis in held if self.mesh_shape[axis] > 1)
+        wanted = tuple(axis for axis in wanted if self.mesh_shape[axis] > 1)
+        if _common_prefix(held, wanted) < min(len(held), len(wanted)):
+            return 0
+        return max(self.length(held), self.length(wanted))
+
+    def edges(self, state: State) -> Iterator[tuple[int, _Edge]]:
+        """All collectives that lead on from `state`, each with its cost."""
+        dims, partial = state
+        shards = [self.length(axes) for axes in dims]
+        local = self.whole // math.prod(shards) * _BYTE
+
+        def appended(dim: int, axes: tuple[int, ...], n: int, base: Dims) -> Dims | None:
+            if self.sizes[dim] % (shards[dim] * n):
+                return None
+            return (*base[:dim], base[dim] + axes, *base[dim + 1 :])
+
+        for dim, held in enumerate(dims):
+            for cut in range(self.fixed[dim], len(held)):
+                axes = held[cut:]
+                n = self.length(axes)
+                rest = (*dims[:dim], held[:cut], *dims[dim + 1 :])
+                yield (n - 1) * local + 1, _Edge("all_gather", axes, dim, None, (rest, partial))
+                for to_dim in range(len(dims)):
+                    if to_dim != dim and (after := appended(to_dim, axes, n, rest)):
+                        cost = (n - 1) * local // n + 1
+                        yield cost, _Edge("all_to_all", axes, dim, to_dim, (after, partial))
+
+        taken = {axis for held in dims for axis in held}.union(p.axis for p in partial)
+        free = [axis for axis in self.usable if axis not in taken]
+        for axes in _arrangements(free):
+            n = self.length(axes)
+            for dim in range(len(dims)):
+                if after := appended(dim, axes, n, dims):
+                    yield 1, _Edge("slice", axes, dim, None, (after, partial))
+
+        reducible = self.reducible(partial)
+        for axes in _arrangements(reducible):
+            n = self.length(axes)
+            reduced = tuple(p for p in partial if p.axis not in axes)
+            cost = (n - 1) * local // n
+            if axes == tuple(sorted(axes)):
+                yield 2 * cost + 1, _Edge("all_reduce", axes, None, None, (dims, reduced))
+            if partial[-1].kind == "sum":
+                for dim in range(len(dims)):
+                    if after := appended(dim, axes, n, dims):
+                        yield cost + 1, _Edge("reduce_scatter", axes, dim, None, (after, reduced))
+
+    def reducible(self, partial: tuple[Partial, ...]) -> list[int]:
+        """Axes whose results can combine now: kinds do not commute, so only those of the last."""
+        kept = self.goal[1]
+        last = itertools.takewhile(lambda p: p.kind == partial[-1].kind, reversed(partial))
+        return sorted(p.axis for p in last if p not in kept)
+
+
+def _common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    length = 0
+    while length < min(len(a), len(b)) and a[length] == b[length]:
+        length += 1
+    return length
+
+
+def _arrangements(axes: list[int]) -> Iterator[tuple[int, ...]]:
+    """Every non-empty ordered choice of `axes`."""
+    for count in range(1, len(axes) + 1):
+        yield from itertools.permutations(axes, count)
