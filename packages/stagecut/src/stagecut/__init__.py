@@ -1,0 +1,30 @@
+"""Cuts a model into pipeline stages and gives each stage a part of the cluster."""
+
+from importlib.metadata import version
+
+from stagecut.errors import (
+    InfeasibleClusteringError,
+    InfeasibleStagesError,
+    InvalidBoundError,
+    InvalidInputError,
+    StagecutError,
+    SubmeshError,
+)
+from stagecut.plan import (
+    Alternative,
+    BoundaryFunction,
+    BoundFunction,
+    CostFunction,
+    InFlightFunction,
+    Slicing,
+    Span,
+    StageCost,
+    StageSlice,
+    Submesh,
+    one_f_one_b,
+    pipeline_time_s,
+)
+from stagecut.slice import slice_stages
+from stagecut.submesh import assign_devices, submesh_shapes
+
+__version__ = version("meshwright-stagecut")

@@ -1,0 +1,45 @@
+"""What can go wrong, and the numbers a caller needs to react."""
+
+
+class StagecutError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InvalidInputError(StagecutError, ValueError):
+    """A size, cost or graph that no search could start from."""
+
+
+class SubmeshError(StagecutError, ValueError):
+    """Submeshes that do not tile the cluster."""
+
+
+class InvalidBoundError(StagecutError, ValueError):
+    """A stage cost less than the lower bound the caller had given for it."""
+
+
+class InfeasibleClusteringError(StagecutError, ValueError):
+    """No clustering keeps every layer within the allowed share of the FLOPs."""
+
+    def __init__(self, message: str, smallest_delta: float) -> None:
+        super().__init__(message)
+        self.smallest_delta = smallest_delta
+        """The smallest `delta` for which the same call succeeds."""
+
+
+class InfeasibleStagesError(StagecutError, ValueError):
+    """No slicing fits the memory, or none has a price."""
+
+    def __init__(
+        self,
+        message: str,
+        peak_bytes: int | None = None,
+        stage: int | None = None,
+        layers: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.peak_bytes = peak_bytes
+        """The smallest memory a device needs; None if no slicing has a price at any memory."""
+        self.stage = stage
+        """The stage that needs it, counted from 0."""
+        self.layers = layers
+        """First and last layer of that stage."""

@@ -1,0 +1,114 @@
+"""The values: what a stage costs, what a slicing is, and how long its pipeline takes.
+
+Eq. and section numbers are those of Alpa (Zheng et al., OSDI 2022).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stagecut.errors import InvalidInputError
+
+Submesh = tuple[int, int]
+"""Hosts and devices per host."""
+
+Span = tuple[int, int, Submesh]
+"""First layer, last layer (included) and submesh of a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """What running some layers on some submesh costs, per device."""
+
+    time_s: float
+    """Forward and backward of one microbatch."""
+    fixed_bytes: int
+    """Parameters, gradients, optimizer state: there whatever the schedule."""
+    activation_bytes: int
+    """Kept between forward and backward for each microbatch in flight."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.time_s < math.inf and min(self.fixed_bytes, self.activation_bytes) >= 0):
+            raise InvalidInputError(
+                "a stage cost is finite and not negative; return None for a stage that cannot run; "
+                f"got time_s={self.time_s}, fixed_bytes={self.fixed_bytes}, "
+                f"activation_bytes={self.activation_bytes}"
+            )
+
+    def peak_bytes(self, in_flight: int) -> int:
+        """Memory with `in_flight` microbatches between their forward and backward (Eq. 5)."""
+        return self.fixed_bytes + in_flight * self.activation_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StageSlice:
+    """A run of layers, its submesh and what it costs there."""
+
+    first: int
+    last: int
+    """Included."""
+    submesh: Submesh
+    cost: StageCost
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """The best slicing with some number of stages."""
+
+    spans: tuple[Span, ...]
+    time_s: float
+    """Of one step; a lower bound of it unless `is_priced`."""
+    is_priced: bool
+    """Whether every stage was priced; otherwise its bound already ruled it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing:
+    """Stages in pipeline order, and why these."""
+
+    stages: tuple[StageSlice, ...]
+    time_s: float
+    """Of one step (Eq. 2)."""
+    lower_bound_s: float
+    """No slicing that was considered takes less; equal to `time_s` if the search ran to its end."""
+    n_priced: int
+    """How often the cost was asked for."""
+    alternatives: tuple[Alternative, ...]
+    """The best for each number of stages that is possible, the chosen one included."""
+
+
+CostFunction = Callable[[int, int, Submesh], StageCost | None]
+"""Of first layer, last layer and submesh; None if those layers cannot run there."""
+
+BoundFunction = Callable[[int, int, Submesh], float]
+"""Of the same: seconds that a `CostFunction` never falls below."""
+
+BoundaryFunction = Callable[[int], float]
+"""Of a layer: seconds to bring one microbatch's values into a stage that begins there."""
+
+InFlightFunction = Callable[[int, int], int]
+"""Of the stages from this one to the last, and the microbatches: how many are in flight at most."""
+
+
+def one_f_one_b(stages_from_here: int, n_microbatches: int) -> int:
+    """Microbatches in flight under 1F1B: one for each stage from here on, if there are as many."""
+    return min(stages_from_here, n_microbatches)
+
+
+def pipeline_time_s(stage_s: Sequence[float], n_microbatches: int) -> float:
+    """Time of one step under GPipe or synchronous 1F1B (Eq. 2).
+
+    The first microbatch passes all stages; each further one adds the slowest stage.
+
+    Args:
+        stage_s: Seconds of one microbatch, forward and backward, for each stage.
+        n_microbatches: Microbatches of a step.
+
+    Returns:
+        Seconds.
+
+    Examples:
+        >>> pipeline_time_s((1.0, 3.0), 4)
+        13.0
+    """
+    return sum(stage_s) + (n_microbatches - 1) * max(stage_s)

@@ -1,0 +1,228 @@
+"""Cut layers into stages and the cluster into submeshes, together (Alpa 5.2).
+
+Given are L layers, a cluster of N x M devices, B microbatches and the cost t of every run of layers
+on every submesh. Wanted are the stages, each a run of layers on a submesh, in order, that
+
+    minimise    sum of t_j + (B - 1) * max of t_j                                (Eq. 2)  -> pipeline_time_s
+    where       the stages take every layer once, in order                       -> table.py
+                their submeshes take every device once                           -> table.py
+                fixed_j + in_flight(S - j) * activation_j <= memory_bytes        (Eq. 5)  -> _stage_values
+
+For a limit on max t_j the least sum is a dynamic program (Eq. 3). Alpa tries the limits from below,
+every price in turn. We come from above: a solution with the least sum under some limit, whose
+largest stage takes m, is the best of all whose largest stage takes m or more, so the next limit is
+just below m. That visits the trade-offs between sum and maximum and nothing else, and is exact
+without Alpa's epsilon.
+
+Prices are expensive (a search for the sharding of a stage each), so a caller may give a cheap bound
+below each. Then stages enter the search at their bound, and only those are priced that occur in the
+best slicing, until that has no bound left in it: what was never priced is proved to be no better.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagecut.errors import InfeasibleStagesError, InvalidInputError
+from stagecut.plan import (
+    Alternative,
+    BoundaryFunction,
+    BoundFunction,
+    CostFunction,
+    InFlightFunction,
+    Slicing,
+    StageSlice,
+    one_f_one_b,
+    pipeline_time_s,
+)
+from stagecut.prices import Prices
+from stagecut.table import Cut, Floats, tabulate, trace
+
+
+def slice_stages(
+    n_layers: int,
+    cluster_shape: tuple[int, int],
+    n_microbatches: int,
+    cost: CostFunction,
+    memory_bytes: int | None = None,
+    *,
+    bound_s: BoundFunction | None = None,
+    boundary_s: BoundaryFunction | None = None,
+    in_flight: InFlightFunction = one_f_one_b,
+    gap: float = 0.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Slicing:
+    """Find the stages and submeshes with the shortest step (Alpa Eq. 2 to 5).
+
+    Args:
+        n_layers: Layers of the model; stages are runs of them.
+        cluster_shape: Hosts, and devices per host.
+        n_microbatches: Of a step.
+        cost: Of first layer, last layer and submesh: what that stage costs, None if it cannot run.
+            Called at most once for each, and only for stages that some slicing of the whole contains.
+        memory_bytes: Of one device; None for no limit.
+        bound_s: Of the same, a time that `cost` never falls below, such as FLOPs over peak FLOP/s.
+            The closer it is, the fewer stages are priced. Without it, all usable ones are.
+        boundary_s: Of a layer, the time to bring one microbatch's values (and back, its gradients)
+            into a stage that begins there; not called for layer 0. It counts as part of that
+            stage's time, as if nothing overlapped it. Alpa leaves it out.
+        in_flight: Of the number of stages from this one to the last, and of `n_microbatches`: how
+            many microbatches the stage holds at most. The default is 1F1B's; Alpa's Eq. 5 is the
+            same, but does not stop at the number of microbatches.
+        gap: Stop when a priced slicing takes at most `1 + gap` times the lower bound.
+        progress: Called after each price with the number of prices so far and the number there can
+            be; with `bound_s` the search mostly ends long before that.
+
+    Returns:
+        The best slicing, with the best for every other number of stages. Equal input gives equal
+        output: ties go to fewer stages, then to the smaller submesh and fewer layers in front.
+
+    Raises:
+        InvalidInputError: A size is below 1, or `gap` or a boundary's time is negative.
+        InfeasibleStagesError: No slicing fits, or none has a price.
+        InvalidBoundError: A bound is negative, or a stage took less than its bound.
+    """
+    if min(n_layers, n_microbatches, *cluster_shape) < 1 or not gap >= 0:
+        raise InvalidInputError(
+            "layers, microbatches, hosts and devices per host are at least 1, and gap at least 0; "
+            f"got n_layers={n_layers}, n_microbatches={n_microbatches}, "
+            f"cluster_shape={tuple(cluster_shape)}, gap={gap}"
+        )
+    prices = Prices(n_layers, cluster_shape, cost, bound_s, boundary_s, progress)
+    search = _Search(prices, n_microbatches, memory_bytes, in_flight)
+    if bound_s is None:
+        prices.learn(prices.usable)
+    known: list[_Found] = []
+    while True:
+        found = search.best_of_each_count(only_best=True)
+        if not found:
+            raise search.infeasible()
+        best = min(found, key=_rank)
+        known += [each for each in found if prices.are_known(each.cuts)]
+        chosen = min(known, key=_rank, default=None)
+        if chosen is not None and chosen.time_s <= (1 + gap) * best.time_s:
+            return _slicing(prices, chosen, best.time_s, search.best_of_each_count())
+        prices.learn(best.cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The best slicing with some number of stages, as far as prices are known."""
+
+    cuts: tuple[Cut, ...]
+    time_s: float
+
+
+def _rank(found: _Found) -> tuple[float, int]:
+    return found.time_s, len(found.cuts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One problem, with what is known of its prices."""
+
+    prices: Prices
+    n_microbatches: int
+    memory_bytes: int | None
+    in_flight: InFlightFunction
+
+    def best_of_each_count(self, only_best: bool = False) -> list[_Found]:
+        """The best slicing with 1, 2, ... stages; counts without any are left out.
+
+        With `only_best` the best of all is among them, and the others are any that were met.
+        """
+        prices, further = self.prices, self.n_microbatches - 1
+        best: dict[int, _Found] = {}
+        counts = list(range(1, min(prices.n_layers, prices.n_devices) + 1))
+        limit = math.inf
+        while counts:
+            stage_values = self._times_below(limit)
+            table = tabulate(stage_values, prices.sizes, prices.n_devices, counts[-1], np.add)
+            slowest = []
+            for count in counts:
+                total = float(table[count][0, prices.n_devices])
+                # Under lower limits totals only rise, and no maximum is below its mean.
+                at_least = total * (1 + further / count)
+                rivals = best.values() if only_best else (best[count],) if count in best else ()
+                if total == math.inf or any(at_least >= rival.time_s for rival in rivals):
+                    continue
+                cuts = trace(table, stage_values, prices.sizes, count, np.add)
+                times = [float(prices.time_s[h, first, last]) for first, last, h in cuts]
+                found = _Found(cuts, pipeline_time_s(times, self.n_microbatches))
+                best[count] = min(best.get(count, found), found, key=_rank)
+                slowest.append((count, max(times)))
+            counts = [count for count, _ in slowest]
+            limit = max((time for _, time in slowest), default=0.0)
+        return [best[count] for count in sorted(best)]
+
+    def infeasible(self) -> InfeasibleStagesError:
+        """Why there is no slicing: the one that needs least memory, and what it needs."""
+        prices = self.prices
+        stage_values = self._peaks
+        max_stages = min(prices.n_layers, prices.n_devices)
+        table = tabulate(stage_values, prices.sizes, prices.n_devices, max_stages, np.maximum)
+        peaks = [float(each[0, prices.n_devices]) for each in table]
+        n_stages = int(np.argmin(peaks))
+        if self.memory_bytes is None or peaks[n_stages] == math.inf:
+            return InfeasibleStagesError(
+                "every slicing of the layers over the cluster has a stage whose cost is None; "
+                f"got n_layers={prices.n_layers}, shapes={prices.shapes}"
+            )
+        cuts = trace(table, stage_values, prices.sizes, n_stages, np.maximum)
+        each = [
+            float(stage_values(n_stages - stage)[h, first, last])
+            for stage, (first, last, h) in enumerate(cuts)
+        ]
+        stage = int(np.argmax(each))
+        first, last, _ = cuts[stage]
+        peak = int(each[stage])
+        return InfeasibleStagesError(
+            f"no slicing fits in {_gib(self.memory_bytes)} a device; the smallest peak is "
+            f"{_gib(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
+            "raise memory_bytes, take more devices, or make microbatches smaller",
+            peak_bytes=peak,
+            stage=stage,
+            layers=(first, last),
+        )
+
+    def _times_below(self, limit: float) -> Callable[[int], Floats]:
+        """Of s, the time of each stage that has s - 1 after it; inf if too long or too large."""
+        times = np.where(self.prices.time_s < limit, self.prices.time_s, np.inf)
+
+        def stage_values(s: int) -> Floats:
+            if self.memory_bytes is None:
+                return times
+            return np.where(self._peaks(s) <= self.memory_bytes, times, np.inf)
+
+        return stage_values
+
+    def _peaks(self, s: int) -> Floats:
+        """The memory of each stage that has s - 1 after it; inf if it has no price."""
+        peaks = self.prices.peak_bytes(self.in_flight(s, self.n_microbatches))
+        return np.where(np.isfinite(self.prices.time_s), peaks, np.inf)
+
+
+def _slicing(
+    prices: Prices, chosen: _Found, lower_bound_s: float, alternatives: list[_Found]
+) -> Slicing:
+    stages = []
+    for cut in chosen.cuts:
+        cost = prices.costs[cut]
+        assert cost is not None  # a stage without a cost takes for ever, and is in no slicing
+        stages.append(StageSlice(*prices.span(cut), cost))
+    return Slicing(
+        stages=tuple(stages),
+        time_s=chosen.time_s,
+        lower_bound_s=lower_bound_s,
+        n_priced=len(prices.costs),
+        alternatives=tuple(
+            Alternative(tuple(map(prices.span, a.cuts)), a.time_s, prices.are_known(a.cuts))
+            for a in alternatives
+        ),
+    )
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.3g} GiB ({n_bytes} bytes)"
