@@ -16,6 +16,7 @@ from .errors import (
 from .layout import Layout
 from .mesh import Mesh
 from .reshard import reshard
+from .simulate import assemble, shard, simulate
 from .spec import Partial, Reduction, Spec
 from .step import ReshardPlan, Step, StepKind
 
@@ -37,7 +38,10 @@ __all__ = [
     "UnevenLayoutError",
     "UnknownAxisError",
     "UnknownDeviceError",
+    "assemble",
     "reshard",
+    "shard",
+    "simulate",
 ]
 
 __version__ = version("meshwright-shardspec")
