@@ -12,29 +12,37 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 N = 8
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={N}"
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_ENABLE_X64"] = "1"
 
 import jax  # noqa: E402  (reads the environment)
 import numpy as np  # noqa: E402
-from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
-
 from costmodel import Cluster, Device, Link  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 FLOAT32_BYTES = 4
 SHARDED = PartitionSpec("x")
 MESH = Mesh(np.array(jax.devices()), ("x",))
 
 
-def best_time(function: Callable[[Any], Any], local_shape: tuple[int, ...], repeats: int) -> float:
+def best_time(
+    function: Callable[[Any], Any],
+    local_shape: tuple[int, ...],
+    repeats: int,
+    dtype: str = "float32",
+) -> float:
     """Seconds that `function` takes when all devices run it on a shard of this shape at once."""
-    on_shard = jax.shard_map(function, mesh=MESH, in_specs=SHARDED, out_specs=SHARDED)
+    on_shard = jax.shard_map(
+        function, mesh=MESH, in_specs=SHARDED, out_specs=SHARDED, check_vma=False
+    )
     compiled = jax.jit(on_shard)
     rows, *rest = local_shape
-    noise = np.random.default_rng(0).random((N * rows, *rest), np.float32)
+    noise = np.random.default_rng(0).random((N * rows, *rest), np.float32).astype(dtype)
     x = jax.device_put(noise, NamedSharding(MESH, SHARDED))
     compiled(x).block_until_ready()
     seconds = []
@@ -58,7 +66,7 @@ def measure_link(call_s: float) -> Link:
     collectives = {  # name: (function, alphas and betas of Table 2, shard to n)
         "all_gather": (lambda x: jax.lax.all_gather(x, "x", tiled=True)[: len(x)], N - 1, 1, N),
         "reduce_scatter": (lambda x: jax.lax.psum_scatter(x, "x", tiled=True), N - 1, 1, 1),
-        "all_reduce": (lambda x: jax.lax.pvary(jax.lax.psum(x, "x"), "x"), 2 * N - 1, 2, 1),
+        "all_reduce": (lambda x: jax.lax.psum(x, "x"), 2 * N - 1, 2, 1),
     }
     rows, times = [], []
     for function, alphas, volume, growth in collectives.values():
@@ -72,11 +80,24 @@ def measure_link(call_s: float) -> Link:
     return Link(round(float(alpha), 7), float(f"{1 / beta:.2e}"))
 
 
+def cpu_model() -> str:
+    """The processor's name as Linux knows it, or else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
 def main() -> None:
     """Measure, and print the cluster."""
     call_s = best_time(lambda x: x + 1, (4,), 200)
     size, length = 256, 10
-    dot_s = (best_time(functools.partial(dot_chain, length), (size, size), 20) - call_s) / length
+    peaks = []
+    for dtype in ("float64", "float32", "float16", "bfloat16"):
+        chain_s = best_time(functools.partial(dot_chain, length), (size, size), 20, dtype) - call_s
+        peaks.append((dtype, float(f"{length * 2 * size**3 / chain_s:.2e}")))
     tiny = [best_time(functools.partial(dot_chain, k), (16, 16), 50) for k in (50, 450)]
     elements = 4 * 2**20
     stream_s = best_time(lambda x: 2 * x + 1, (elements,), 20) - call_s
@@ -87,8 +108,8 @@ def main() -> None:
         n_hosts=1,
         devices_per_host=N,
         device=Device(
-            name=f"1/{N} of a {os.cpu_count()}-core {platform.machine()} machine",
-            flops_per_s=(("float32", float(f"{2 * size**3 / dot_s:.2e}")),),
+            name=f"1/{N} of {os.cpu_count()} cores of {cpu_model()}",
+            flops_per_s=tuple(peaks),
             memory_bytes=memory // N,
             memory_bandwidth_bytes_per_s=float(f"{2 * FLOAT32_BYTES * elements / stream_s:.2e}"),
             launch_s=round((tiny[1] - tiny[0]) / 400, 7),
@@ -96,9 +117,10 @@ def main() -> None:
         intra_host=link,
         inter_host=link,
         source=(
-            f"[measured] {datetime.date.today()} with jax {jax.__version__} on {os.cpu_count()} "
-            f"cores by benchmarks/measure_virtual_cpu.py: {N} virtual devices in one process, all "
-            f"at work at once. One host, so inter_host is never used and repeats intra_host."
+            f"[measured] {datetime.date.today()} on {os.cpu_count()} cores of {cpu_model()} with "
+            f"jax {jax.__version__} by benchmarks/measure_virtual_cpu.py: {N} virtual devices in "
+            "one process, all at work at once, best of many runs. memory_bytes is the machine's "
+            "divided equally. One host, so inter_host is never used and repeats intra_host."
         ),
     )
     print(cluster.to_json())

@@ -78,7 +78,8 @@ def point_to_point_time(n_bytes: float, link: Link) -> float:
     Raises:
         QuantityError: `n_bytes < 0`.
     """
-    _check(2, n_bytes)
+    if n_bytes < 0:
+        raise QuantityError(f"a message needs n_bytes >= 0; got n_bytes={n_bytes}")
     return link.latency_s + n_bytes / link.bandwidth_bytes_per_s
 
 

@@ -13,7 +13,8 @@ class Device:
     """One accelerator, or one share of a processor.
 
     Raises:
-        QuantityError: A rate or the memory is not positive, or the launch time is negative.
+        QuantityError: A rate or the memory is not positive, the launch time is negative, or a dtype
+            has two peaks.
     """
 
     name: str
@@ -37,6 +38,9 @@ class Device:
                 "a device needs finite rates > 0, memory_bytes > 0 and a finite launch_s >= 0; "
                 f"got {self}"
             )
+        names = [name for name, _ in self.flops_per_s]
+        if len(set(names)) < len(names):
+            raise QuantityError(f"a device has one peak for each dtype; got {self.flops_per_s}")
 
     def peak(self, dtype: str) -> float:
         """Peak arithmetic rate, FLOP/s, for a dtype by its numpy name.

@@ -9,22 +9,8 @@ class QuantityError(CostmodelError, ValueError):
     """A size, time or rate is outside the range in which the formulas mean something."""
 
 
-class UnknownDtypeError(CostmodelError, KeyError):
-    """A device states no arithmetic peak for a dtype.
-
-    Attributes:
-        dtype: The dtype that was asked for.
-    """
-
-    def __init__(self, message: str, dtype: str) -> None:
-        super().__init__(message)
-        self.dtype = dtype
-
-    __str__ = Exception.__str__  # KeyError would print the repr of the message
-
-
 class UnknownNameError(CostmodelError, KeyError):
-    """No preset, optimizer or precision has this name.
+    """No preset or optimizer has this name.
 
     Attributes:
         name: The name that was asked for.
@@ -35,6 +21,10 @@ class UnknownNameError(CostmodelError, KeyError):
         self.name = name
 
     __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+class UnknownDtypeError(UnknownNameError):
+    """A device states no arithmetic peak for the floating-point dtype `name`."""
 
 
 class PlacementError(CostmodelError, ValueError):

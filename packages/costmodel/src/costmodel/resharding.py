@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from shardspec import ReshardPlan, Step
 
 from costmodel.collectives import (
     all_gather_time,
@@ -13,8 +14,12 @@ from costmodel.collectives import (
 )
 from costmodel.link import Link, MeshLinks, slowest
 
-if TYPE_CHECKING:
-    from shardspec import ReshardPlan, Step
+_TIME = {
+    "all_gather": all_gather_time,
+    "all_reduce": all_reduce_time,
+    "all_to_all": all_to_all_time,
+    "reduce_scatter": reduce_scatter_time,
+}
 
 
 def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
@@ -30,26 +35,15 @@ def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
     Returns:
         Seconds; 0.0 for a slice, which every device takes from what it has.
     """
-    kind = step.kind
-    if kind == "slice":
+    if step.kind == "slice":
         return 0.0
-    axes = step.axes
     if isinstance(links, MeshLinks):
-        link = links.over(axes)
+        link = links.over(step.axes)
     else:
-        link = slowest(links[axis] for axis in axes)
-    n = step.src.mesh.axis_size(axes)
-    if kind == "reduce_scatter":
-        return reduce_scatter_time(n, step.src.local_bytes(itemsize), link)
-    time = _OUTPUT_PRICED[kind]
-    return time(n, step.dst.local_bytes(itemsize), link)
-
-
-_OUTPUT_PRICED = {
-    "all_gather": all_gather_time,
-    "all_reduce": all_reduce_time,
-    "all_to_all": all_to_all_time,
-}
+        link = slowest(links[axis] for axis in step.axes)
+    # What Table 2 calls n: the input of a reduce-scatter, the output of the others.
+    priced = step.src if step.kind == "reduce_scatter" else step.dst
+    return _TIME[step.kind](step.group_size, priced.local_bytes(itemsize), link)
 
 
 def reshard_time(plan: ReshardPlan, itemsize: int, links: Sequence[Link]) -> float:
