@@ -148,9 +148,11 @@ def test_rejects_a_preset_that_is_not_there():
         Cluster.preset("p4d")
 
 
-@pytest.mark.parametrize("change", [{"n_hosts": 0}, {"devices_per_host": 0}], ids=str)
-def test_rejects_a_cluster_without_devices(change):
-    message = "a cluster needs n_hosts >= 1 and devices_per_host >= 1; got n_hosts="
+@pytest.mark.parametrize(
+    "change", [{"n_hosts": 0}, {"devices_per_host": 0}, {"n_hosts": 1.5}], ids=str
+)
+def test_rejects_a_cluster_without_hosts_or_devices_to_count(change):
+    message = "a cluster needs whole numbers n_hosts >= 1 and devices_per_host >= 1; got n_hosts="
     with pytest.raises(QuantityError, match=message):
         dataclasses.replace(TWO_BY_EIGHT, **change)
 

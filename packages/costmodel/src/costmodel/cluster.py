@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
 
 from shardspec import Mesh
 
@@ -22,7 +22,7 @@ class Cluster:
     Device `d` is on host `d // devices_per_host`.
 
     Raises:
-        QuantityError: There is no host, or no device on a host.
+        QuantityError: There is no host, no device on a host, or a part of one.
     """
 
     name: str
@@ -37,9 +37,10 @@ class Cluster:
     """Where the figures are from, for people."""
 
     def __post_init__(self) -> None:
-        if self.n_hosts < 1 or self.devices_per_host < 1:
+        counts = (self.n_hosts, self.devices_per_host)
+        if not all(isinstance(count, int) and count >= 1 for count in counts):
             raise QuantityError(
-                "a cluster needs n_hosts >= 1 and devices_per_host >= 1; "
+                "a cluster needs whole numbers n_hosts >= 1 and devices_per_host >= 1; "
                 f"got n_hosts={self.n_hosts} and devices_per_host={self.devices_per_host}"
             )
 
@@ -100,25 +101,9 @@ class Cluster:
 
     def to_json(self) -> str:
         """The cluster as a JSON text, which `from_json` reads back to an equal one."""
-        device, intra_host, inter_host = self.device, self.intra_host, self.inter_host
-        return json.dumps(
-            {
-                "name": self.name,
-                "source": self.source,
-                "n_hosts": self.n_hosts,
-                "devices_per_host": self.devices_per_host,
-                "device": {
-                    "name": device.name,
-                    "flops_per_s": dict(device.flops_per_s),
-                    "memory_bytes": device.memory_bytes,
-                    "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
-                    "launch_s": device.launch_s,
-                },
-                "intra_host": _link_fields(intra_host),
-                "inter_host": _link_fields(inter_host),
-            },
-            indent=2,
-        )
+        fields = dataclasses.asdict(self)
+        fields["device"]["flops_per_s"] = dict(self.device.flops_per_s)
+        return json.dumps(fields, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Cluster:
@@ -168,10 +153,3 @@ def presets() -> tuple[str, ...]:
     """Names of the clusters that come with the package, sorted."""
     files = (entry.name for entry in _PRESETS.iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
-
-
-def _link_fields(link: Link) -> dict[str, Any]:
-    return {
-        "latency_s": link.latency_s,
-        "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
-    }
