@@ -9,6 +9,8 @@ from importlib.metadata import version
 
 from pipesched.action import Action, Kind
 from pipesched.check import check
+from pipesched.check_program import check_program
+from pipesched.draw import LEGEND, draw
 from pipesched.edge import Edge, Endpoint, chain
 from pipesched.errors import (
     ArgumentError,
@@ -22,6 +24,7 @@ from pipesched.errors import (
 )
 from pipesched.generators import NAMES, eager_1f1b, gpipe, make, one_f_one_b
 from pipesched.lower import lower
+from pipesched.plot import plot
 from pipesched.program import (
     Accumulate,
     Apply,
@@ -44,6 +47,7 @@ from pipesched.timeline import Event, Timeline, Transfer
 __version__ = version("meshwright-pipesched")
 
 __all__ = [
+    "LEGEND",
     "NAMES",
     "Accumulate",
     "Action",
@@ -75,11 +79,14 @@ __all__ = [
     "UnknownScheduleError",
     "chain",
     "check",
+    "check_program",
+    "draw",
     "eager_1f1b",
     "gpipe",
     "lower",
     "make",
     "one_f_one_b",
     "parse_instruction",
+    "plot",
     "simulate",
 ]
