@@ -2,6 +2,8 @@
 
 from importlib.metadata import version
 
+from stagecut.baseline import equal_layers
+from stagecut.cluster import Boundary, cluster_operators
 from stagecut.errors import (
     InfeasibleClusteringError,
     InfeasibleStagesError,
@@ -28,3 +30,30 @@ from stagecut.slice import slice_stages
 from stagecut.submesh import assign_devices, submesh_shapes
 
 __version__ = version("meshwright-stagecut")
+
+__all__ = [
+    "Alternative",
+    "BoundFunction",
+    "Boundary",
+    "BoundaryFunction",
+    "CostFunction",
+    "InFlightFunction",
+    "InfeasibleClusteringError",
+    "InfeasibleStagesError",
+    "InvalidBoundError",
+    "InvalidInputError",
+    "Slicing",
+    "Span",
+    "StageCost",
+    "StageSlice",
+    "StagecutError",
+    "Submesh",
+    "SubmeshError",
+    "assign_devices",
+    "cluster_operators",
+    "equal_layers",
+    "one_f_one_b",
+    "pipeline_time_s",
+    "slice_stages",
+    "submesh_shapes",
+]

@@ -38,7 +38,10 @@ class InfeasibleStagesError(StagecutError, ValueError):
     ) -> None:
         super().__init__(message)
         self.peak_bytes = peak_bytes
-        """The smallest memory a device needs; None if no slicing has a price at any memory."""
+        """What the leanest slicing needs, or a bound below it if not every stage was priced.
+
+        None if the memory is not the reason.
+        """
         self.stage = stage
         """The stage that needs it, counted from 0."""
         self.layers = layers

@@ -74,7 +74,25 @@ class Slicing:
     n_priced: int
     """How often the cost was asked for."""
     alternatives: tuple[Alternative, ...]
-    """The best for each number of stages that is possible, the chosen one included."""
+    """The best for each number of stages that is possible, the chosen number included."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.stages)} stages, {self.time_s:.4g} s a step, at best "
+            f"{self.lower_bound_s:.4g} s; {self.n_priced} stages priced"
+        ]
+        lines += [
+            f"  layers {stage.first}-{stage.last} on {stage.submesh[0]}x{stage.submesh[1]}: "
+            f"{stage.cost.time_s:.4g} s a microbatch"
+            for stage in self.stages
+        ]
+        lines += [
+            f"  rejected: {len(other.spans)} stages, "
+            f"{'' if other.is_priced else 'at least '}{other.time_s:.4g} s"
+            for other in self.alternatives
+            if len(other.spans) != len(self.stages)
+        ]
+        return "\n".join(lines)
 
 
 CostFunction = Callable[[int, int, Submesh], StageCost | None]

@@ -3,16 +3,16 @@
 Given are L layers, a cluster of N x M devices, B microbatches and the cost t of every run of layers
 on every submesh. Wanted are the stages, each a run of layers on a submesh, in order, that
 
-    minimise    sum of t_j + (B - 1) * max of t_j                                (Eq. 2)  -> pipeline_time_s
-    where       the stages take every layer once, in order                       -> table.py
-                their submeshes take every device once                           -> table.py
-                fixed_j + in_flight(S - j) * activation_j <= memory_bytes        (Eq. 5)  -> _stage_values
+    minimise  sum of t_j + (B - 1) * max of t_j                         (Eq. 2)  -> pipeline_time_s
+    where     the stages take every layer once, in order                         -> tabulate
+              their submeshes take every device once                             -> tabulate
+              fixed_j + in_flight(S - j) * activation_j <= memory_bytes (Eq. 5)  -> _times_below
 
-For a limit on max t_j the least sum is a dynamic program (Eq. 3). Alpa tries the limits from below,
-every price in turn. We come from above: a solution with the least sum under some limit, whose
-largest stage takes m, is the best of all whose largest stage takes m or more, so the next limit is
-just below m. That visits the trade-offs between sum and maximum and nothing else, and is exact
-without Alpa's epsilon.
+with j from 0 to S - 1. For a limit on max t_j the least sum is a dynamic program (Eq. 3). Alpa
+tries the limits from below, every price in turn. We come from above: a slicing with the least sum
+under some limit, whose slowest stage takes m, is as good as any under that limit whose slowest
+takes m or more, so the next limit is just below m. That visits only trade-offs between sum and
+maximum, and is exact without Alpa's epsilon.
 
 Prices are expensive (a search for the sharding of a stage each), so a caller may give a cheap bound
 below each. Then stages enter the search at their bound, and only those are priced that occur in the
@@ -61,10 +61,11 @@ def slice_stages(
         cluster_shape: Hosts, and devices per host.
         n_microbatches: Of a step.
         cost: Of first layer, last layer and submesh: what that stage costs, None if it cannot run.
-            Called at most once for each, and only for stages that some slicing of the whole contains.
+            Asked at most once for each, and only for stages that some slicing of the whole has.
         memory_bytes: Of one device; None for no limit.
-        bound_s: Of the same, a time that `cost` never falls below, such as FLOPs over peak FLOP/s.
-            The closer it is, the fewer stages are priced. Without it, all usable ones are.
+        bound_s: Of the same, a time that `cost` never falls below, such as FLOPs over peak FLOP/s;
+            inf if the stage cannot run. The closer it is, the fewer stages are priced. Without it,
+            all usable ones are.
         boundary_s: Of a layer, the time to bring one microbatch's values (and back, its gradients)
             into a stage that begins there; not called for layer 0. It counts as part of that
             stage's time, as if nothing overlapped it. Alpa leaves it out.
@@ -96,14 +97,14 @@ def slice_stages(
         prices.learn(prices.usable)
     known: list[_Found] = []
     while True:
-        found = search.best_of_each_count(only_best=True)
+        found = search.best_slicings()
         if not found:
             raise search.infeasible()
         best = min(found, key=_rank)
         known += [each for each in found if prices.are_known(each.cuts)]
         chosen = min(known, key=_rank, default=None)
         if chosen is not None and chosen.time_s <= (1 + gap) * best.time_s:
-            return _slicing(prices, chosen, best.time_s, search.best_of_each_count())
+            return _slicing(prices, chosen, best.time_s, search.best_slicings(of_each_count=True))
         prices.learn(best.cuts)
 
 
@@ -128,10 +129,10 @@ class _Search:
     memory_bytes: int | None
     in_flight: InFlightFunction
 
-    def best_of_each_count(self, only_best: bool = False) -> list[_Found]:
-        """The best slicing with 1, 2, ... stages; counts without any are left out.
+    def best_slicings(self, *, of_each_count: bool = False) -> list[_Found]:
+        """Slicings of different numbers of stages, fewest first; the best of all is among them.
 
-        With `only_best` the best of all is among them, and the others are any that were met.
+        With `of_each_count` every number of stages that is possible is there with its best.
         """
         prices, further = self.prices, self.n_microbatches - 1
         best: dict[int, _Found] = {}
@@ -145,7 +146,7 @@ class _Search:
                 total = float(table[count][0, prices.n_devices])
                 # Under lower limits totals only rise, and no maximum is below its mean.
                 at_least = total * (1 + further / count)
-                rivals = best.values() if only_best else (best[count],) if count in best else ()
+                rivals = [best[n] for n in best if n == count or not of_each_count]
                 if total == math.inf or any(at_least >= rival.time_s for rival in rivals):
                     continue
                 cuts = trace(table, stage_values, prices.sizes, count, np.add)
@@ -178,9 +179,10 @@ class _Search:
         stage = int(np.argmax(each))
         first, last, _ = cuts[stage]
         peak = int(each[stage])
+        at_least = "" if prices.are_known(prices.usable) else "at least "
         return InfeasibleStagesError(
             f"no slicing fits in {_gib(self.memory_bytes)} a device; the smallest peak is "
-            f"{_gib(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
+            f"{at_least}{_gib(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
             "raise memory_bytes, take more devices, or make microbatches smaller",
             peak_bytes=peak,
             stage=stage,

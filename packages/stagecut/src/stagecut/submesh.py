@@ -1,6 +1,7 @@
 """Which parts of a cluster a stage may have, and which devices it gets (Alpa 5.2, appendix A)."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from stagecut.errors import InvalidInputError, SubmeshError
 from stagecut.plan import Submesh
@@ -43,9 +44,9 @@ def assign_devices(
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Give each stage its devices, so that all are used once and neighbours are close.
 
-    Follows the proof of Alpa's theorem 1 upwards: parts of the smallest size are joined, in pipeline
-    order, to parts of the next size, until all are whole hosts; these are laid down in the order of
-    their first stages. Alpa's text places larger submeshes first instead; joining also covers the
+    Follows the proof of Alpa's theorem 1: parts of the smallest size are joined, in pipeline order,
+    to parts of the next size, until all are whole hosts; these are laid down in the order of their
+    first stages. Alpa's text places larger submeshes first instead; joining also covers the
     cluster, and keeps stages of different sizes that follow each other on one host.
 
     Args:
@@ -82,10 +83,8 @@ def assign_devices(
     whole_hosts = [(stage,) for stage, (_, m) in enumerate(submeshes) if m == devices_per_host]
     parts = [m for n, m in shapes if n == 1]
     blocks: list[tuple[int, ...]] = []
-    for part, larger in zip(parts, parts[1:], strict=False):
-        blocks = sorted(
-            blocks + [(stage,) for stage, (_, m) in enumerate(submeshes) if m == part]
-        )
+    for part, larger in pairwise(parts):
+        blocks = sorted(blocks + [(stage,) for stage, (_, m) in enumerate(submeshes) if m == part])
         step = larger // part
         blocks = [sum(blocks[at : at + step], ()) for at in range(0, len(blocks), step)]
     grids: dict[int, tuple[tuple[int, ...], ...]] = {}

@@ -2,8 +2,8 @@
 
     F(s, k, d) = min over shapes h, last layers i:  value[s, h, k, i] + F(s - 1, i + 1, d - size[h])
 
-is the value of the layers k to L - 1 cut into s stages on d devices; F(0, L, 0) = 0. With `np.maximum`
-in place of the sum it is the smallest possible largest value, which tells how much memory is enough.
+is the value of the layers k to L - 1 cut into s stages on d devices; F(0, L, 0) = 0. With
+`np.maximum` in place of the sum it is the smallest largest value: how much memory is enough.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,0 +1,200 @@
+"""Hypothesis strategies for small problems, and brute force with no code of the searches."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from stagecut.cluster import Boundary
+from stagecut.plan import Span, StageCost, Submesh
+from stagecut.submesh import submesh_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class SlicingProblem:
+    """The arguments of `slice_stages` as tables; times are multiples of 1/8, so sums are exact."""
+
+    n_layers: int
+    cluster_shape: tuple[int, int]
+    n_microbatches: int
+    costs: Mapping[Span, StageCost | None]
+    """Of every run of layers on every submesh."""
+    memory_bytes: int | None
+    boundaries_s: tuple[float, ...]
+    """Of each layer; 0 for the first."""
+
+    def cost(self, first: int, last: int, submesh: Submesh) -> StageCost | None:
+        """As `slice_stages` wants it."""
+        return self.costs[first, last, submesh]
+
+    def boundary_s(self, layer: int) -> float:
+        """As `slice_stages` wants it."""
+        return self.boundaries_s[layer]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteringProblem:
+    """The arguments of `cluster_operators`. FLOPs are small integers, so sums are exact."""
+
+    flops: tuple[float, ...]
+    values: tuple[Boundary, ...]
+    n_layers: int
+    delta: float
+
+
+@st.composite
+def cluster_shapes(
+    draw: st.DrawFn, max_hosts: int = 4, max_devices_per_host: int = 12
+) -> tuple[int, int]:
+    """Hosts and devices per host, whether or not a power of two."""
+    return draw(st.integers(1, max_hosts)), draw(st.integers(1, max_devices_per_host))
+
+
+@st.composite
+def tilings(draw: st.DrawFn, max_devices: int = 48) -> tuple[tuple[int, int], tuple[Submesh, ...]]:
+    """A cluster, and submeshes of possible shapes that together have as many devices."""
+    shape = draw(cluster_shapes().filter(lambda shape: shape[0] * shape[1] <= max_devices))
+    rest, submeshes = shape[0] * shape[1], []
+    while rest:
+        fitting = [(n, m) for n, m in submesh_shapes(*shape) if n * m <= rest]
+        submeshes.append(draw(st.sampled_from(fitting)))
+        rest -= submeshes[-1][0] * submeshes[-1][1]
+    return shape, tuple(draw(st.permutations(submeshes)))
+
+
+@st.composite
+def slicing_problems(
+    draw: st.DrawFn,
+    max_layers: int = 5,
+    shapes: Sequence[tuple[int, int]] = ((1, 1), (1, 3), (1, 4), (2, 2), (3, 1), (2, 4)),
+) -> SlicingProblem:
+    """Unrelated costs for all stages, some of them impossible, with and without a memory limit."""
+    n_layers = draw(st.integers(1, max_layers))
+    cluster_shape = draw(st.sampled_from(shapes))
+    seconds = st.integers(0, 64).map(lambda eighths: eighths / 8)
+    costs = st.builds(StageCost, seconds, st.integers(0, 8), st.integers(0, 4))
+    optional_costs = st.one_of(costs, costs, costs, st.none()) if draw(st.booleans()) else costs
+    return SlicingProblem(
+        n_layers=n_layers,
+        cluster_shape=cluster_shape,
+        n_microbatches=draw(st.integers(1, 6)),
+        costs={
+            (first, last, shape): draw(optional_costs)
+            for first in range(n_layers)
+            for last in range(first, n_layers)
+            for shape in submesh_shapes(*cluster_shape)
+        },
+        memory_bytes=draw(st.none() | st.integers(4, 24)),
+        boundaries_s=(0.0, *draw(st.tuples(*[seconds] * (n_layers - 1)))),
+    )
+
+
+@st.composite
+def clustering_problems(draw: st.DrawFn, max_operators: int = 7) -> ClusteringProblem:
+    """Operators with any values between them, skipping ahead or read more than once."""
+    n = draw(st.integers(1, max_operators))
+    values: list[Boundary] = []
+    for producer in range(n - 1):
+        later = st.integers(producer + 1, n - 1)
+        consumers = st.lists(later, max_size=3).map(tuple)
+        value = st.builds(Boundary, st.just(producer), st.integers(0, 9), consumers)
+        values += draw(st.lists(value, max_size=2))
+    return ClusteringProblem(
+        flops=tuple(float(each) for each in draw(st.tuples(*[st.integers(0, 9)] * n))),
+        values=tuple(values),
+        n_layers=draw(st.integers(1, n)),
+        delta=draw(st.sampled_from((0.0, 0.25, 0.5, 1.0, 8.0))),
+    )
+
+
+def all_slicings(n_layers: int, cluster_shape: tuple[int, int]) -> Iterator[tuple[Span, ...]]:
+    """Every way to cut the layers into stages and to give them all devices of the cluster."""
+    shapes = submesh_shapes(*cluster_shape)
+    n_devices = cluster_shape[0] * cluster_shape[1]
+    for runs in _all_runs(n_layers):
+        for submeshes in itertools.product(shapes, repeat=len(runs)):
+            if sum(n * m for n, m in submeshes) == n_devices:
+                yield tuple(
+                    (first, last, submesh)
+                    for (first, last), submesh in zip(runs, submeshes, strict=True)
+                )
+
+
+def brute_force_slicing(problem: SlicingProblem) -> dict[int, float]:
+    """The shortest time for each number of stages that has any slicing under 1F1B."""
+    best: dict[int, float] = {}
+    for spans in all_slicings(problem.n_layers, problem.cluster_shape):
+        times = []
+        for stage, span in enumerate(spans):
+            cost = problem.costs[span]
+            held = min(len(spans) - stage, problem.n_microbatches)
+            if cost is None or (
+                problem.memory_bytes is not None
+                and cost.fixed_bytes + held * cost.activation_bytes > problem.memory_bytes
+            ):
+                break
+            times.append(cost.time_s + problem.boundaries_s[span[0]])
+        else:
+            time_s = sum(times) + (problem.n_microbatches - 1) * max(times)
+            best[len(spans)] = min(time_s, best.get(len(spans), time_s))
+    return best
+
+
+def brute_force_peak(problem: SlicingProblem) -> int | None:
+    """The smallest memory with which some slicing fits; None if each has a stage without a cost."""
+    peaks = []
+    for spans in all_slicings(problem.n_layers, problem.cluster_shape):
+        costs = [problem.costs[span] for span in spans]
+        priced = [cost for cost in costs if cost is not None]
+        if len(priced) == len(costs):
+            held = [min(n, problem.n_microbatches) for n in range(len(spans), 0, -1)]
+            peaks.append(
+                max(
+                    cost.fixed_bytes + n * cost.activation_bytes
+                    for cost, n in zip(priced, held, strict=True)
+                )
+            )
+    return min(peaks, default=None)
+
+
+def layer_quality(
+    problem: ClusteringProblem, layers: Sequence[tuple[int, int]]
+) -> tuple[float, int, float]:
+    """Most FLOPs of a layer over their average, most bytes received, and sum of squared FLOPs."""
+    flops = [sum(problem.flops[first : last + 1]) for first, last in layers]
+    received = [
+        sum(
+            value.n_bytes
+            for value in problem.values
+            if value.producer < first and any(first <= c <= last for c in value.consumers)
+        )
+        for first, last in layers
+    ]
+    average = sum(flops) / len(layers)
+    return (
+        max(flops) / average if average else 0.0,
+        max(received),
+        sum(each * each for each in flops),
+    )
+
+
+def brute_force_clustering(problem: ClusteringProblem) -> tuple[int, float] | None:
+    """Fewest bytes received by the layer that receives most, then least sum of squared FLOPs.
+
+    None if no clustering keeps to `delta`.
+    """
+    qualities = [
+        layer_quality(problem, runs)
+        for runs in _all_runs(len(problem.flops))
+        if len(runs) == problem.n_layers
+    ]
+    return min((q[1:] for q in qualities if q[0] <= 1 + problem.delta + 1e-12), default=None)
+
+
+def _all_runs(n: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Every way to cut 0 to n - 1 into runs."""
+    for n_cuts in range(n):
+        for cuts in itertools.combinations(range(1, n), n_cuts):
+            edges = (0, *cuts, n)
+            yield tuple((start, stop - 1) for start, stop in itertools.pairwise(edges))
