@@ -7,6 +7,7 @@ carries a plan out between the devices of one process.
 from importlib.metadata import version
 
 from crossmesh.errors import CrossmeshError, PartialLayoutError, PlanError, ShardError
+from crossmesh.estimate import estimate_time_s, lower_bound_s
 from crossmesh.local import LocalTransport, execute_local
 from crossmesh.plan import Strategy, TransferPlan, UnitTask
 from crossmesh.planner import plan_transfer
@@ -24,6 +25,8 @@ __all__ = [
     "Strategy",
     "TransferPlan",
     "UnitTask",
+    "estimate_time_s",
     "execute_local",
+    "lower_bound_s",
     "plan_transfer",
 ]

@@ -37,7 +37,13 @@ class LocalTransport:
             for receiver in task.receivers:
                 dst_start = _relative(start, plan.dst.slices(receiver))
                 buffer = self._buffer_of[receiver]
-                copies[buffer, task.slices] = (buffer, dst_start, task.sender, src_start, task.extent)
+                copies[buffer, task.slices] = (
+                    buffer,
+                    dst_start,
+                    task.sender,
+                    src_start,
+                    task.extent,
+                )
         self._copies = tuple(copies.values())
 
     def __call__(self, shards: Mapping[int, Array]) -> dict[int, Array]:

@@ -22,7 +22,7 @@ from shardspec import Layout
 from crossmesh._native import core
 from crossmesh.errors import PartialLayoutError, PlanError
 from crossmesh.plan import Strategy, TransferPlan, UnitTask
-from crossmesh.route import Route
+from crossmesh.route import Route, checked_rates
 
 Cell = tuple[Sequence[tuple[int, int]], Sequence[int], Sequence[int]]
 """Slices, devices that hold them, devices that need them."""
@@ -77,7 +77,7 @@ def plan_transfer(
         raise PlanError(f"a strategy is {known}; got {strategy!r}")
     itemsize = _check_tensor(src, dst, itemsize)
     host_of = _host_of(src, dst, hosts)
-    rate_of = check_rates(set(host_of.values()), rates)
+    rate_of = checked_rates(set(host_of.values()), rates)
 
     one_receiver = strategy == "send_recv"
     cells = core.unit_tasks(src.shape, _shards(src), _shards(dst), host_of, one_receiver)
@@ -93,9 +93,7 @@ def _check_tensor(src: Layout, dst: Layout, itemsize: int) -> int:
                 f"{layout.spec}; reduce on that mesh before, or reduce to it after, the transfer"
             )
     if src.shape != dst.shape:
-        raise PlanError(
-            f"both layouts are of one tensor; got shapes {src.shape} and {dst.shape}"
-        )
+        raise PlanError(f"both layouts are of one tensor; got shapes {src.shape} and {dst.shape}")
     itemsize = operator.index(itemsize)
     if itemsize < 1:
         raise PlanError(f"an element has at least one byte; got itemsize={itemsize}")
@@ -116,21 +114,6 @@ def _host_of(src: Layout, dst: Layout, hosts: Mapping[int, int] | None) -> dict[
     return {device: operator.index(hosts[device]) for device in devices}
 
 
-def check_rates(hosts: set[int], rates: Mapping[int, float] | None) -> dict[int, float]:
-    """The rate of each host, all 1.0 if there are none; PlanError if one is missing or not positive."""
-    if rates is None:
-        return dict.fromkeys(sorted(hosts), 1.0)
-    missing = [host for host in sorted(hosts) if host not in rates]
-    if missing:
-        raise PlanError(f"every host needs a rate in bytes per second; rates lacks {missing}")
-    for host in sorted(hosts):
-        if not (math.isfinite(rates[host]) and rates[host] > 0):
-            raise PlanError(
-                f"a rate is a positive number of bytes per second; got {rates[host]} for host {host}"
-            )
-    return {host: float(rates[host]) for host in sorted(hosts)}
-
-
 def _shards(layout: Layout) -> list[tuple[int, list[tuple[int, int]]]]:
     return [
         (device, [(part.start, part.stop) for part in layout.slices(device)])
@@ -141,7 +124,7 @@ def _shards(layout: Layout) -> list[tuple[int, list[tuple[int, int]]]]:
 def _with_senders(
     cells: Sequence[Cell], itemsize: int, host_of: Mapping[int, int], rate_of: Mapping[int, float]
 ) -> list[UnitTask]:
-    """Eq. 4 chooses the host of a slice that crosses the network; every other one stays on its host.
+    """Eq. 4 chooses the host of each slice that crosses the network; the others stay on theirs.
 
     On the host, the device that has sent least so far sends (then the lowest).
     """
@@ -151,9 +134,7 @@ def _with_senders(
     ]
     own_host = [host_of[task.receivers[0]] for task in draft]
     sender_hosts = [sorted({host_of[device] for device in task.senders}) for task in draft]
-    crossing = [
-        task for task in draft if own_host[task.index] not in sender_hosts[task.index]
-    ]
+    crossing = [task for task in draft if own_host[task.index] not in sender_hosts[task.index]]
     balanced = core.balance(
         [task.n_bytes(itemsize) for task in crossing],
         [sender_hosts[task.index] for task in crossing],

@@ -1,7 +1,10 @@
 """Routes: what a unit task occupies of the network."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from crossmesh.errors import PlanError
 
 Port = tuple[int, str]
 """A host and a direction of its network interface, "in" or "out"."""
@@ -26,7 +29,7 @@ class Route:
 
     @property
     def ports(self) -> tuple[Port, ...]:
-        """What the slice keeps busy while it moves; two routes that share a port exclude each other.
+        """What the slice keeps busy while it moves; routes that share a port exclude each other.
 
         A broadcast is a ring through the receiver hosts, in which all but the last pass the slice
         on. If no host both sends and receives, sharing a port is exactly the conflict of Eq. 3
@@ -48,3 +51,24 @@ class Route:
         if not self.receiver_hosts:
             return 0.0
         return n_bytes / min(rates[host] for host in (self.sender_host, *self.receiver_hosts))
+
+
+def checked_rates(hosts: Iterable[int], rates: Mapping[int, float] | None) -> dict[int, float]:
+    """The rates of `hosts` in bytes per second, sorted; all 1.0 if `rates` is None.
+
+    Raises:
+        PlanError: a host has no rate, or one that is not finite and positive.
+    """
+    hosts = sorted(hosts)
+    if rates is None:
+        return dict.fromkeys(hosts, 1.0)
+    missing = [host for host in hosts if host not in rates]
+    if missing:
+        raise PlanError(f"every host needs a rate in bytes per second; rates lacks {missing}")
+    for host in hosts:
+        if not (math.isfinite(rates[host]) and rates[host] > 0):
+            raise PlanError(
+                "a rate is a positive number of bytes per second; "
+                f"got {rates[host]} for host {host}"
+            )
+    return {host: float(rates[host]) for host in hosts}

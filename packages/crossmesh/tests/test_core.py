@@ -1,0 +1,207 @@
+"""The compiled module by itself: whatever it is given, it answers or raises a typed error."""
+
+import gc
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from crossmesh import _core
+from hypothesis import given
+from hypothesis import strategies as st
+
+BIG = 2**63 - 1
+
+MALFORMED_TASKS = {
+    "negative size": ([-1], [], [], "must not be negative"),
+    "overflowing shape": ([2**62, 4], [], [], r"fewer than 2\*\*63 elements"),
+    "overflow beside zero": ([2**62, 0, 4], [], [], r"fewer than 2\*\*63 elements"),
+    "rank": ([4], [(0, [(0, 4), (0, 1)])], [], r"got \[0:4, 0:1\] in shape=\(4,\)"),
+    "outside": ([4], [(0, [(0, 5)])], [], r"got \[0:5\] in shape=\(4,\)"),
+    "negative start": ([4], [(0, [(-1, 4)])], [], r"inside the tensor; got \[-1:4\]"),
+    "backwards": ([4], [(0, [(3, 1)])], [], r"inside the tensor; got \[3:1\]"),
+    "destination outside": ([4], [(0, [(0, 4)])], [(1, [(0, BIG)])], "inside the tensor"),
+    "device twice": ([4], [(0, [(0, 4)]), (0, [(0, 4)])], [], "got two of device 0"),
+    "no host": ([4], [(9, [(0, 4)])], [], "got none for device 9"),
+    "overlap": (
+        [4],
+        [(0, [(0, 3)]), (1, [(1, 4)])],
+        [],
+        r"equal or disjoint; got \[0:3\] and \[1:4\]",
+    ),
+    "hole": ([4], [(0, [(0, 3)])], [], r"cover the tensor; 1 elements of shape=\(4,\)"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED_TASKS)
+def test_unit_tasks_refuses(case):
+    *arguments, message = MALFORMED_TASKS[case]
+    with pytest.raises(ValueError, match=message):
+        _core.unit_tasks(*arguments, {0: 0, 1: 0}, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1], [[0]], [], {0: 1.0}), "one entry a flow"),
+        (([-1], [[0]], [[]], {0: 1.0}), "bytes must not be negative; got -1"),
+        (([1], [[]], [[]], {0: 1.0}), "at least one sender host"),
+        (([1], [[1]], [[]], {0: 1.0}), "got none for host 1"),
+        (([1], [[0]], [[2]], {0: 1.0}), "got none for host 2"),
+        (([1], [[0]], [[]], {0: 0.0}), "positive number of bytes per second; got 0.0* for host 0"),
+        (([1], [[0]], [[]], {0: float("nan")}), "positive number of bytes per second"),
+        (([1], [[0]], [[]], {0: float("inf")}), "positive number of bytes per second"),
+    ],
+)
+def test_balance_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        _core.balance(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (_core.order_jobs, ([1.0], [], [1]), "one entry a job"),
+        (_core.order_jobs, ([-1.0], [[0]], [1]), "finite and not negative; got -1.0"),
+        (_core.order_jobs, ([float("nan")], [[0]], [1]), "finite and not negative"),
+        (_core.order_jobs, ([1.0], [[0]], [-1]), "must not be negative; got -1"),
+        (_core.finish_s, ([1.0], [[0]], []), "every job exactly once; got 0 entries for 1 jobs"),
+        (_core.finish_s, ([1.0], [[0]], [1]), "every job exactly once"),
+        (_core.finish_s, ([1.0, 1.0], [[0], [0]], [0, 0]), "every job exactly once"),
+    ],
+)
+def test_ordering_refuses(function, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        function(*arguments)
+
+
+A = np.zeros((3, 4), "f4")
+READ_ONLY = np.zeros((3, 4), "f4")
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((A.copy(), [0], A, [0, 0], [1, 1]), "destination of shape"),
+        ((A.copy(), [0, 0], A, [0], [1, 1]), "source of shape"),
+        ((A.copy(), [0, 0], A, [0, 0], [1]), "inside its array"),
+        (
+            (A.copy(), [0, 1], A, [0, 0], [3, 4]),
+            r"got start=\(0, 1\) and extent=\(3, 4\) in a destination",
+        ),
+        ((A.copy(), [0, 0], A, [1, 0], [3, 4]), r"in a source of shape=\(3, 4\)"),
+        ((A.copy(), [0, 0], A, [-1, 0], [1, 1]), "inside its array"),
+        ((A.copy(), [0, 0], A, [0, 0], [-1, 1]), "inside its array"),
+        ((A.copy(), [BIG, 0], A, [0, 0], [BIG, 1]), "inside its array"),
+        ((A.copy(), [0, 0], A, [0, BIG], [1, BIG]), "inside its array"),
+        ((A, [0, 0], A, [0, 0], [2, 2]), "must not overlap in memory"),
+        ((A.astype("i4"), [0, 0], A, [0, 0], [1, 1]), "same dtype"),
+        ((A.astype("f8"), [0, 0], A, [0, 0], [1, 1]), "same dtype"),
+        ((A.astype(object), [0, 0], A.astype(object), [0, 0], [1, 1]), "Python objects"),
+        ((np.zeros(1, "S0"), [0], np.zeros(1, "V0"), [0], [1]), "same dtype"),
+        ((np.zeros(1, "V0"), [0], np.zeros(1, "V0"), [0], [1]), "at least one byte"),
+        ((READ_ONLY, [0, 0], A, [0, 0], [1, 1]), "writeable"),
+    ],
+)
+def test_copy_box_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        _core.copy_box(*arguments)
+
+
+def test_copy_box_takes_disjoint_boxes_of_one_array():
+    array = np.arange(6)
+    _core.copy_box(array, [0], array, [3], [3])
+    assert array.tolist() == [3, 4, 5, 3, 4, 5]
+
+
+@pytest.mark.parametrize("wrong", [None, "text", 1.5, object(), [[None]], 2**70])
+def test_other_types_are_type_errors(wrong):
+    for function, n_arguments in (
+        (_core.unit_tasks, 5),
+        (_core.balance, 4),
+        (_core.order_jobs, 3),
+        (_core.finish_s, 3),
+        (_core.copy_box, 5),
+    ):
+        with pytest.raises(TypeError):
+            function(*[wrong] * n_arguments)
+
+
+INT = st.one_of(st.integers(-2, 5), st.sampled_from([BIG, -BIG - 1, 2**31]))
+INTS = st.lists(INT, max_size=3)
+SHARDS = st.lists(st.tuples(INT, st.lists(st.tuples(INT, INT), max_size=3)), max_size=4)
+FLOATS = st.lists(st.floats(), max_size=3)
+
+
+@given(INTS, SHARDS, SHARDS, st.booleans())
+def test_any_shards_are_tasks_or_a_value_error(shape, src, dst, one_receiver):
+    host_of = {device: 0 for device, _ in src + dst}
+    try:
+        tasks = _core.unit_tasks(shape, src, dst, host_of, one_receiver)
+    except ValueError:
+        return
+    assert all(senders and receivers for _, senders, receivers in tasks)
+
+
+@given(st.lists(INTS, min_size=2, max_size=2), INTS, INTS, INTS)
+def test_any_box_is_copied_or_a_value_error(shapes, dst_start, src_start, extent):
+    shapes = [[abs(size) % 5 for size in shape] for shape in shapes]
+    dst, src = np.zeros(shapes[0], "i2"), np.ones(shapes[1], "i2")
+    try:
+        _core.copy_box(dst, dst_start, src, src_start, extent)
+    except ValueError:
+        assert not dst.any()
+    else:
+        assert dst.sum() == np.prod(extent)
+
+
+@given(FLOATS, st.lists(INTS, max_size=3), INTS)
+def test_any_jobs_are_ordered_or_a_value_error(durations, ports, n_devices):
+    try:
+        order = _core.order_jobs(durations, ports, n_devices)
+    except ValueError:
+        return
+    assert sorted(order) == list(range(len(durations)))
+
+
+def test_errors_leak_no_memory():
+    def fail() -> None:
+        with pytest.raises(ValueError, match="overlap"):
+            _core.copy_box(A, [0, 0], A, [0, 0], [2, 2])
+        with pytest.raises(ValueError, match="cover"):
+            _core.unit_tasks([4], [(0, [(0, 3)])], [], {0: 0}, False)
+
+    fail()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            fail()
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(200):
+            fail()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 200 * 16
+    finally:
+        tracemalloc.stop()
+
+
+def test_stub_says_what_the_module_has():
+    stubtest = [sys.executable, "-m", "mypy.stubtest", "crossmesh._core"]
+    result = subprocess.run(stubtest, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_import_without_the_core_says_how_to_build_it():
+    script = "import sys; sys.modules['crossmesh._core'] = None; import crossmesh"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert result.stderr.splitlines()[-1] == (
+        "ImportError: crossmesh needs its compiled core; build it with "
+        "`pip install ./packages/crossmesh` "
+        "(a C++17 compiler is all it needs from the system; see its README.md)"
+    )

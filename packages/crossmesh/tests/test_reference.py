@@ -1,0 +1,91 @@
+from unittest import mock
+
+import numpy as np
+from crossmesh import _core, plan_transfer, planner, reference
+from crossmesh.testing import transfers
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@given(transfers(), st.sampled_from(["broadcast", "send_recv"]))
+def test_core_and_reference_make_the_same_plan(transfer, strategy):
+    t = transfer
+    arguments = (t.src, t.dst, t.itemsize, t.hosts, t.rates, strategy)
+    with mock.patch.object(planner, "core", reference):
+        expected = plan_transfer(*arguments)
+    assert plan_transfer(*arguments) == expected
+
+
+HOSTS = st.integers(0, 4)
+FLOWS = st.lists(
+    st.tuples(
+        st.integers(0, 2**40),
+        st.lists(HOSTS, min_size=1, max_size=4),
+        st.lists(HOSTS, max_size=3),
+    ),
+    max_size=12,
+)
+RATES = st.lists(st.floats(1e-3, 1e12), min_size=5, max_size=5)
+
+
+@given(FLOWS, RATES)
+def test_core_and_reference_choose_the_same_senders(flows, rates):
+    columns = [[flow[i] for flow in flows] for i in range(3)]
+    rates = dict(enumerate(rates))
+    assert _core.balance(*columns, rates) == reference.balance(*columns, rates)
+
+
+JOBS = st.lists(
+    st.tuples(
+        st.one_of(st.sampled_from([0.0, 1.0, 2.0]), st.floats(0, 1e9)),
+        st.lists(st.integers(-3, 8), max_size=4),
+        st.integers(0, 9),
+    ),
+    max_size=24,
+)
+
+
+@given(JOBS)
+def test_core_and_reference_choose_the_same_order(jobs):
+    columns = [[job[i] for job in jobs] for i in range(3)]
+    assert _core.order_jobs(*columns) == reference.order_jobs(*columns)
+
+
+@given(JOBS, st.randoms(use_true_random=False))
+def test_core_and_reference_end_at_the_same_time(jobs, random):
+    durations, ports = [job[0] for job in jobs], [job[1] for job in jobs]
+    order = random.sample(range(len(jobs)), len(jobs))
+    assert _core.finish_s(durations, ports, order) == reference.finish_s(durations, ports, order)
+
+
+@st.composite
+def copies(draw):
+    """Two arrays with random strides, and a box that fits in both."""
+    extent = draw(st.lists(st.integers(0, 4), max_size=4))
+    dtype = draw(st.sampled_from(["u1", ">i4", "f8", "c16", "S3", "M8[s]"]))
+    sides = []
+    for _ in range(2):
+        start = [draw(st.integers(0, 2)) for _ in extent]
+        shape = [
+            at + size + draw(st.integers(0, 2)) for at, size in zip(start, extent, strict=True)
+        ]
+        steps = [draw(st.sampled_from([1, 1, 2, -1, -3])) for _ in extent]
+        axes = draw(st.permutations(range(len(extent))))
+        base = np.zeros([shape[axis] * abs(steps[axis]) for axis in axes], dtype)
+        array = base.transpose(np.argsort(axes).astype(int))[
+            tuple(slice(None, None, s) for s in steps)
+        ]
+        assert list(array.shape) == shape
+        sides.append((array, start))
+    return *sides, extent
+
+
+@given(copies(), st.randoms(use_true_random=False))
+def test_core_and_reference_copy_the_same_box(copy, random):
+    (dst, dst_start), (src, src_start), extent = copy
+    raw = np.frombuffer(random.randbytes(src.size * src.itemsize), src.dtype)
+    src[...] = raw.reshape(src.shape)
+    expected = dst.copy()
+    reference.copy_box(expected, dst_start, src, src_start, extent)
+    _core.copy_box(dst, dst_start, src, src_start, extent)
+    assert dst.tobytes() == expected.tobytes()
