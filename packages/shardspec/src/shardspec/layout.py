@@ -12,12 +12,12 @@ from .spec import Spec
 class Layout:
     """Which part of a tensor each device of a mesh holds.
 
-    A dim of `n` elements in `k` shards is cut into chunks of `ceil(n / k)`, as XLA does (and torch for a
-    dim sharded by one axis): the last chunks may be shorter or empty.
+    A dim of `n` elements in `k` shards is cut into chunks of `ceil(n / k)`, as XLA does (and torch
+    for a dim sharded by one axis): the last chunks may be shorter or empty.
 
     Raises:
-        LayoutError: spec and shape differ in rank, a size is negative, or the spec uses an axis that the
-            mesh does not have.
+        LayoutError: spec and shape differ in rank, a size is negative, or the spec uses an axis
+            that the mesh does not have.
 
     Examples:
         >>> layout = Layout((5, 4), Mesh((2, 2), ("x", "y")), Spec.parse("S0S1"))
@@ -47,8 +47,8 @@ class Layout:
         axes = spec.axes + tuple(partial.axis for partial in spec.partial)
         if axes and max(axes) >= self.mesh.ndim:
             raise LayoutError(
-                f"a spec uses axes of its mesh; got spec {spec} for a mesh of {self.mesh.ndim} axes, "
-                f"shape {self.mesh.shape}"
+                f"a spec uses axes of its mesh; got spec {spec} for a mesh of {self.mesh.ndim} "
+                f"axes, shape {self.mesh.shape}"
             )
 
     @property
@@ -90,7 +90,8 @@ class Layout:
 
         Args:
             itemsize: Bytes an element.
-            device_id: The device; None for the largest shard (the first device's, as chunks only shrink).
+            device_id: The device; None for the largest shard (the first device's, as chunks only
+                shrink).
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.

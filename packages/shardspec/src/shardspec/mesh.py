@@ -12,7 +12,7 @@ from .errors import MeshError, UnknownAxisError, UnknownDeviceError
 class Mesh:
     """An N-dimensional grid of device ids; needs no devices.
 
-    Devices are listed row-major, the last axis fastest. A 2×3 mesh with axes `x` (major) and `y` (minor):
+    Devices are listed row-major, the last axis fastest. A 2×3 mesh with axes `x` and `y`:
 
         device_ids = (0, 1, 2, 3, 4, 5)      x=0: 0 1 2
                                              x=1: 3 4 5

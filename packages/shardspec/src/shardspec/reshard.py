@@ -12,13 +12,13 @@ from .step import ReshardPlan, Step
 def reshard(src: Layout, dst: Layout) -> ReshardPlan:
     """The collectives that turn `src` into `dst` with the fewest bytes received by a device.
 
-    Among plans with equally few bytes the one with the fewest steps, and among those always the same one.
-    All layouts on the way are even. A step uses only axes that `src` or `dst` uses.
+    Among plans with equally few bytes the one with the fewest steps, and among those always the
+    same. All layouts on the way are even. A step uses only axes that `src` or `dst` uses.
 
     Args:
         src: Where the tensor is.
-        dst: The same shape and mesh. Axes that hold partial results here must hold results of the same
-            kind in `src`: reshard reduces them, but makes none.
+        dst: The same shape and mesh. Axes that hold partial results here must hold results of the
+            same kind in `src`: reshard reduces them, but makes none.
 
     Raises:
         UnevenLayoutError: `src` or `dst` has shards of different sizes (and they are not equal).
@@ -41,7 +41,7 @@ def reshard(src: Layout, dst: Layout) -> ReshardPlan:
     _check(src, dst)
     if src.spec == dst.spec:
         return ReshardPlan(src, dst, ())
-    # Which splits are even depends on the shape only through these divisors: few searches serve all.
+    # Which splits are even depends on the shape only through these divisors: few searches do.
     sizes = tuple(math.gcd(n, src.mesh.size) for n in src.shape)
     steps = []
     before = src
@@ -55,7 +55,8 @@ def reshard(src: Layout, dst: Layout) -> ReshardPlan:
 def _check(src: Layout, dst: Layout) -> None:
     if src.shape != dst.shape:
         raise ReshardError(
-            f"reshard moves one tensor; got shape {src.shape} as source and {dst.shape} as destination"
+            "reshard keeps the tensor's shape; "
+            f"got {src.shape} as source and {dst.shape} as destination"
         )
     if src.mesh != dst.mesh:
         raise ReshardError(
@@ -66,7 +67,8 @@ def _check(src: Layout, dst: Layout) -> None:
         return
     for layout in (src, dst):
         if not layout.is_even:
-            dims = tuple(d for d, (n, k) in enumerate(zip(layout.shape, layout.shards)) if n % k)
+            sizes = zip(layout.shape, layout.shards, strict=True)
+            dims = tuple(dim for dim, (n, k) in enumerate(sizes) if n % k)
             raise UnevenLayoutError(
                 f"reshard needs shards of equal size; got dims {dims} of shape {layout.shape} in "
                 f"{layout.shards} shards ({layout.spec} on {layout.mesh.shape}); "
@@ -74,14 +76,15 @@ def _check(src: Layout, dst: Layout) -> None:
             )
     held = src.spec.partial
     if new := [p for p in dst.spec.partial if p not in held]:
+        needs = ", ".join(f"{p.kind} over axis {p.axis}" for p in new)
         raise ReshardError(
-            f"reshard reduces partial results but makes none; {src.spec} -> {dst.spec} needs new ones: "
-            f"{', '.join(f'{p.kind} over axis {p.axis}' for p in new)}"
+            "reshard reduces partial results but makes none; "
+            f"{src.spec} -> {dst.spec} needs {needs}; ask for a destination without them"
         )
     for p, later in itertools.combinations(held, 2):
         if p not in dst.spec.partial and later in dst.spec.partial and p.kind != later.kind:
             raise ReshardError(
-                "partial results combine from the last axis to the first, and different kinds do not "
-                f"commute; {src.spec} -> {dst.spec} would combine {p.kind} over axis {p.axis} before "
-                f"{later.kind} over axis {later.axis}"
+                "partial results combine from the last axis to the first, and different kinds do "
+                f"not commute; {src.spec} -> {dst.spec} would combine {p.kind} over axis {p.axis} "
+                f"before {later.kind} over axis {later.axis}; reduce both"
             )

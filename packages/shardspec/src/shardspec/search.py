@@ -1,20 +1,20 @@
 """The cheapest sequence of collectives between two specs: A* over specs.
 
-A state is (dims, partial axes left). An edge is one collective; it costs the bytes that each device
-receives, and one step. The search minimises (bytes, steps) lexicographically, both in one integer.
+A state is (dims, partial results left). An edge is one collective; it costs the bytes that each
+device receives, and one step. The search minimises bytes first, then steps, as one integer.
 
-Everything is relative to the tensor: with M elements in all and N devices, sizes are counted in units
-of M / N**2, in which each cost below is an integer. So the result depends on the shape only through which
-splits are even, and one search serves all tensors that agree in that.
+Everything is relative to the tensor: with M elements in all and N devices, sizes are counted in
+units of M / N**2, in which each cost below is an integer. So the result depends on the shape only
+through which splits are even, and one search serves all tensors that agree in that.
 
-The estimate of what is left (→ `_Search.estimate`) is what some device must still receive: the part of
-its destination shard that it does not hold, or all of that shard as long as there are partial results to
-reduce. No collective brings a device more than it receives, so it never overestimates.
+The estimate of what is left (→ `_Search.estimate`) is what some device must still receive: the part
+of its destination shard that it does not hold, or all of that shard as long as there are partial
+results to reduce. No collective brings a device more than it receives, so it never overestimates.
 
-Two restrictions keep the space small. An axis that neither spec uses stays unused (all-reduces over
-n > 2 devices could enlist idle replicas: fewer bytes, but two more collectives and another axis's links).
-The axes that a dim has in common in both specs, counted from the major end, stay where they are; this loses
-nothing on the small cases that the tests search exhaustively.
+Two restrictions keep the space small. An axis that neither spec uses stays unused (an all-reduce
+over n > 2 devices could enlist idle replicas: fewer bytes, but two more collectives, over another
+axis's links). The axes that a dim has in common in both specs, counted from the major end, stay
+where they are; this loses nothing in the cases that the tests search exhaustively.
 """
 
 import heapq
@@ -63,7 +63,7 @@ def cheapest_moves(
 
     Args:
         src: Even for `sizes`.
-        dst: Even for `sizes`; its partial axes are partial in `src` too, and the others can be reduced.
+        dst: Even for `sizes`; its partial results are in `src` too, and the others can be reduced.
         sizes: Of the dims, or anything that the same products of mesh axes divide.
         mesh_shape: Length of each axis.
     """
@@ -90,10 +90,10 @@ class _Search:
     def run(self) -> tuple[Move, ...]:
         best = {self.start: 0}
         came: dict[State, tuple[State, _Edge]] = {}
-        # The third entry makes the order total, and among equals prefers the newest: depth first.
+        # The second entry makes the order total, and among equals prefers the newest: depth first.
         queue = [(self.estimate(self.start), 0, self.start)]
         for count in itertools.count(1):
-            total, _, state = heapq.heappop(queue)
+            _, _, state = heapq.heappop(queue)
             if state == self.goal:
                 break
             spent = best[state]
@@ -131,9 +131,9 @@ class _Search:
         return missing * _BYTE + (changed + 1) // 2  # a step changes at most two dims
 
     def overlap(self, held: tuple[int, ...], wanted: tuple[int, ...]) -> int:
-        """One over the part of a dim in both shards of a device; 0 if for some device there is none.
+        """One over the part of a dim in both shards of a device; 0 if some device has none.
 
-        Along axes in common, from the major end, the two shards are the same; at the first axis that
+        Along axes in common, from the major end, the two shards are the same; at the first that
         differs some device has the first chunk of one and the last of the other.
         """
         held = tuple(axis for axis in held if self.mesh_shape[axis] > 1)

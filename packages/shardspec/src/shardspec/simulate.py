@@ -1,4 +1,4 @@
-"""A numpy interpreter: cut arrays into shards, run a plan's collectives on them, put them together."""
+"""A numpy interpreter: cut arrays into shards, run a plan's collectives, put shards together."""
 
 import functools
 import itertools
@@ -25,9 +25,9 @@ _COMBINE: dict[Reduction, Callable[[Array, Array], Array]] = {
 def shard(layout: Layout, array: npt.ArrayLike, *, seed: int = 0) -> dict[int, Array]:
     """The shards of `array`, by device id.
 
-    Partial results are made up at random, alike on replicas: partial sums are small whole numbers, the
-    last one the rest (exact for integers, even if they wrap); for a maximum one device chosen for each
-    element holds it, and the others something no larger.
+    Partial results are made up at random, alike on replicas: partial sums are small whole numbers,
+    the last one the rest (exact for integers, even if they wrap); for a maximum one device chosen
+    for each element holds it, and the others something no larger.
 
     Args:
         layout: Of the same shape as `array`; may be uneven.
@@ -45,10 +45,11 @@ def shard(layout: Layout, array: npt.ArrayLike, *, seed: int = 0) -> dict[int, A
     whole = np.asarray(array)
     if whole.shape != layout.shape:
         raise ShardsError(
-            f"the array has the shape of its layout; got {whole.shape} for a layout of {layout.shape}"
+            "the array has the shape of its layout; "
+            f"got {whole.shape} for a layout of {layout.shape}"
         )
     rng = np.random.default_rng(seed)
-    parts = {(): whole}
+    parts: dict[tuple[int, ...], Array] = {(): whole}
     for partial in layout.spec.partial:
         count = layout.mesh.shape[partial.axis]
         parts = {
@@ -70,8 +71,8 @@ def assemble(layout: Layout, shards: Mapping[int, Array]) -> Array:
         shards: One for each device of the mesh.
 
     Raises:
-        ShardsError: a device is missing or foreign, a shard has another shape than the layout gives it,
-            or replicas differ.
+        ShardsError: a device is missing or foreign, a shard has another shape than the layout
+            gives it, or replicas differ.
     """
     _check_shards(layout, shards)
     dtype = next(iter(shards.values())).dtype
@@ -84,8 +85,8 @@ def assemble(layout: Layout, shards: Mapping[int, Array]) -> Array:
         holder = holders.setdefault((place, *((s.start, s.stop) for s in slices)), device)
         if not np.array_equal(shards[holder], shards[device], equal_nan=dtype.kind in "fc"):
             raise ShardsError(
-                f"devices that hold the same part of the tensor agree; devices {holder} and {device} "
-                f"differ in {slices} of {layout}"
+                "devices that hold the same part of the tensor agree; "
+                f"devices {holder} and {device} differ in {slices} of {layout}"
             )
         parts[place][slices] = shards[device]
     for p in reversed(partial):
@@ -98,14 +99,15 @@ def assemble(layout: Layout, shards: Mapping[int, Array]) -> Array:
 
 
 def simulate(plan: ReshardPlan, shards: Mapping[int, Array]) -> dict[int, Array]:
-    """What the devices hold after the plan's collectives, by device id.
+    """What the devices hold after the plan's collectives, by device id; arrays may share memory.
 
     Args:
         plan: From `reshard`.
         shards: What they hold before, one for each device of the mesh.
 
     Raises:
-        ShardsError: a device is missing or foreign, or a shard has another shape than `plan.src` says.
+        ShardsError: a device is missing or foreign, or a shard has another shape than `plan.src`
+            gives it.
     """
     _check_shards(plan.src, shards)
     held = dict(shards)

@@ -117,8 +117,8 @@ class Spec:
         match = _SPEC.fullmatch(text)
         if match is None:
             raise SpecError(
-                "a spec is a letter for each dim, R or S with its axes, then +P, +Pmax or +Pmin with an "
-                f"axis, as in 'S01R+P2', or '()' for a scalar; got {text!r}"
+                "a spec is a letter for each dim, R or S with its axes, then +P, +Pmax or +Pmin "
+                f"with an axis, as in 'S01R+P2', or '()' for a scalar; got {text!r}"
             )
         return cls(
             tuple(_parse_axes(part) for part in _DIM.findall(match[1])),

@@ -12,7 +12,7 @@ StepKind = Literal["all_gather", "all_to_all", "reduce_scatter", "all_reduce", "
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One collective, run in every group of devices along `axes`, that turns layout `src` into `dst`.
+    """One collective, run in every group of devices along `axes`, from layout `src` to `dst`.
 
     What happens to the spec, where `axes` are always the minor-most of a dim and keep their order:
 
@@ -48,15 +48,15 @@ class Step:
     def received_bytes(self, itemsize: int) -> int:
         """Bytes that one device receives, 0 for a slice.
 
-        With `n` devices in a group and `b` bytes before the step, a ring delivers `(n - 1) * b` in an
-        all-gather, `(n - 1) / n * b` in an all-to-all and a reduce-scatter, and twice that in an
-        all-reduce. Where `n` does not divide an all-reduced shard, the most that one device receives.
+        With `n` devices in a group and `b` bytes before the step, a ring delivers `(n - 1) * b` in
+        an all-gather, `(n - 1) / n * b` in an all-to-all and a reduce-scatter, and twice that in an
+        all-reduce (the most that one device receives, where `n` does not divide the shard).
 
         Args:
             itemsize: Bytes an element.
 
         Reference:
-            AutoDDL, Table 2 (there `n` is the bytes, of the output for an all-gather).
+            AutoDDL, Table 2 (there `p` devices, and `n` bytes: of the output for an all-gather).
         """
         n = self.group_size
         elements = self.src.local_bytes(1)
@@ -88,7 +88,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ReshardPlan:
-    """The steps from one layout to another of the same tensor on the same mesh; `str` shows them."""
+    """The steps from one layout to another of the same tensor on the same mesh."""
 
     src: Layout
     """Before the first step."""
