@@ -1,0 +1,108 @@
+"""From pytest-benchmark's raw output to a record of one suite, and from records to a page.
+
+A record says all that is needed to judge or repeat its figures: what was asked (the docstring of
+each benchmark file), commit, machine, versions, command, and the raw numbers.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+Record = Mapping[str, Any]
+
+_HEAD = """# Benchmarks
+
+Written by `nox -s bench` from the records in `docs/results`; edit those, or the benchmarks, not
+this page. Each row is one benchmark: the median of its rounds, the distance between their quartiles
+(IQR), and how many rounds there were. Only the newest record of each suite and machine is shown.
+
+What is not shown: small differences. Most machines here are a few cores shared with other work, so
+compare rows of one table with each other, and expect a repeated run to differ by more than the IQR.
+"""
+
+
+def make_record(suite: str, raw: Mapping[str, Any], root: Path) -> Record:
+    """One suite's record from the file that `pytest --benchmark-json` wrote.
+
+    Args:
+        suite: Name of the package.
+        raw: The file's content.
+        root: Folder that pytest ran in; the benchmark files below it are read for their docstrings.
+    """
+    machine, commit = raw["machine_info"], raw["commit_info"]
+    cpu = machine.get("cpu", {})
+    files = sorted({bench["fullname"].partition("::")[0] for bench in raw["benchmarks"]})
+    return {
+        "suite": suite,
+        "date": raw["datetime"][:10],
+        "commit": commit["id"] + ("+changes" if commit.get("dirty") else ""),
+        "machine": f"{cpu.get('brand_raw') or machine['machine']}, {cpu.get('count', '?')} cores",
+        "versions": {"python": machine["python_version"], **_versions()},
+        "command": f"nox -s bench  # pytest packages/{suite}/benchmarks",
+        "about": {file: ast.get_docstring(ast.parse((root / file).read_text())) for file in files},
+        "benchmarks": [
+            {
+                "file": bench["fullname"].partition("::")[0],
+                "name": bench["name"],
+                "extra_info": bench["extra_info"],
+                "seconds": bench["stats"]["data"],
+                "median_s": bench["stats"]["median"],
+                "iqr_s": bench["stats"]["iqr"],
+            }
+            for bench in raw["benchmarks"]
+        ],
+    }
+
+
+def record_name(record: Record) -> str:
+    """File name of a record: suite, machine, date."""
+    machine = re.sub(r"[^a-z0-9]+", "-", record["machine"].lower()).strip("-")
+    return f"{record['suite']}_{machine}_{record['date']}.json"
+
+
+def render(records: Sequence[Record]) -> str:
+    """The page of the newest record of each suite and machine."""
+    newest = {(r["suite"], r["machine"]): r for r in sorted(records, key=lambda r: r["date"])}
+    return "\n".join([_HEAD, *(_section(newest[key]) for key in sorted(newest))])
+
+
+def format_seconds(seconds: float) -> str:
+    """Three digits and the unit that suits: "12.3 ms"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:#.3g} {unit}".replace(". ", " ")
+    return f"{seconds / 1e-9:#.3g} ns".replace(". ", " ")
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Records kept in a folder."""
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+
+def _section(record: Record) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    lines = [f"## {record['suite']}: {record['machine']}, {record['date']}", ""]
+    lines += [f"Commit `{record['commit'][:12]}`, {versions}. Command: `{record['command']}`.", ""]
+    for file, about in record["about"].items():
+        lines += [f"### `{file}`", "", about or "", ""]
+        lines += ["| benchmark | median | IQR | rounds | result |", "|---|--:|--:|--:|---|"]
+        for bench in record["benchmarks"]:
+            if bench["file"] == file:
+                median, iqr = format_seconds(bench["median_s"]), format_seconds(bench["iqr_s"])
+                result = ", ".join(f"{key}: {value}" for key, value in bench["extra_info"].items())
+                rounds = len(bench["seconds"])
+                lines.append(f"| `{bench['name']}` | {median} | {iqr} | {rounds} | {result} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _versions() -> dict[str, str]:
+    found = {dist.name: dist.version for dist in metadata.distributions()}
+    named = ("numpy", "jax", "mip")
+    return {name: found[name] for name in named if name in found}
