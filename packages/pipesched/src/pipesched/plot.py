@@ -65,9 +65,16 @@ def plot(timeline: Timeline, path: str | PathLike[str]) -> None:
         )
     placement = schedule.placement
     for transfer in timeline.transfers:
-        ends = [placement[transfer.edge.src[1]], placement[transfer.edge.dst[1]]]
-        axes.plot([transfer.start_s, transfer.stop_s], ends, color="0.4", linewidth=0.6)
+        sender, receiver = placement[transfer.edge.src[1]], placement[transfer.edge.dst[1]]
+        down = 0.4 if receiver > sender else -0.4  # from bar edge to bar edge
+        axes.plot(
+            [transfer.start_s, transfer.stop_s],
+            [sender + down, receiver - down],
+            color="0.4",
+            linewidth=0.8,
+        )
     axes.set_yticks(range(n_ranks), [f"rank {rank}" for rank in range(n_ranks)])
+    axes.set_xlim(0.0, timeline.makespan_s or 1.0)
     axes.set_ylim(n_ranks - 0.5, -0.5)
     axes.set_xlabel("seconds")
     axes.set_title(

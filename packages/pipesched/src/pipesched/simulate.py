@@ -9,7 +9,7 @@ down, so hosts that share a network card are not modelled here: price that into 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pipesched.action import Action, Kind
 from pipesched.check import check
@@ -99,7 +99,7 @@ def simulate(
 
 
 def _per_stage(name: str, times: float | Sequence[float], n_stages: int) -> tuple[float, ...]:
-    values = tuple(times) if isinstance(times, Sequence) else (times,) * n_stages
+    values = tuple(times) if isinstance(times, Iterable) else (times,) * n_stages
     if len(values) != n_stages:
         raise ArgumentError(
             f"{name} is one number, or one for each stage; "

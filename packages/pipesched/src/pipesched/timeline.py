@@ -84,7 +84,7 @@ class Timeline:
         A rank with several stages counts a microbatch once for each.
         """
         ones = [1] * self.schedule.n_stages
-        return tuple(max(held for _, held in curve) for curve in self.memory(ones))
+        return tuple(max((held for _, held in curve), default=0) for curve in self.memory(ones))
 
     def memory(self, activation_bytes: Sequence[int]) -> tuple[tuple[tuple[float, int], ...], ...]:
         """Bytes of activations that each rank holds, over time.
@@ -96,7 +96,8 @@ class Timeline:
             activation_bytes: Per stage, what one microbatch keeps from forward to backward.
 
         Returns:
-            Per rank, (time in seconds, bytes from then on) for each change, in order of time.
+            Per rank, (time in seconds, bytes from then on) for each change, in order. At one
+            time, what stops comes before what starts.
 
         Raises:
             ArgumentError: Not one number for each stage.

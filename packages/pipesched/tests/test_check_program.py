@@ -1,0 +1,202 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pipesched import (
+    NAMES,
+    EdgeError,
+    Program,
+    ProgramError,
+    check_program,
+    gpipe,
+    lower,
+    make,
+    parse_instruction,
+)
+from pipesched.testing import edge_sets, expected_gradients, interpret, schedules
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    generated = st.builds(make, st.sampled_from(NAMES), st.integers(1, 3), st.integers(1, 3))
+    schedule = draw(generated | schedules(max_stages=3, max_microbatches=3, in_order=True))
+    return lower(schedule, draw(edge_sets(schedule.n_stages)))
+
+
+def pick(data: st.DataObject, program: Program) -> tuple[int, int]:
+    rank = data.draw(st.integers(0, len(program.ranks) - 1))
+    return rank, data.draw(st.integers(0, len(program.ranks[rank]) - 1))
+
+
+def refusal(program: Program) -> ProgramError:
+    with pytest.raises(ProgramError) as caught:
+        check_program(program)
+    error = caught.value
+    if error.rank is not None and error.position is not None:
+        assert program.ranks[error.rank][error.position] == error.instruction
+    assert str(error).startswith(f"{error.rule}: ")
+    assert str(error.instruction) in str(error)
+    return error
+
+
+def with_rows(program: Program, rows) -> Program:
+    return replace(program, ranks=tuple(map(tuple, rows)))
+
+
+@given(programs(), st.data())
+def test_a_dropped_instruction_is_missed(program: Program, data: st.DataObject) -> None:
+    rank, position = pick(data, program)
+    rows = [list(row) for row in program.ranks]
+    rows[rank].pop(position)
+    assert refusal(with_rows(program, rows)).rule == "completeness"
+
+
+@given(programs(), st.data())
+def test_a_duplicated_instruction_is_found(program: Program, data: st.DataObject) -> None:
+    rank, position = pick(data, program)
+    to_position = data.draw(st.integers(0, len(program.ranks[rank])))
+    rows = [list(row) for row in program.ranks]
+    rows[rank].insert(to_position, rows[rank][position])
+    error = refusal(with_rows(program, rows))
+    assert (error.rule, error.instruction) == ("completeness", rows[rank][to_position])
+
+
+@given(programs(), st.data())
+def test_an_instruction_moved_to_another_rank_is_found(
+    program: Program, data: st.DataObject
+) -> None:
+    assume(len(program.ranks) > 1)
+    rank, position = pick(data, program)
+    to_rank, to_position = pick(data, program)
+    assume(rank != to_rank)
+    rows = [list(row) for row in program.ranks]
+    rows[to_rank].insert(to_position, rows[rank].pop(position))
+    # A moved run may change which rank is the stage's, and with it the peers of its messages.
+    assert refusal(with_rows(program, rows)).rule in ("placement", "completeness")
+
+
+@given(programs(), st.data())
+def test_a_moved_instruction_is_refused_exactly_if_the_program_no_longer_works(
+    program: Program, data: st.DataObject
+) -> None:
+    rank, position = pick(data, program)
+    to_position = data.draw(st.integers(0, len(program.ranks[rank]) - 1))
+    rows = [list(row) for row in program.ranks]
+    rows[rank].insert(to_position, rows[rank].pop(position))
+    changed = with_rows(program, rows)
+    try:
+        applied = interpret(changed)
+    except AssertionError:
+        rules = ("result", "buffer", "update", "stream", "deadlock")
+        assert refusal(changed).rule in rules
+    else:
+        check_program(changed)
+        assert applied == expected_gradients(
+            program.n_stages, program.n_microbatches, program.edges
+        )
+
+
+def rewritten(old: str, new: str) -> Program:
+    """GPipe on 2 stages and 2 microbatches, with its only run of lines `old` turned into `new`."""
+    text = [[str(item) for item in row] for row in lower(gpipe(2, 2)).ranks]
+    joined = "\n\n".join("\n".join(row) for row in text)
+    assert joined.count(old) == 1
+    rows = joined.replace(old, new).split("\n\n")
+    return with_rows(
+        lower(gpipe(2, 2)), [map(parse_instruction, row.strip().split("\n")) for row in rows]
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "\nREDUCE 0",
+            "",
+            "completeness: the edges and sizes ask for REDUCE 0; got none",
+        ),
+        (
+            "REDUCE 0",
+            "REDUCE 0\nREDUCE 0",
+            "completeness: REDUCE 0 is there twice; got it at rank 0, position 15",
+        ),
+        (
+            "SEND F0->F1.0 to 1",
+            "SEND F0->F1.0 to 0",
+            "completeness: the edges and sizes ask for no SEND F0->F1.0 to 0; got it at rank 0, "
+            "position 1",
+        ),
+        (
+            "APPLY 0\n\n",
+            "\n\nAPPLY 0\n",
+            "placement: APPLY 0 belongs to rank 0; got it at rank 1, position 0",
+        ),
+        (
+            "RUN F0.0\nSEND F0->F1.0 to 1",
+            "SEND F0->F1.0 to 1\nRUN F0.0",
+            "result: SEND F0->F1.0 to 1 needs the result of F0.0, which lives until the next run; "
+            "got it at rank 0, position 0, before any run",
+        ),
+        (
+            "SEND F0->F1.0 to 1\nRUN F0.1",
+            "RUN F0.1\nSEND F0->F1.0 to 1",
+            "result: SEND F0->F1.0 to 1 needs the result of F0.0, which lives until the next run; "
+            "got it at rank 0, position 2, after the run of F0.1",
+        ),
+        (
+            "RECV F0->F1.0 from 0\nRUN F1.0",
+            "RUN F1.0\nRECV F0->F1.0 from 0",
+            "buffer: RUN F1.0 comes after RECV F0->F1.0 from 0; got them at positions 0 and 1 of "
+            "rank 1",
+        ),
+        (
+            "RUN F1.0\nFREE F0->F1.0",
+            "FREE F0->F1.0\nRUN F1.0",
+            "buffer: FREE F0->F1.0 comes after RUN F1.0; got them at positions 1 and 2 of rank 1",
+        ),
+        (
+            "REDUCE 0\nAPPLY 0",
+            "APPLY 0\nREDUCE 0",
+            "update: APPLY 0 comes after REDUCE 0; got them at positions 14 and 15 of rank 0",
+        ),
+        (
+            "RECV F0->F1.0 from 0\nRUN F1.0\nFREE F0->F1.0\nRECV F0->F1.1 from 0",
+            "RECV F0->F1.1 from 0\nRECV F0->F1.0 from 0\nRUN F1.0\nFREE F0->F1.0",
+            "stream: messages are received in the order in which they are sent; got "
+            "RECV F0->F1.1 from 0 at rank 1, position 0, where microbatch 0 comes (sent in the "
+            "order [0, 1])",
+        ),
+        (
+            "RUN F0.0\nSEND F0->F1.0 to 1\nRUN F0.1\nSEND F0->F1.1 to 1\nRECV B1->B0.0 from 1",
+            "RECV B1->B0.0 from 1\nRUN F0.0\nSEND F0->F1.0 to 1\nRUN F0.1\nSEND F0->F1.1 to 1",
+            "deadlock: the ranks wait for each other; got rank 0 stuck at position 0, at "
+            "RECV B1->B0.0 from 1",
+        ),
+    ],
+    ids=[
+        "missing",
+        "twice",
+        "wrong peer",
+        "other rank",
+        "sent too early",
+        "sent too late",
+        "used too early",
+        "freed too early",
+        "applied too early",
+        "out of order",
+        "circle",
+    ],
+)
+def test_messages_name_rule_rank_position_and_instruction(old: str, new: str, message: str) -> None:
+    assert str(refusal(rewritten(old, new))) == message
+
+
+def test_a_stage_that_never_runs_is_missed() -> None:
+    program = replace(lower(gpipe(2, 1)), n_stages=3)
+    assert str(refusal(program)).startswith("completeness: the edges and sizes ask for RUN F2.0;")
+
+
+def test_edges_out_of_the_pipeline_are_refused() -> None:
+    with pytest.raises(EdgeError, match="an edge joins stages 0 to 0; got F0->F1"):
+        check_program(replace(lower(gpipe(2, 1)), n_stages=1))

@@ -1,0 +1,50 @@
+import itertools
+
+import pytest
+from pipesched import Edge, EdgeError, Kind, ParseError, chain, gpipe, lower, simulate
+from pipesched.testing import path
+
+ENDPOINTS = path(4)
+
+
+@pytest.mark.parametrize(("src", "dst"), list(itertools.product(ENDPOINTS, ENDPOINTS)))
+def test_exactly_the_edges_forwards_in_time_between_two_stages_exist(
+    src: tuple[Kind, int], dst: tuple[Kind, int]
+) -> None:
+    if src[1] == dst[1]:
+        with pytest.raises(EdgeError, match="an edge joins two stages"):
+            Edge(src, dst)
+    elif ENDPOINTS.index(src) > ENDPOINTS.index(dst):
+        with pytest.raises(EdgeError, match=r"an edge points forwards in F0, F1, \.\.\., B1, B0"):
+            Edge(src, dst)
+    else:
+        assert Edge.parse(str(Edge(src, dst))) == Edge(src, dst)
+
+
+def test_negative_stages_are_refused() -> None:
+    with pytest.raises(EdgeError, match="stages are counted from 0; got src="):
+        Edge((Kind.FORWARD, -1), (Kind.FORWARD, 0))
+
+
+def test_other_texts_are_refused() -> None:
+    with pytest.raises(ParseError, match=r"an edge reads .* got 'F0-F1'"):
+        Edge.parse("F0-F1")
+
+
+@pytest.mark.parametrize("n_stages", range(1, 6))
+def test_the_chain_joins_each_step_of_the_way_to_the_next(n_stages: int) -> None:
+    steps = itertools.pairwise(path(n_stages))
+    assert chain(n_stages) == tuple(Edge(a, b) for a, b in steps if a[1] != b[1])
+
+
+def test_an_edge_out_of_the_pipeline_is_refused() -> None:
+    edge = Edge.parse("F0->F2")
+    with pytest.raises(EdgeError, match="an edge joins stages 0 to 1; got F0->F2"):
+        lower(gpipe(2, 1), [edge])
+    with pytest.raises(EdgeError, match="an edge joins stages 0 to 1; got F0->F2"):
+        simulate(gpipe(2, 1), 1.0, 1.0, {edge: 1.0})
+
+
+def test_an_edge_given_twice_is_refused() -> None:
+    with pytest.raises(EdgeError, match="given once, whatever it carries; got F0->F1 twice"):
+        lower(gpipe(2, 1), [Edge.parse("F0->F1")] * 2)

@@ -1,0 +1,68 @@
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipesched import (
+    Accumulate,
+    Action,
+    Apply,
+    Free,
+    Instruction,
+    Kind,
+    ParseError,
+    Program,
+    Receive,
+    Received,
+    Reduce,
+    Run,
+    Saved,
+    Send,
+    eager_1f1b,
+    lower,
+    parse_instruction,
+)
+from pipesched.testing import edge_sets
+
+numbers = st.integers(0, 99)
+edges = edge_sets(12).filter(bool).map(lambda found: found[0])
+instructions = st.one_of(
+    st.builds(Run, st.builds(Action, st.sampled_from(Kind), numbers, numbers)),
+    st.builds(Send, edges, numbers, numbers),
+    st.builds(Receive, edges, numbers, numbers),
+    st.builds(Free, st.builds(Saved, numbers, numbers) | st.builds(Received, edges, numbers)),
+    st.builds(Accumulate, numbers, numbers),
+    st.builds(Reduce, numbers),
+    st.builds(Apply, numbers),
+)
+
+
+@given(instructions)
+def test_text_round_trip(instruction: Instruction) -> None:
+    assert parse_instruction(str(instruction)) == instruction
+
+
+@given(st.lists(st.lists(instructions)))
+def test_json_round_trip(ranks: list[list[Instruction]]) -> None:
+    program = Program("any", 3, 2, (), tuple(map(tuple, ranks)))
+    assert Program.from_json(program.to_json()) == program
+
+
+@pytest.mark.parametrize("text", ["", "RUN", "SEND F0->F1.0", "FREE B0.0", "WAIT 1", "APPLY 0 "])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ParseError, match=r"an (instruction|action) reads .* got '"):
+        parse_instruction(text)
+
+
+@pytest.mark.parametrize(
+    "change", [{"ranks": [[1]]}, {"edges": 3}, {"n_stages": "2"}, {"n_microbatches": 0.5}], ids=str
+)
+def test_json_of_something_else_is_refused(change: dict[str, object]) -> None:
+    data = json.loads(lower(eager_1f1b(2, 2)).to_json()) | change
+    with pytest.raises(ParseError, match="a program is a JSON object with name, n_stages"):
+        Program.from_json(json.dumps(data))
+
+
+def test_printed_program_is_the_golden_one(check_golden: Callable[[str, str], None]) -> None:
+    check_golden("program_eager_1f1b_2x2.txt", str(lower(eager_1f1b(2, 2))))
