@@ -1,0 +1,34 @@
+"""The repository's README does what it says: its program runs, its table and its links are true."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_example_runs_and_prints_its_plan(tmp_path):
+    (program,) = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+    assert program.rstrip().endswith("print(step.plan)")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_table_has_every_package():
+    listed = re.findall(r"^\| \[`(\w+)`\]\(packages/(\w+)/README\.md\)", README, flags=re.MULTILINE)
+    packages = {path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")}
+    assert {name for name, _ in listed} == {folder for _, folder in listed} == packages
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/architecture.md"])
+def test_relative_links_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    assert links == [link for link in links if (ROOT / page).parent.joinpath(link).exists()]
