@@ -73,7 +73,7 @@ def copies(draw):
         axes = draw(st.permutations(range(len(extent))))
         base = np.zeros([shape[axis] * abs(steps[axis]) for axis in axes], dtype)
         array = base.transpose(np.argsort(axes).astype(int))[
-            tuple(slice(None, None, s) for s in steps)
+            (*(slice(None, None, step) for step in steps), ...)
         ]
         assert list(array.shape) == shape
         sides.append((array, start))

@@ -36,8 +36,6 @@ void check(const std::vector<Flow>& flows, const Rates& rates) {
   }
 }
 
-}  // namespace
-
 double duration_s(const Flow& flow, std::int64_t sender_host, const Rates& rates) {
   double slowest = rates.at(sender_host);
   for (const std::int64_t host : flow.receiver_hosts) {
@@ -45,6 +43,8 @@ double duration_s(const Flow& flow, std::int64_t sender_host, const Rates& rates
   }
   return static_cast<double>(flow.n_bytes) / slowest;
 }
+
+}  // namespace
 
 std::vector<std::int64_t> balance(const std::vector<Flow>& flows, const Rates& rates) {
   check(flows, rates);

@@ -17,12 +17,8 @@ struct Flow {
 /// Bytes per second of each host's network interface, each way.
 using Rates = std::map<std::int64_t, double>;
 
-/// Seconds that `flow` takes from `sender_host`, at the rate of the slowest host that takes part.
-/// Every host must have a rate.
-double duration_s(const Flow& flow, std::int64_t sender_host, const Rates& rates);
-
 /// Chooses a sender host for each flow: the largest first (then by position), each to the host
-/// where it would finish sending earliest (then the lowest).
+/// where it would be sent earliest (then the lowest), at the rate of the slowest host it passes.
 ///
 /// Throws std::invalid_argument if a flow has negative bytes or no sender host, or a host has no
 /// finite positive rate.

@@ -1,0 +1,111 @@
+#include "crossmesh/copy.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "check.hpp"
+
+using crossmesh::copy_box;
+using crossmesh::Index;
+using crossmesh::View;
+
+namespace {
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+
+using Items = std::vector<std::uint16_t>;
+
+// A C-contiguous view of `items`.
+View<std::byte> view(Items& items, const Index& shape) {
+  Index strides(shape.size());
+  std::int64_t stride = sizeof(std::uint16_t);
+  for (std::size_t dim = shape.size(); dim-- > 0;) {
+    strides[dim] = stride;
+    stride *= shape[dim];
+  }
+  return {reinterpret_cast<std::byte*>(items.data()), shape, strides};
+}
+
+View<const std::byte> read(Items& items, const Index& shape) {
+  const View<std::byte> whole = view(items, shape);
+  return {whole.data, whole.shape, whole.strides};
+}
+
+Items numbers(std::size_t count) {
+  Items items;
+  for (std::size_t i = 0; i < count; ++i) {
+    items.push_back(static_cast<std::uint16_t>(i));
+  }
+  return items;
+}
+
+void packs_and_unpacks() {
+  Items whole = numbers(12);
+  Items packed(4);
+  copy_box(view(packed, {2, 2}), {0, 0}, read(whole, {3, 4}), {1, 1}, {2, 2}, 2);
+  CHECK((packed == Items{5, 6, 9, 10}));
+  Items unpacked(12);
+  copy_box(view(unpacked, {3, 4}), {0, 2}, read(packed, {2, 2}), {0, 0}, {2, 2}, 2);
+  CHECK((unpacked == Items{0, 0, 5, 6, 0, 0, 9, 10, 0, 0, 0, 0}));
+}
+
+void follows_strides_of_any_sign() {
+  Items whole = numbers(6);
+  Items transposed(6);
+  View<const std::byte> columns = read(whole, {2, 3});
+  columns.shape = {3, 2};
+  columns.strides = {2, 6};
+  copy_box(view(transposed, {3, 2}), {0, 0}, columns, {0, 0}, {3, 2}, 2);
+  CHECK((transposed == Items{0, 3, 1, 4, 2, 5}));
+
+  Items reversed(6);
+  View<const std::byte> backwards = read(whole, {6});
+  backwards.data += 10;
+  backwards.strides = {-2};
+  copy_box(view(reversed, {6}), {0}, backwards, {0}, {6}, 2);
+  CHECK((reversed == Items{5, 4, 3, 2, 1, 0}));
+}
+
+void copies_a_scalar_and_nothing() {
+  Items from = {7};
+  Items to = {0};
+  copy_box(view(to, {1}), {1}, read(from, {1}), {0}, {0}, 2);
+  CHECK(to[0] == 0);
+  copy_box(view(to, {}), {}, read(from, {}), {}, {}, 2);
+  CHECK(to[0] == 7);
+}
+
+void refuses_boxes_outside() {
+  Items from = numbers(4);
+  Items to(4);
+  const auto copy = [&](const Index& dst_start, const Index& src_start, const Index& extent) {
+    copy_box(view(to, {4}), dst_start, read(from, {4}), src_start, extent, 2);
+  };
+  CHECK_REFUSES(copy({1}, {0}, {4}), "in a destination of shape=(4,)");
+  CHECK_REFUSES(copy({0}, {1}, {4}), "in a source of shape=(4,)");
+  CHECK_REFUSES(copy({0}, {-1}, {1}), "inside its array");
+  CHECK_REFUSES(copy({0}, {0}, {-1}), "inside its array");
+  CHECK_REFUSES(copy({kMost}, {0}, {kMost}), "inside its array");
+  CHECK_REFUSES(copy({kMost}, {0}, {1}), "inside its array");
+  CHECK_REFUSES(copy({}, {0}, {1}), "inside its array");
+  CHECK_REFUSES(copy_box(view(to, {4}), {0}, read(from, {4}), {0}, {1}, 0), "itemsize=0");
+  CHECK((to == Items(4)));
+}
+
+void refuses_overlap() {
+  Items items = numbers(4);
+  CHECK_REFUSES(copy_box(view(items, {4}), {0}, read(items, {4}), {1}, {2}, 2), "must not overlap");
+  copy_box(view(items, {4}), {0}, read(items, {4}), {2}, {2}, 2);
+  CHECK((items == Items{2, 3, 2, 3}));
+}
+
+}  // namespace
+
+int main() {
+  packs_and_unpacks();
+  follows_strides_of_any_sign();
+  copies_a_scalar_and_nothing();
+  refuses_boxes_outside();
+  refuses_overlap();
+}
