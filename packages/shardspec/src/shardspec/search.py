@@ -90,7 +90,7 @@ class _Search:
     def run(self) -> tuple[Move, ...]:
         best = {self.start: 0}
         came: dict[State, tuple[State, _Edge]] = {}
-        # The second entry makes the order total, and among equals prefers the newest: depth first.
+        # Among equals the newest first, so that the search runs deep, then by the spec.
         queue = [(self.estimate(self.start), 0, self.start)]
         for count in itertools.count(1):
             _, _, state = heapq.heappop(queue)
@@ -114,8 +114,6 @@ class _Search:
     def estimate(self, state: State) -> int:
         """A lower bound on the cost from `state` to the goal."""
         dims, partial = state
-        if state == self.goal:
-            return 0
         if partial != self.goal[1] and self.length(tuple(self.reducible(partial))) > 1:
             return self.wanted * _BYTE + 1
         shards = 1
