@@ -162,6 +162,7 @@ class Program:
 
         Raises:
             ParseError: The text is not JSON, or not of a program.
+            EdgeError: An edge that cannot be.
         """
         try:
             data = json.loads(text)
