@@ -1,0 +1,38 @@
+"""Take a training step written for one device, plan it, and run it on many.
+
+`frontends.jax` has what a user calls; a `Plan` is the data in between, which needs no framework.
+"""
+
+from importlib.metadata import version
+
+from frontends.errors import (
+    AccumulationError,
+    BatchError,
+    DataError,
+    DeadlockError,
+    DeviceError,
+    FrontendsError,
+    NoPlanError,
+    OutputError,
+    PlanError,
+    UnsupportedStepError,
+    VerificationError,
+)
+from frontends.plan import Plan
+
+__version__ = version("meshwright-frontends")
+
+__all__ = [
+    "AccumulationError",
+    "BatchError",
+    "DataError",
+    "DeadlockError",
+    "DeviceError",
+    "FrontendsError",
+    "NoPlanError",
+    "OutputError",
+    "Plan",
+    "PlanError",
+    "UnsupportedStepError",
+    "VerificationError",
+]

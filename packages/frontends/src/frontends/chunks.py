@@ -1,0 +1,170 @@
+"""Cut a planned step into the programs that run: per stage forward, backward and parts of apply.
+
+A chunk is a straight list of conversions and operators. What it reads and writes are *slots*: a
+value in one layout. A conversion is made where it is first needed and then shared by all that
+follow in the same phase.
+
+Apply is cut into levels where stages depend on each other, as under clipping by the global norm:
+every stage sums its squares (level 0), one stage adds them up and sends the factor back, and all
+stages go on with it. An operator runs on the latest level that its readers allow, so that most
+stages have one level only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autoshard import Graph, Operator
+
+from frontends.errors import PlanError
+from frontends.plan import Conversion, Placement, Plan, Stage, Stored
+from frontends.step import APPLY, PHASE_NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A program of one stage, run once a microbatch or once a step."""
+
+    stage: int
+    phase: int
+    level: int
+    """0 in forward and backward."""
+
+    actions: tuple[Conversion | Placement, ...]
+    reads: tuple[Stored, ...]
+    writes: tuple[Stored, ...]
+
+    def __str__(self) -> str:
+        level = f".{self.level}" if self.level else ""
+        return f"{PHASE_NAMES[self.phase]}{level} of stage {self.stage}"
+
+
+def stages_of_operators(plan: Plan) -> dict[str, int]:
+    """The stage that runs each operator."""
+    return {
+        placement.operator: index
+        for index, stage in enumerate(plan.stages)
+        for placement in stage.placements
+    }
+
+
+def build_chunks(graph: Graph, plan: Plan) -> tuple[Chunk, ...]:
+    """The chunks of all stages, in the order stage, phase, level.
+
+    Raises:
+        PlanError: The plan places other operators than the graph has.
+    """
+    stage_of = stages_of_operators(plan)
+    if set(stage_of) != {op.name for op in graph.operators}:
+        raise PlanError("the plan was made for another step: it places other operators; plan again")
+    levels = _levels(graph, stage_of)
+    arriving = {(transfer.value, transfer.destination) for transfer in plan.transfers}
+    chunks: list[Chunk] = []
+    for index, stage in enumerate(plan.stages):
+        operators = [op for op in graph.operators if stage_of[op.name] == index]
+        builder = _StageBuilder(graph, index, stage, operators, levels, arriving)
+        chunks.extend(builder.build())
+    return tuple(chunks)
+
+
+def _levels(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, int]:
+    """The level of every operator of apply: as late as its readers allow."""
+    apply = [op for op in graph.operators if op.phase == APPLY]
+    maker = {name: op.name for op in apply for name in op.outputs}
+    earliest: dict[str, int] = {}
+    for op in apply:
+        makers = [maker[name] for name in op.inputs if name in maker]
+        steps = [earliest[m] + (stage_of[m] != stage_of[op.name]) for m in makers]
+        earliest[op.name] = max(steps, default=0)
+    last: dict[int, int] = defaultdict(int)
+    for op in apply:
+        last[stage_of[op.name]] = max(last[stage_of[op.name]], earliest[op.name])
+    latest = {op.name: last[stage_of[op.name]] for op in apply}
+    for op in reversed(apply):
+        for name in op.inputs:
+            if name in maker:
+                other = maker[name]
+                gap = stage_of[other] != stage_of[op.name]
+                latest[other] = min(latest[other], latest[op.name] - gap)
+    return latest
+
+
+class _StageBuilder:
+    """Walks one stage's operators in order and places conversions where they are first needed."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        index: int,
+        stage: Stage,
+        operators: Sequence[Operator],
+        levels: Mapping[str, int],
+        arriving: set[tuple[str, int]],
+    ) -> None:
+        self.graph, self.index, self.stage = graph, index, stage
+        self.placement = {p.operator: p for p in stage.placements}
+        self.conversion = {(c.phase, c.value, c.dst): c for c in stage.conversions}
+        self.home = {stored.value: stored.spec for stored in stage.inputs}
+        self.groups: dict[tuple[int, int], list[Operator]] = {}
+        for op in operators:
+            level = levels.get(op.name, 0)
+            self.groups.setdefault((op.phase, level), []).append(op)
+            for name, spec in zip(op.outputs, self.placement[op.name].results, strict=True):
+                self.home[name] = spec
+        self.outputs: dict[str, list[Stored]] = defaultdict(list)
+        for stored in stage.outputs:
+            self.outputs[stored.value].append(stored)
+
+    def build(self) -> list[Chunk]:
+        """The chunks; each writes what later ones and the outside read."""
+        drafts = []
+        converted: dict[int, set[Stored]] = defaultdict(set)
+        for phase, level in sorted(self.groups):
+            drafts.append((phase, level, *self._draft(phase, level, converted[phase])))
+        read_later: set[Stored] = set(self.stage.outputs)
+        chunks: list[Chunk] = []
+        for phase, level, actions, reads, made in reversed(drafts):
+            writes = tuple(slot for slot in made if slot in read_later)
+            chunks.insert(0, Chunk(self.index, phase, level, actions, reads, writes))
+            read_later.update(reads)
+        return chunks
+
+    def _draft(
+        self, phase: int, level: int, converted: set[Stored]
+    ) -> tuple[tuple[Conversion | Placement, ...], tuple[Stored, ...], tuple[Stored, ...]]:
+        actions: list[Conversion | Placement] = []
+        made: dict[Stored, None] = {}
+        reads: dict[Stored, None] = {}
+
+        def need(slot: Stored) -> None:
+            if slot in made:
+                return
+            if slot.spec == self.home[slot.value] or slot in converted:
+                reads[slot] = None
+                return
+            conversion = self.conversion.get((phase, slot.value, slot.spec))
+            if conversion is None:
+                raise PlanError(
+                    f"the plan must bring every value into the layout that is read; stage "
+                    f"{self.index} has no way to {slot.value} as {slot.spec} in "
+                    f"{PHASE_NAMES[phase]}: plan again"
+                )
+            need(Stored(slot.value, conversion.src))
+            actions.append(conversion)
+            made[slot] = None
+            converted.add(slot)
+
+        for op in self.groups[phase, level]:
+            placement = self.placement[op.name]
+            for name, spec in zip(op.inputs, placement.operands, strict=True):
+                need(Stored(name, spec))
+            actions.append(placement)
+            for name, spec in zip(op.outputs, placement.results, strict=True):
+                made[Stored(name, spec)] = None
+        for op in self.groups[phase, level]:
+            for name in op.outputs:
+                for stored in self.outputs.get(name, ()):
+                    need(stored)
+        return tuple(actions), tuple(reads), tuple(made)

@@ -1,0 +1,1 @@
+"""The main job: a byte-level GPT, written for one device, and the real text it learns."""

@@ -1,0 +1,45 @@
+"""What can go wrong at the boundary, as types."""
+
+
+class FrontendsError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class UnsupportedStepError(FrontendsError, ValueError):
+    """The training step does something that cannot be planned; the message says what."""
+
+
+class AccumulationError(UnsupportedStepError):
+    """The step's gradient is not a sum over microbatches, so it cannot be accumulated."""
+
+
+class BatchError(FrontendsError, ValueError):
+    """The batch does not fit the microbatches, or the step it was planned for."""
+
+
+class DeviceError(FrontendsError, RuntimeError):
+    """The plan needs devices that the backend does not have."""
+
+
+class PlanError(FrontendsError, ValueError):
+    """A plan cannot be read, or was made for another step."""
+
+
+class NoPlanError(FrontendsError, ValueError):
+    """No plan fits the cluster's memory; the message says how much would do."""
+
+
+class DeadlockError(FrontendsError, RuntimeError):
+    """Instruction lists wait for each other; the message says who waits for whom."""
+
+
+class VerificationError(FrontendsError, AssertionError):
+    """The parallel run and the single-device run, or plan and program, disagree."""
+
+
+class DataError(FrontendsError, OSError):
+    """The training text cannot be read, or is too short."""
+
+
+class OutputError(FrontendsError, OSError):
+    """The results cannot be written where they should go."""

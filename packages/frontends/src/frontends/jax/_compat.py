@@ -1,0 +1,141 @@
+"""Every private corner of JAX that we need, in one place.
+
+Tried with jax 0.10.2. `jax.extend.core` exposes the jaxpr types but neither fresh variables nor
+dead-code elimination, and no public call inlines nested calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax._src import core as _core
+from jax._src import xla_bridge
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.interpreters import partial_eval
+
+_BODY_OF_CALL = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "checkpoint": "jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+"""Calls that only wrap a body: primitive name -> parameter that holds the body."""
+
+Atom = Var | Literal
+
+
+def _body(equation: JaxprEqn) -> ClosedJaxpr | None:
+    parameter = _BODY_OF_CALL.get(equation.primitive.name)
+    body = equation.params.get(parameter) if parameter else None
+    if body is None or isinstance(body, ClosedJaxpr):
+        return body
+    return ClosedJaxpr(body, ())
+
+
+def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program without nested calls; name stacks of call and body are joined.
+
+    The joined stack matters: inside a called function the marks of forward and backward
+    (`jvp`, `transpose`) stand on the call alone.
+    """
+    equations: list[JaxprEqn] = []
+    constants: dict[Var, Any] = {}
+
+    def walk(closed: ClosedJaxpr, arguments: Sequence[Atom], outer: Any) -> list[Atom]:
+        jaxpr = closed.jaxpr
+        environment: dict[Var, Atom] = dict(zip(jaxpr.invars, arguments, strict=True))
+        for variable, value in zip(jaxpr.constvars, closed.consts, strict=True):
+            fresh = _core.Var(variable.aval)
+            constants[fresh] = value
+            environment[variable] = fresh
+
+        def read(atom: Atom) -> Atom:
+            return atom if isinstance(atom, Literal) else environment[atom]
+
+        for equation in jaxpr.eqns:
+            stack = equation.source_info.name_stack
+            stack = stack if outer is None else outer + stack
+            inputs = [read(atom) for atom in equation.invars]
+            body = _body(equation)
+            if body is not None:
+                results = walk(body, inputs, stack)
+                environment.update(zip(equation.outvars, results, strict=True))
+                continue
+            outputs = [_core.Var(v.aval) for v in equation.outvars]
+            environment.update(zip(equation.outvars, outputs, strict=True))
+            info = equation.source_info.replace(name_stack=stack)
+            equations.append(equation.replace(invars=inputs, outvars=outputs, source_info=info))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    inputs = [_core.Var(v.aval) for v in closed.jaxpr.invars]
+    outputs = walk(closed, inputs, None)
+    jaxpr = closed.jaxpr.replace(
+        constvars=list(constants),
+        invars=inputs,
+        outvars=outputs,
+        eqns=equations,
+        debug_info=closed.jaxpr.debug_info.with_unknown_names(),
+    )
+    return ClosedJaxpr(jaxpr, list(constants.values()))
+
+
+def eliminate_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program without equations that no output needs; all inputs stay."""
+    jaxpr, _ = partial_eval.dce_jaxpr(
+        closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True
+    )
+    return ClosedJaxpr(jaxpr, closed.consts)
+
+
+def bind(equation: JaxprEqn, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """Run one equation's primitive on `operands`, with `params` in place of its own."""
+    bound = equation.primitive.get_bind_params(params)
+    functions, bound = bound if isinstance(bound, tuple) else ((), bound)
+    with equation.ctx.manager:
+        results = equation.primitive.bind(*functions, *operands, **bound)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def is_backward(equation: JaxprEqn) -> bool:
+    """Whether reverse-mode differentiation made this equation."""
+    return "transpose(" in str(equation.source_info.name_stack)
+
+
+def is_differentiated(equation: JaxprEqn) -> bool:
+    """Whether this equation belongs to a differentiated function, forward or backward."""
+    return "jvp(" in str(equation.source_info.name_stack) or is_backward(equation)
+
+
+def is_initialized() -> bool:
+    """Whether JAX has started its devices, so that their number is fixed."""
+    return bool(xla_bridge.backends_are_initialized())
+
+
+def is_scalar_literal(atom: Atom) -> bool:
+    """Whether `atom` is a constant number written into the program."""
+    return isinstance(atom, Literal) and np.shape(atom.val) == ()
+
+
+__all__ = [
+    "Atom",
+    "ClosedJaxpr",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "Var",
+    "bind",
+    "eliminate_dead_code",
+    "inline_calls",
+    "is_backward",
+    "is_differentiated",
+    "is_initialized",
+    "is_scalar_literal",
+]

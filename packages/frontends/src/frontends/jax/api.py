@@ -1,0 +1,241 @@
+"""What a JAX user calls: `init`, `parallelize`, `plan_for`."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from costmodel import Cluster
+
+from frontends.errors import BatchError, DeviceError, PlanError
+from frontends.jax import _compat
+from frontends.jax.compile import Progress
+from frontends.jax.rules import has_rule
+from frontends.jax.runtime import Runtime
+from frontends.jax.trace import Trace, describe, trace
+from frontends.layers import LayeredStep, layer
+from frontends.plan import Plan
+from frontends.planner import make_plan
+
+_MICROBATCHES = 8
+"""The most microbatches that are taken when the user does not say how many."""
+
+
+def init(n_devices: int) -> None:
+    """Give JAX that many virtual CPU devices. Call it before anything else uses JAX.
+
+    Also sets what XLA needs to run several programs with collectives on few cores: a thread for
+    each device of each program (`NPROC`), and more patience before it aborts.
+
+    Raises:
+        DeviceError: JAX has started with fewer devices, or `n_devices` is not positive.
+    """
+    if n_devices < 1:
+        raise DeviceError(f"init needs at least one device; got n_devices={n_devices}")
+    if _compat.is_initialized():
+        if jax.device_count() < n_devices:
+            raise DeviceError(
+                f"JAX has already started, with {jax.device_count()} devices, and cannot have "
+                f"{n_devices} any more: call frontends.jax.init({n_devices}) before any other use "
+                "of JAX in this process"
+            )
+        return
+    os.environ.setdefault("NPROC", str(max(64, 8 * n_devices)))
+    flags = os.environ.get("XLA_FLAGS", "")
+    for flag in (
+        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=600",
+        "--xla_cpu_collective_call_terminate_timeout_seconds=3600",
+    ):
+        if flag.split("=")[0] not in flags:
+            flags = f"{flags} {flag}".strip()
+    os.environ["XLA_FLAGS"] = flags
+    jax.config.update("jax_num_cpu_devices", n_devices)
+
+
+def default_cluster() -> Cluster:
+    """The devices of this process as one host: what `parallelize` plans for if not told more."""
+    return replace(Cluster.preset("virtual-cpu"), devices_per_host=jax.device_count())
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A traced step and its plan."""
+
+    trace: Trace
+    layered: LayeredStep
+    plan: Plan
+
+
+def plan_for(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    cluster: Cluster,
+    *,
+    microbatches: int | None = None,
+    batch_argnums: Sequence[int] = (-1,),
+    schedule: str = "1f1b",
+    memory_bytes: int | None = None,
+    n_layers: int | None = None,
+    plan: Plan | None = None,
+    progress: Progress | None = None,
+) -> Planned:
+    """Plan a training step without running it; neither devices nor weights are needed.
+
+    Args:
+        function: The step of one device.
+        arguments: Its arguments, or `jax.ShapeDtypeStruct` in their place.
+        cluster: What to plan for.
+        microbatches: Parts that the batch is cut into; by default the largest power of two up to 8
+            that divides it.
+        batch_argnums: Which arguments hold the batch, examples in the leading dim; the last by
+            default. All others are state that the step updates, or constants.
+        schedule: `gpipe`, `1f1b` or `eager-1f1b`.
+        memory_bytes: Limit of one device; the cluster's by default.
+        n_layers: How finely the model may be cut into stages.
+        plan: Use this plan instead of searching one.
+        progress: Told what is being done, how many of it are done, and of how many.
+
+    Raises:
+        BatchError: The batch cannot be cut so.
+        UnsupportedStepError: The step cannot be planned; the message says why.
+        NoPlanError: No plan fits the memory.
+        PlanError: `plan` was made for another step.
+    """
+    if plan is not None:
+        microbatches = plan.microbatches
+    elif microbatches is None:
+        leaves = describe(function, arguments, batch_argnums)
+        sizes = [leaf.shape[0] for leaf in leaves if leaf.is_batch and leaf.shape]
+        microbatches = math.gcd(_MICROBATCHES, *sizes) if sizes else 1
+    traced = trace(function, arguments, batch_argnums=batch_argnums, microbatches=microbatches)
+    layered = layer(traced.step, n_layers)
+    if plan is None:
+        kinds = dict.fromkeys(e.primitive.name for e in traced.equations.values())
+        plan = make_plan(
+            layered,
+            cluster,
+            schedule=schedule,
+            memory_bytes=memory_bytes,
+            unsharded=[kind for kind in kinds if not has_rule(kind)],
+            progress=progress,
+        )
+    elif plan.step != layered.step.fingerprint:
+        raise PlanError(
+            "a plan runs the step that it was made for; this one is for step "
+            f"{plan.step}, and the function given is step {layered.step.fingerprint}: "
+            "plan again, or give the arguments the shapes of then"
+        )
+    return Planned(traced, layered, plan)
+
+
+class ParallelStep:
+    """A training step that is planned at its first call and then runs on many devices.
+
+    It takes and returns what the original does. State that it returns lies sharded on the devices,
+    and is taken from there at the next call.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], cluster: Cluster | None, options: dict[str, Any]
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._cluster, self._options = function, cluster, options
+        self._planned: Planned | None = None
+        self._runtime: Runtime | None = None
+
+    def __repr__(self) -> str:
+        name = getattr(self._function, "__name__", repr(self._function))
+        planned = "not planned yet" if self._planned is None else repr(self._planned.plan)
+        return f"<ParallelStep of {name}: {planned}>"
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run one step; the first call also plans and compiles it."""
+        if self._runtime is None:
+            self.compile(*arguments)
+        assert self._runtime is not None
+        tree = jax.tree.structure(arguments)
+        if tree != self._tree:
+            raise BatchError(
+                "arguments must have the structure that the step was planned for; "
+                f"got {tree} instead of {self._tree}"
+            )
+        results = self._runtime(jax.tree.leaves(arguments))
+        return jax.tree.unflatten(self.planned.trace.out_tree, results)
+
+    def prepare(self, *arguments: Any) -> Planned:
+        """Trace and plan the step at these arguments' shapes, without compiling it."""
+        if self._planned is None:
+            cluster = default_cluster() if self._cluster is None else self._cluster
+            self._cluster = cluster
+            self._planned = plan_for(self._function, arguments, cluster, **self._options)
+            self._tree = jax.tree.structure(arguments)
+        return self._planned
+
+    def compile(self, *arguments: Any) -> Runtime:
+        """Plan the step if it is not planned, and compile the plan's programs."""
+        planned = self.prepare(*arguments)
+        if self._runtime is None:
+            assert self._cluster is not None
+            self._runtime = Runtime(
+                planned.trace,
+                planned.layered,
+                planned.plan,
+                self._cluster,
+                self._options.get("progress"),
+            )
+        return self._runtime
+
+    @property
+    def planned(self) -> Planned:
+        """Trace, layers and plan; `PlanError` before the first call."""
+        if self._planned is None:
+            raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
+        return self._planned
+
+    @property
+    def plan(self) -> Plan:
+        """How the step runs; prints as a table."""
+        return self.planned.plan
+
+
+def parallelize(
+    function: Callable[..., Any] | None = None,
+    *,
+    cluster: Cluster | None = None,
+    microbatches: int | None = None,
+    batch_argnums: Sequence[int] = (-1,),
+    schedule: str = "1f1b",
+    memory_bytes: int | None = None,
+    n_layers: int | None = None,
+    plan: Plan | None = None,
+    progress: Progress | None = None,
+) -> ParallelStep | Callable[[Callable[..., Any]], ParallelStep]:
+    """Let a training step run on all devices, by a plan that is found at its first call.
+
+    Use it as a function, `parallelize(step)`, or as a decorator with or without options. The
+    step stays as it was written for one device; what it may do is said at `plan_for`, whose
+    arguments these are. The cluster is by default the devices of this process.
+
+    Examples:
+        >>> @parallelize(microbatches=4)
+        ... def train_step(params, batch): ...
+        >>> train_step
+        <ParallelStep of train_step: not planned yet>
+    """
+    options = {
+        "microbatches": microbatches,
+        "batch_argnums": tuple(batch_argnums),
+        "schedule": schedule,
+        "memory_bytes": memory_bytes,
+        "n_layers": n_layers,
+        "plan": plan,
+        "progress": progress,
+    }
+    if function is None:
+        return lambda function: ParallelStep(function, cluster, options)
+    return ParallelStep(function, cluster, options)

@@ -1,0 +1,131 @@
+"""Run one primitive on the shards of one device.
+
+Most primitives take shards as they are. Some hold shapes in their parameters, which become those
+of the shard; an iota starts where the shard starts; a scatter-add whose updates are sharded counts
+its operand once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from shardspec import Mesh, Spec
+
+from frontends.jax import _compat
+from frontends.jax._compat import JaxprEqn
+
+Array = Any
+Shape = tuple[int, ...]
+
+
+def run_locally(
+    equation: JaxprEqn,
+    operands: Sequence[Array],
+    operand_specs: Sequence[Spec | None],
+    result_specs: Sequence[Spec],
+    mesh: Mesh,
+) -> list[Array]:
+    """The results' shards on this device.
+
+    Args:
+        equation: The primitive and its parameters, for whole arrays.
+        operands: Shards, or literal constants.
+        operand_specs: The layout of each operand, None for a literal.
+        result_specs: The layouts that the results are to have; the operands' follow from the same
+            strategy, so no communication is needed.
+        mesh: The mesh of the specs.
+    """
+    name = equation.primitive.name
+    params = dict(equation.params)
+    for sharding in ("sharding", "out_sharding"):
+        if sharding in params:
+            params[sharding] = None
+    results = [
+        _local_shape(v.aval.shape, spec, mesh)
+        for v, spec in zip(equation.outvars, result_specs, strict=True)
+    ]
+    if name == "iota":
+        return [_iota(params, results[0], result_specs[0], mesh)]
+    if name == "scatter-add":
+        operands = _count_once(operands, operand_specs, result_specs[0], mesh)
+    if name in _LOCAL_PARAMETERS and results[0] != equation.outvars[0].aval.shape:
+        shapes = [
+            v.aval.shape if spec is None else _local_shape(v.aval.shape, spec, mesh)
+            for v, spec in zip(equation.invars, operand_specs, strict=True)
+        ]
+        params.update(_LOCAL_PARAMETERS[name](equation, shapes, results[0]))
+    elif name == "gather":
+        operand = _local_shape(equation.invars[0].aval.shape, operand_specs[0], mesh)
+        params.update(_gather(equation, [operand], results[0]))
+    return _compat.bind(equation, operands, params)
+
+
+def _local_shape(shape: Shape, spec: Spec | None, mesh: Mesh) -> Shape:
+    if spec is None:
+        return shape
+    return tuple(n // mesh.axis_size(axes) for n, axes in zip(shape, spec.dims, strict=True))
+
+
+def _slice(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
+    """A dim that is cut stays whole, so limits change only where the whole dim is taken."""
+    whole = equation.invars[0].aval.shape
+    limits = equation.params["limit_indices"]
+    kept = equation.outvars[0].aval.shape
+    return {
+        "limit_indices": tuple(
+            n if kept[d] == whole[d] else limits[d] for d, n in enumerate(operands[0])
+        )
+    }
+
+
+def _gather(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
+    whole = equation.invars[0].aval.shape
+    sizes = equation.params["slice_sizes"]
+    batching = equation.params["dimension_numbers"].operand_batching_dims
+    return {
+        "slice_sizes": tuple(
+            n if sizes[d] == whole[d] and d not in batching else sizes[d]
+            for d, n in enumerate(operands[0])
+        )
+    }
+
+
+_LOCAL_PARAMETERS: dict[str, Callable[[JaxprEqn, Sequence[Shape], Shape], dict[str, Any]]] = {
+    "broadcast_in_dim": lambda equation, operands, result: {"shape": result},
+    "reshape": lambda equation, operands, result: {"new_sizes": result},
+    "dynamic_slice": lambda equation, operands, result: {"slice_sizes": result},
+    "slice": _slice,
+}
+"""Parameters that hold shapes of whole arrays, by primitive."""
+
+
+def _iota(params: dict[str, Any], shape: Shape, spec: Spec, mesh: Mesh) -> Array:
+    dim = params["dimension"]
+    counted = lax.broadcasted_iota(params["dtype"], shape, dim)
+    axes = tuple(mesh.axis_names[axis] for axis in spec.dims[dim])
+    if not axes:
+        return counted
+    return counted + jnp.asarray(lax.axis_index(axes) * shape[dim], params["dtype"])
+
+
+def _count_once(
+    operands: Sequence[Array],
+    operand_specs: Sequence[Spec | None],
+    result_spec: Spec,
+    mesh: Mesh,
+) -> list[Array]:
+    """Zero the operand on all but the first device of each axis that sums updates.
+
+    The result is a partial sum over these axes; the operand is whole on each of their devices.
+    """
+    target, *others = operands
+    spec = operand_specs[0]
+    carried = {p.axis for p in spec.partial} if spec is not None else set()
+    for partial in result_spec.partial:
+        if partial.axis not in carried:
+            first = lax.axis_index(mesh.axis_names[partial.axis]) == 0
+            target = jnp.where(first, target, jnp.zeros_like(target))
+    return [target, *others]

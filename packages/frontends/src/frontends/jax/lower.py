@@ -1,0 +1,144 @@
+"""Lower a chunk to the program that one device runs, with explicit collectives.
+
+The chunk becomes a `shard_map` over the stage's mesh: conversions are the steps that shardspec
+plans, as `jax.lax` collectives, and operators are their own primitives on local shards. Nothing is
+left for a partitioner to decide, so the compiled program communicates exactly what the plan says.
+
+A value that is a partial sum cannot leave a `shard_map` as such. It leaves with its parts stacked
+along a new leading dim that is sharded over the partial axes, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import shardspec
+from autoshard import Graph
+from jax import lax
+from jax.sharding import PartitionSpec
+from shardspec import Layout, Mesh, Spec
+
+from frontends.chunks import Chunk
+from frontends.errors import DeviceError
+from frontends.jax.local import run_locally
+from frontends.jax.trace import Trace
+from frontends.plan import Conversion, Placement, Stored
+
+Array = Any
+"""A traced local shard."""
+
+
+def jax_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
+    """The same mesh over JAX's devices, by their position in `jax.devices()`.
+
+    Raises:
+        DeviceError: JAX has fewer devices.
+    """
+    available = jax.devices() if devices is None else devices
+    if max(mesh.device_ids) >= len(available):
+        raise DeviceError(
+            f"the plan uses device {max(mesh.device_ids)}, but JAX has {len(available)} "
+            f"{available[0].platform} devices: call frontends.jax.init("
+            f"{max(mesh.device_ids) + 1}) before anything else uses JAX, or plan for fewer"
+        )
+    chosen = np.array([available[i] for i in mesh.device_ids], dtype=object)
+    return jax.sharding.Mesh(chosen.reshape(mesh.shape), mesh.axis_names)
+
+
+def partition_spec(spec: Spec, mesh: Mesh) -> PartitionSpec:
+    """The layout of an array as JAX sees it; partial sums are stacked along a leading dim."""
+    dims = [tuple(mesh.axis_names[a] for a in axes) or None for axes in spec.dims]
+    if spec.partial:
+        dims.insert(0, tuple(mesh.axis_names[p.axis] for p in spec.partial))
+    return PartitionSpec(*dims)
+
+
+def lower_chunk(
+    chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh, jmesh: jax.sharding.Mesh
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """A function of the chunk's reads, on global arrays, that returns its writes. Not yet jitted.
+
+    Args:
+        chunk: What to run, from `build_chunks`.
+        trace: Where the operators' equations are.
+        graph: The layered graph that the chunk was cut from.
+        mesh: The stage's mesh.
+        jmesh: The same over JAX's devices.
+    """
+    operators = {op.name: op for op in graph.operators}
+
+    def run(placement: Placement, environment: dict[Stored, Array]) -> None:
+        operator = operators[placement.operator]
+        slots = map(Stored, operator.inputs, placement.operands)
+        local = [environment[slot] for slot in slots]
+        equation = trace.equations.get(operator.name)
+        if equation is not None:
+            places = trace.operands[operator.name]
+            given = iter(zip(local, placement.operands, strict=True))
+            operands, specs = (
+                zip(
+                    *(next(given) if isinstance(p, str) else (p, None) for p in places), strict=True
+                )
+                if places
+                else ((), ())
+            )
+            local = run_locally(equation, operands, specs, placement.results, mesh)
+        for slot, result in zip(
+            map(Stored, operator.outputs, placement.results), local, strict=True
+        ):
+            environment[slot] = result
+
+    def local_program(*operands: Array) -> tuple[Array, ...]:
+        environment: dict[Stored, Array] = {}
+        for slot, operand in zip(chunk.reads, operands, strict=True):
+            environment[slot] = operand[0] if slot.spec.partial else operand
+        for action in chunk.actions:
+            if isinstance(action, Conversion):
+                source = environment[Stored(action.value, action.src)]
+                shape = graph.value(action.value).shape
+                converted = _convert(source, shape, mesh, action.src, action.dst)
+                environment[Stored(action.value, action.dst)] = converted
+            else:
+                run(action, environment)
+        return tuple(
+            environment[slot][None] if slot.spec.partial else environment[slot]
+            for slot in chunk.writes
+        )
+
+    return jax.shard_map(
+        local_program,
+        mesh=jmesh,
+        in_specs=tuple(partition_spec(slot.spec, mesh) for slot in chunk.reads),
+        out_specs=tuple(partition_spec(slot.spec, mesh) for slot in chunk.writes),
+        check_vma=False,
+    )
+
+
+def _convert(x: Array, shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Array:
+    plan = shardspec.reshard(Layout(shape, mesh, src), Layout(shape, mesh, dst))
+    for step in plan.steps:
+        x = _collective(x, step, mesh)
+    return x
+
+
+_REDUCTIONS = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
+
+
+def _collective(x: Array, step: shardspec.Step, mesh: Mesh) -> Array:
+    names = tuple(mesh.axis_names[axis] for axis in step.axes)
+    if step.kind == "all_reduce":
+        return _REDUCTIONS[step.reduction or "sum"](x, names)
+    dim = step.dim
+    assert dim is not None
+    if step.kind == "all_gather":
+        return lax.all_gather(x, names, axis=dim, tiled=True)
+    if step.kind == "reduce_scatter":
+        return lax.psum_scatter(x, names, scatter_dimension=dim, tiled=True)
+    if step.kind == "all_to_all":
+        assert step.to_dim is not None
+        return lax.all_to_all(x, names, split_axis=step.to_dim, concat_axis=dim, tiled=True)
+    size = x.shape[dim] // step.group_size
+    return lax.dynamic_slice_in_dim(x, lax.axis_index(names) * size, size, dim)

@@ -1,0 +1,371 @@
+"""From a JAX training step to a `Step`: trace, inline, split compute from apply, name everything.
+
+The step is traced twice, on the whole batch and on one microbatch. The second trace has the shapes
+that run; the scalar constants come from the first. A mean over the batch divides by the number of
+all examples, so plain sums over microbatches give the whole batch's gradient, for mean and sum
+losses alike.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from autoshard import Graph, Operator, Output, Phase, Value
+
+from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
+from frontends.jax import _compat
+from frontends.jax._compat import ClosedJaxpr, JaxprEqn, Literal, Var
+from frontends.jax.rules import flops_of, rule_of
+from frontends.step import (
+    APPLY,
+    BACKWARD,
+    FORWARD,
+    PHASE_NAMES,
+    Step,
+    check_accumulation,
+    fingerprint,
+    identity,
+)
+
+Constant = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One leaf of the step's arguments."""
+
+    name: str
+    """As the user would write it: `params['head']`."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    is_batch: bool
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A step and what is needed to run it in JAX."""
+
+    step: Step
+    equations: Mapping[str, JaxprEqn]
+    """By operator name; an identity has none."""
+
+    operands: Mapping[str, tuple[str | Constant, ...]]
+    """By operator name: each operand is the name of a value or a literal constant."""
+
+    constants: Mapping[str, Any]
+    """Arrays that the step closes over, by value name."""
+
+    arguments: tuple[Argument, ...]
+    results: tuple[str | Constant, ...]
+    """For each leaf of the result, the name of its value, or the constant that it always is."""
+
+    out_tree: Any
+
+
+def trace(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    *,
+    batch_argnums: Sequence[int],
+    microbatches: int,
+) -> Trace:
+    """Trace `function` at its arguments' shapes and types; their values are not read.
+
+    Args:
+        function: A training step that differentiates its loss with JAX.
+        arguments: Trees of arrays or of `jax.ShapeDtypeStruct`.
+        batch_argnums: Which arguments hold the batch, in the leading dim of every leaf.
+        microbatches: Into how many parts the batch is cut.
+
+    Raises:
+        BatchError: The batch cannot be cut into so many parts.
+        AccumulationError: The step is not a sum over its examples.
+        UnsupportedStepError: The step has effects, typed keys, or computes no gradient.
+    """
+    leaves = describe(function, arguments, batch_argnums)
+    tree = jax.tree.structure(tuple(arguments))
+    full, out_shape = _make_jaxpr(function, tree, leaves, 1)
+    micro = full
+    if microbatches != 1:
+        _check_divisible(leaves, microbatches)
+        micro, _ = _make_jaxpr(function, tree, leaves, microbatches)
+        micro = _with_constants_of(full, micro)
+    aliases = _match_state(arguments, out_shape, batch_argnums)
+    program = _Program(micro, leaves, aliases, microbatches)
+    full_graph = _Program(full, leaves, {}, 1).graph
+    step = Step(
+        program.graph,
+        microbatches,
+        check_accumulation(full_graph, program.graph),
+        fingerprint(program.graph, microbatches),
+    )
+    return Trace(
+        step,
+        program.equations,
+        program.operands,
+        program.constants,
+        leaves,
+        program.results,
+        jax.tree.structure(out_shape),
+    )
+
+
+def describe(
+    function: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int]
+) -> tuple[Argument, ...]:
+    """Name, shape and type of every leaf of the arguments, in flattening order."""
+    try:
+        names = list(inspect.signature(function).bind(*arguments).arguments)
+    except (TypeError, ValueError):
+        names = []
+    names += [f"argument{i}" for i in range(len(names), len(arguments))]
+    described = []
+    for i, argument in enumerate(arguments):
+        is_batch = i in [n % len(arguments) for n in batch_argnums]
+        for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
+            name = names[i] + jax.tree_util.keystr(path)
+            aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+            if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+                raise UnsupportedStepError(
+                    f"arguments must have plain number types; {name} has {aval.dtype}: "
+                    "pass jax.random.key_data(key) and wrap it inside the step"
+                )
+            described.append(Argument(name, tuple(aval.shape), aval.dtype, is_batch))
+    return tuple(described)
+
+
+def _check_divisible(leaves: Sequence[Argument], microbatches: int) -> None:
+    if microbatches < 1:
+        raise BatchError(f"microbatches must be at least 1; got {microbatches}")
+    batch = [leaf for leaf in leaves if leaf.is_batch]
+    if not batch:
+        raise BatchError(
+            "microbatches cut the batch, but no argument holds one: name it by batch_argnums"
+        )
+    for leaf in batch:
+        if not leaf.shape or leaf.shape[0] % microbatches:
+            size = leaf.shape[0] if leaf.shape else "no dim at all"
+            raise BatchError(
+                "the batch's leading dim must be a multiple of microbatches; got "
+                f"{leaf.name} of shape {leaf.shape} ({size}) and microbatches={microbatches}"
+            )
+
+
+def _make_jaxpr(
+    function: Callable[..., Any], tree: Any, leaves: Sequence[Argument], parts: int
+) -> tuple[ClosedJaxpr, Any]:
+    shapes = []
+    for leaf in leaves:
+        shape = (leaf.shape[0] // parts, *leaf.shape[1:]) if leaf.is_batch else leaf.shape
+        shapes.append(jax.ShapeDtypeStruct(shape, leaf.dtype))
+    closed, out_shape = jax.make_jaxpr(function, return_shape=True)(
+        *jax.tree.unflatten(tree, shapes)
+    )
+    if closed.effects:
+        raise UnsupportedStepError(
+            "a step that is planned must be free of side effects; this one has "
+            f"{', '.join(sorted(map(str, closed.effects)))}: remove prints and callbacks from it"
+        )
+    return _compat.eliminate_dead_code(_compat.inline_calls(closed)), out_shape
+
+
+def _with_constants_of(full: ClosedJaxpr, micro: ClosedJaxpr) -> ClosedJaxpr:
+    """`micro` with the scalar constants of `full`, so that means divide by all examples."""
+    before, after = full.jaxpr.eqns, micro.jaxpr.eqns
+    if [e.primitive for e in before] != [e.primitive for e in after]:
+        raise AccumulationError(
+            "the step must run the same operations for every batch size; it runs "
+            f"{len(before)} for the whole batch and {len(after)} for one microbatch: "
+            "use microbatches=1"
+        )
+    equations = []
+    for old, new in zip(before, after, strict=True):
+        operands = [
+            x if _compat.is_scalar_literal(x) and _compat.is_scalar_literal(y) else y
+            for x, y in zip(old.invars, new.invars, strict=True)
+        ]
+        equations.append(new.replace(invars=operands))
+    return ClosedJaxpr(micro.jaxpr.replace(eqns=equations), micro.consts)
+
+
+def _match_state(
+    arguments: Sequence[Any], out_shape: Any, batch_argnums: Sequence[int]
+) -> dict[int, int]:
+    """Which leaf of the result replaces which leaf of the arguments in the next step.
+
+    A result takes the place of the first argument of the same structure, shapes and types, as a
+    step that returns (params, opt_state, loss) from (params, opt_state, batch) means it.
+    """
+
+    def signature(tree: Any) -> tuple[Any, ...]:
+        leaves = jax.tree.leaves(tree)
+        return (jax.tree.structure(tree), *((tuple(x.shape), np.dtype(x.dtype)) for x in leaves))
+
+    batch = {n % len(arguments) for n in batch_argnums}
+    free: list[tuple[tuple[Any, ...], int]] = []
+    offset = 0
+    for i, argument in enumerate(arguments):
+        shapes = jax.eval_shape(lambda tree: tree, argument)
+        if i not in batch:
+            free.append((signature(shapes), offset))
+        offset += len(jax.tree.leaves(argument))
+    aliases: dict[int, int] = {}
+    place = 0
+    for result in out_shape if isinstance(out_shape, tuple | list) else [out_shape]:
+        n_leaves = len(jax.tree.leaves(result))
+        match = next((entry for entry in free if entry[0] == signature(result)), None)
+        if match is not None:
+            free.remove(match)
+            aliases.update((place + k, match[1] + k) for k in range(n_leaves))
+        place += n_leaves
+    return aliases
+
+
+class _Program:
+    """Names and sorts the equations of a flat jaxpr into a graph of three phases."""
+
+    def __init__(
+        self,
+        closed: ClosedJaxpr,
+        leaves: Sequence[Argument],
+        aliases: Mapping[int, int],
+        microbatches: int,
+    ) -> None:
+        self.equations: dict[str, JaxprEqn] = {}
+        self.operands: dict[str, tuple[str | Constant, ...]] = {}
+        self.constants: dict[str, Any] = {}
+        self.results: tuple[str | Constant, ...] = ()
+        self._names: dict[Var, str] = {}
+        self._values: dict[str, Value] = {}
+        self._operators: list[Operator] = []
+        jaxpr = closed.jaxpr
+        phases = _phases(jaxpr.eqns)
+        roles = _roles(jaxpr, phases, leaves)
+        for variable, leaf, role in zip(jaxpr.invars, leaves, roles, strict=True):
+            self._declare(variable, leaf.name, role)
+        for k, (variable, array) in enumerate(zip(jaxpr.constvars, closed.consts, strict=True)):
+            self._declare(variable, f"constant.{k}", "other")
+            self.constants[f"constant.{k}"] = array
+        inputs = tuple(self._values)
+        order = sorted(range(len(phases)), key=lambda i: (phases[i], i))
+        for i, equation in enumerate(jaxpr.eqns):
+            self._name_results(equation, i)
+        for i in order:
+            self._add(jaxpr.eqns[i], i, phases[i])
+        outputs = self._outputs(jaxpr.outvars, leaves, aliases)
+        repeats = (microbatches, microbatches, 1)
+        self.graph = Graph(
+            tuple(Phase(name, n) for name, n in zip(PHASE_NAMES, repeats, strict=True)),
+            tuple(self._values.values()),
+            tuple(self._operators),
+            inputs,
+            outputs,
+        )
+
+    def _declare(self, variable: Any, name: str, role: Any = "intermediate") -> None:
+        self._names[variable] = name
+        aval = variable.aval
+        self._values[name] = Value(name, tuple(aval.shape), str(aval.dtype), role)
+
+    def _name_results(self, equation: JaxprEqn, index: int) -> None:
+        operator = f"{equation.primitive.name}.{index}"
+        for k, variable in enumerate(equation.outvars):
+            self._declare(variable, operator if len(equation.outvars) == 1 else f"{operator}:{k}")
+
+    def _add(self, equation: JaxprEqn, index: int, phase: int) -> None:
+        name = f"{equation.primitive.name}.{index}"
+        operands = tuple(
+            np.asarray(atom.val) if isinstance(atom, Literal) else self._names[atom]
+            for atom in equation.invars
+        )
+        self.equations[name] = equation
+        self.operands[name] = operands
+        self._operators.append(
+            Operator(
+                name,
+                equation.primitive.name,
+                tuple(operand for operand in operands if isinstance(operand, str)),
+                tuple(self._names[v] for v in equation.outvars),
+                rule_of(equation),
+                flops_of(equation),
+                phase,
+            )
+        )
+
+    def _outputs(
+        self, atoms: Sequence[Any], leaves: Sequence[Argument], aliases: Mapping[int, int]
+    ) -> tuple[Output, ...]:
+        made_by_apply = {n for op in self._operators if op.phase == APPLY for n in op.outputs}
+        outputs: list[Output] = []
+        results: list[str | Constant] = []
+        for i, atom in enumerate(atoms):
+            if isinstance(atom, Literal):
+                results.append(np.asarray(atom.val))
+                continue
+            name = self._names[atom]
+            if name not in made_by_apply or name in results:
+                name = self._hand_on(name, i)
+            results.append(name)
+            alias = leaves[aliases[i]].name if i in aliases else None
+            outputs.append(Output(name, alias=alias, whole=alias is None))
+        self.results = tuple(results)
+        return tuple(outputs)
+
+    def _hand_on(self, name: str, index: int) -> str:
+        """Let apply hand on what compute made, or an input, so that apply makes every result."""
+        value = self._values[name]
+        result = f"result.{index}"
+        self._values[result] = Value(result, value.shape, value.dtype)
+        self._operators.append(identity(value, result))
+        return result
+
+
+def _phases(equations: Sequence[JaxprEqn]) -> list[int]:
+    """Forward, backward or apply, for each equation, without marks by the user.
+
+    Differentiation marks what it makes; whatever feeds a marked equation is compute too, and the
+    rest, which only reads gradients and losses, is apply (Alpa §6 needs the user to say so).
+    """
+    needed: set[Var] = set()
+    is_compute = [False] * len(equations)
+    for i in range(len(equations) - 1, -1, -1):
+        equation = equations[i]
+        if _compat.is_differentiated(equation) or any(v in needed for v in equation.outvars):
+            is_compute[i] = True
+            needed.update(v for v in equation.invars if isinstance(v, Var))
+    if not any(_compat.is_backward(equation) for equation in equations):
+        raise UnsupportedStepError(
+            "a training step must compute a gradient with jax.grad, value_and_grad or vjp; "
+            "none was found in what the step returns"
+        )
+    phases = []
+    after_backward: set[Var] = set()
+    for equation, computes in zip(equations, is_compute, strict=True):
+        reads_backward = any(isinstance(v, Var) and v in after_backward for v in equation.invars)
+        if computes and (_compat.is_backward(equation) or reads_backward):
+            after_backward.update(equation.outvars)
+            phases.append(BACKWARD)
+        else:
+            phases.append(FORWARD if computes else APPLY)
+    return phases
+
+
+def _roles(jaxpr: Any, phases: Sequence[int], leaves: Sequence[Argument]) -> list[str]:
+    """Parameters are what forward and backward read; the other state is the optimizer's."""
+    read = {
+        v
+        for equation, phase in zip(jaxpr.eqns, phases, strict=True)
+        if phase != APPLY
+        for v in equation.invars
+        if isinstance(v, Var)
+    }
+    return [
+        "batch" if leaf.is_batch else "parameter" if variable in read else "optimizer_state"
+        for variable, leaf in zip(jaxpr.invars, leaves, strict=True)
+    ]

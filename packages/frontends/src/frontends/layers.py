@@ -1,0 +1,280 @@
+"""Cut a step into layers, the units that stages are made of, and extract runs of them.
+
+Forward operators are clustered in program order (Alpa Eq. 6). Backward operators follow the forward
+values they read, as Alpa's colocation asks (§5.1), without marks. Apply follows the state that it
+updates. The result is a graph that can be cut between any two layers: whatever crosses a cut is
+known by name, and flows forwards in forward, backwards in backward.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import stagecut
+from autoshard import Graph, Operator, Output
+
+from frontends.step import APPLY, BACKWARD, FORWARD, Step, identity
+
+_ADDITIONS = ("add", "add_any")
+
+
+@dataclass(frozen=True)
+class LayeredStep:
+    """A step whose every operator and every argument has a layer."""
+
+    step: Step
+    n_layers: int
+    layer_of: Mapping[str, int]
+    """By operator name."""
+
+    home: Mapping[str, int]
+    """By input name: the layer where it is kept. Other layers that read it get a copy."""
+
+    @cached_property
+    def updated(self) -> frozenset[str]:
+        """The inputs that the step returns a new version of: parameters, optimizer state."""
+        return frozenset(o.alias for o in self.step.graph.outputs if o.alias is not None)
+
+    def is_copy(self, name: str, first: int, last: int) -> bool:
+        """Whether layers `first` to `last` read an updated input that is kept elsewhere.
+
+        What is not updated (the batch, constants) is placed wherever it is read.
+        """
+        return name in self.updated and not first <= self.home[name] <= last
+
+    def stage(self, first: int, last: int) -> Graph:
+        """The program of layers `first` to `last`, both included.
+
+        Values of other layers are inputs (role `activation`); values that other layers read are
+        outputs of any layout without partial sums.
+        """
+        graph = self.step.graph
+        inside = [op for op in graph.operators if first <= self.layer_of[op.name] <= last]
+        made = {name for op in inside for name in op.outputs}
+        read = {name for op in inside for name in op.inputs}
+        kept = {name for name in self.updated if first <= self.home[name] <= last}
+        inputs = [name for name in graph.inputs if name in read or name in kept]
+        received = [name for op in graph.operators for name in op.outputs if name in read - made]
+        leaving = {
+            name
+            for op in graph.operators
+            if not first <= self.layer_of[op.name] <= last
+            for name in op.inputs
+            if name in made
+        }
+        outputs = [output for output in graph.outputs if output.value in made]
+        outputs += [Output(name) for op in inside for name in op.outputs if name in leaving]
+        values = [
+            replace(graph.value(name), role="activation")
+            if name in received or self.is_copy(name, first, last)
+            else graph.value(name)
+            for name in (*inputs, *received, *(n for op in inside for n in op.outputs))
+        ]
+        return Graph(
+            graph.phases, tuple(values), tuple(inside), (*inputs, *received), tuple(outputs)
+        )
+
+
+def layer(step: Step, n_layers: int | None = None) -> LayeredStep:
+    """Give every operator and argument of `step` a layer.
+
+    Args:
+        step: From a frontend's trace.
+        n_layers: How many layers at most; by default one for each eighth of the heavy work, as
+            Alpa finds that the exact number matters little (§5.2).
+    """
+    forward = [op for op in step.graph.operators if op.phase == FORWARD]
+    spans = _cluster(step.graph, forward, n_layers or min(8, len(forward)))
+    layer_of = {
+        op.name: index
+        for index, (first, last) in enumerate(spans)
+        for op in forward[first : last + 1]
+    }
+    _place_backward(step.graph, layer_of, len(spans))
+    step = _add_in_apply(step, layer_of)
+    home = _place_apply(step.graph, layer_of)
+    step = _hand_over_totals(step, layer_of)
+    return LayeredStep(step, len(spans), layer_of, home)
+
+
+def _cluster(
+    graph: Graph, forward: Sequence[Operator], n_layers: int
+) -> tuple[tuple[int, int], ...]:
+    readers: dict[str, list[int]] = defaultdict(list)
+    for index, op in enumerate(forward):
+        for name in dict.fromkeys(op.inputs):
+            readers[name].append(index)
+    boundaries = [
+        stagecut.Boundary(index, graph.value(name).n_bytes, tuple(readers[name]))
+        for index, op in enumerate(forward)
+        for name in op.outputs
+        if name in readers
+    ]
+    flops = [op.flops for op in forward]
+    try:
+        return stagecut.cluster_operators(flops, boundaries, n_layers)
+    except stagecut.InfeasibleClusteringError as error:
+        return stagecut.cluster_operators(flops, boundaries, n_layers, delta=error.smallest_delta)
+
+
+def _place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> None:
+    """Put each backward operator into the last layer that holds what it reads.
+
+    Forward values are held where they are made and where forward reads them; gradients come from
+    later layers and never go back up.
+    """
+    held: dict[str, set[int]] = defaultdict(set)
+    for op in graph.operators:
+        if op.phase == FORWARD:
+            for name in (*op.inputs, *op.outputs):
+                held[name].add(layer_of[op.name])
+    gradient_layer: dict[str, int] = {}
+    backward = [op for op in graph.operators if op.phase == BACKWARD]
+    for op in backward:
+        ceiling = min((gradient_layer[n] for n in op.inputs if n in gradient_layer), default=None)
+        top = n_layers - 1 if ceiling is None else ceiling
+        saved = [
+            {k for k in held[name] if k <= top} for name in op.inputs if name not in gradient_layer
+        ]
+        common = set.intersection(*saved) if saved else {top}
+        reachable = common or set().union(*saved) or {top}
+        layer_of[op.name] = max(reachable)
+        gradient_layer.update((name, layer_of[op.name]) for name in op.outputs)
+    consumers: dict[str, list[Operator]] = defaultdict(list)
+    for op in backward:
+        for name in op.inputs:
+            consumers[name].append(op)
+    for op in reversed(backward):  # what reads nothing is made where it is needed first
+        if not op.inputs and (users := [u for name in op.outputs for u in consumers[name]]):
+            layer_of[op.name] = max(layer_of[user.name] for user in users)
+
+
+def _add_in_apply(step: Step, layer_of: dict[str, int]) -> Step:
+    """Move additions of gradients from different layers into apply.
+
+    A parameter used in two layers has a gradient from each. Each is summed over the microbatches
+    where it is made, and only the two totals are added, instead of sending one of them along for
+    every microbatch.
+    """
+    graph, summed = step.graph, list(step.summed)
+    read_by_compute = {n for op in graph.operators if op.phase != APPLY for n in op.inputs}
+    moved: list[Operator] = []
+    for op in reversed(graph.operators):
+        is_total = op.phase == BACKWARD and op.kind in _ADDITIONS and op.outputs[0] in summed
+        if not is_total or op.outputs[0] in read_by_compute or len(op.inputs) != 2:
+            continue
+        producers = [graph.producers.get(name) for name in op.inputs]
+        layers = {layer_of[graph.operators[p[0]].name] for p in producers if p is not None}
+        if len(layers) < 2:
+            continue
+        moved.append(replace(op, phase=APPLY))
+        summed.remove(op.outputs[0])
+        summed += [name for name in dict.fromkeys(op.inputs) if name not in summed]
+        still_read = (o for o in graph.operators if o.phase != APPLY and o not in moved)
+        read_by_compute = {
+            n for o in still_read if o.name not in {m.name for m in moved} for n in o.inputs
+        }
+    if not moved:
+        return step
+    names = {op.name for op in moved}
+    compute = [op for op in graph.operators if op.phase != APPLY and op.name not in names]
+    apply = [op for op in graph.operators if op.phase == APPLY]
+    operators = (*compute, *reversed(moved), *apply)
+    return replace(step, graph=replace(graph, operators=operators), summed=tuple(summed))
+
+
+def _place_apply(graph: Graph, layer_of: dict[str, int]) -> dict[str, int]:
+    """Put apply where the largest thing it reads is kept; return the layer of every input.
+
+    A parameter is kept where forward reads it first, and optimizer state with what updates it.
+    """
+    home: dict[str, int] = {}
+    for op in graph.operators:
+        if op.phase != APPLY:
+            for name in op.inputs:
+                if name in graph.inputs:
+                    home[name] = min(home.get(name, layer_of[op.name]), layer_of[op.name])
+    for _ in range(2):  # the second time with the optimizer's state in place
+        place = dict(home)
+        for op in graph.operators:
+            if op.phase == APPLY:
+                known = [(-graph.value(n).n_bytes, place[n]) for n in op.inputs if n in place]
+                if known:
+                    layer_of[op.name] = min(known)[1]
+            if op.name in layer_of:
+                place.update((name, layer_of[op.name]) for name in op.outputs)
+        for output in graph.outputs:
+            if output.alias is not None and output.value in place:
+                home.setdefault(output.alias, place[output.value])
+    for op in graph.operators:
+        layer_of.setdefault(op.name, 0)
+    _pull_scalars(graph, layer_of)
+    for output in graph.outputs:
+        if output.alias is not None:
+            producer, _ = graph.producers[output.value]
+            home[output.alias] = layer_of[graph.operators[producer].name]
+    return {name: home.get(name, 0) for name in graph.inputs}
+
+
+def _pull_scalars(graph: Graph, layer_of: dict[str, int]) -> None:
+    """Compute with scalars where the result is read, if that is one layer only.
+
+    Optimizers copy the learning rate once for each parameter; it should cross a cut once.
+    """
+    readers: dict[str, set[int]] = defaultdict(set)
+    outputs = {output.value for output in graph.outputs}
+    for op in reversed(graph.operators):
+        if op.phase != APPLY:
+            break
+        wanted = set().union(*(readers[name] for name in op.outputs))
+        is_scalar = all(graph.value(name).shape == () for name in (*op.inputs, *op.outputs))
+        if is_scalar and len(wanted) == 1 and outputs.isdisjoint(op.outputs):
+            layer_of[op.name] = wanted.pop()
+        for name in op.inputs:
+            readers[name].add(layer_of[op.name])
+
+
+def _hand_over_totals(step: Step, layer_of: dict[str, int]) -> Step:
+    """Let apply hand compute's values to other layers, so that totals cross and not each part."""
+    graph = step.graph
+    made = {n: op for op in graph.operators if op.phase != APPLY for n in op.outputs}
+    crossing = dict.fromkeys(
+        name
+        for op in graph.operators
+        if op.phase == APPLY
+        for name in op.inputs
+        if name in made and layer_of[made[name].name] != layer_of[op.name]
+    )
+    if not crossing:
+        return step
+    renamed = {name: f"total.{name}" for name in crossing}
+    handed = [identity(graph.value(name), new) for name, new in renamed.items()]
+    for name, op in zip(crossing, handed, strict=True):
+        layer_of[op.name] = layer_of[made[name].name]
+    operators = [op for op in graph.operators if op.phase != APPLY] + handed
+    for op in graph.operators:
+        if op.phase == APPLY:
+            inputs = tuple(
+                renamed[n] if n in renamed and layer_of[made[n].name] != layer_of[op.name] else n
+                for n in op.inputs
+            )
+            operators.append(replace(op, inputs=inputs))
+    values = (
+        *graph.values,
+        *(replace(graph.value(name), name=new) for name, new in renamed.items()),
+    )
+    return replace(step, graph=replace(graph, values=values, operators=tuple(operators)))
+
+
+def crossings(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Values made in one stage and read in others: name -> (source, destinations)."""
+    made = {name: stage_of[op.name] for op in graph.operators for name in op.outputs}
+    readers: dict[str, set[int]] = defaultdict(set)
+    for op in graph.operators:
+        for name in op.inputs:
+            if name in made and made[name] != stage_of[op.name]:
+                readers[name].add(stage_of[op.name])
+    return {name: (made[name], tuple(sorted(readers[name]))) for name in made if name in readers}

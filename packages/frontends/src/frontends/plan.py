@@ -1,0 +1,277 @@
+"""A plan as data: which stage runs what, on which devices, in which layouts, and what it costs.
+
+A plan knows no framework and holds no arrays. Specs are shardspec's (`S0R`), meshes carry their
+device ids, times are seconds and sizes bytes, per device unless said otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from shardspec import Mesh, ShardspecError, Spec
+
+from frontends.errors import OutputError, PlanError
+
+FORMAT = 1
+"""Version of the JSON that this module writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How one operator runs: the layouts that it reads and makes."""
+
+    operator: str
+    phase: int
+    operands: tuple[Spec, ...]
+    results: tuple[Spec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A value is brought from one layout to another, once for all that read it in this phase."""
+
+    phase: int
+    value: str
+    src: Spec
+    dst: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective operation that a stage's program contains."""
+
+    phase: int
+    value: str
+    kind: str
+    """all_gather, all_to_all, reduce_scatter or all_reduce."""
+
+    axes: tuple[int, ...]
+    """Of the stage's mesh."""
+
+    group_size: int
+    n_bytes: int
+    """Of the result on one device."""
+
+    sent_bytes: int
+    """That one device sends when it runs once, by a ring algorithm."""
+
+    repeats: int
+    """Runs per step: once a microbatch, or once."""
+
+    time_s: float
+    """Of one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A value that enters or leaves a stage's program, and its layout there."""
+
+    value: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A run of layers on one submesh."""
+
+    first_layer: int
+    last_layer: int
+    """Included."""
+
+    mesh: Mesh
+    inputs: tuple[Stored, ...]
+    outputs: tuple[Stored, ...]
+    placements: tuple[Placement, ...]
+    conversions: tuple[Conversion, ...]
+    collectives: tuple[Collective, ...]
+    forward_s: float
+    """Of one microbatch, as `backward_s`."""
+
+    backward_s: float
+    apply_s: float
+    """Of one step."""
+
+    memory_bytes: int
+    """Peak of one device under the plan's schedule."""
+
+
+TransferPhase = Literal["state", "forward", "backward", "apply"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A value that one stage sends to another."""
+
+    value: str
+    phase: TransferPhase
+    """Who made it; forward and backward send it for every microbatch. `state` is an argument
+    that is kept on one stage and read on another as well."""
+
+    source: int
+    destination: int
+    src_spec: Spec
+    dst_spec: Spec
+    n_bytes: int
+    """Of the whole value."""
+
+    time_s: float
+    """Of sending it once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another plan that was priced, and why it was not taken."""
+
+    name: str
+    step_s: float | None
+    """None if it cannot run."""
+
+    memory_bytes: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one training step runs on a cluster."""
+
+    step: str
+    """Fingerprint of the step that this plan is for."""
+
+    cluster: str
+    """Name of the cluster that it was made for."""
+
+    memory_limit_bytes: int
+    microbatches: int
+    schedule: str
+    """Name of the pipeline schedule, as pipesched knows it."""
+
+    stages: tuple[Stage, ...]
+    transfers: tuple[Transfer, ...]
+    step_s: float
+    """Predicted by simulating the schedule."""
+
+    lower_bound_s: float
+    """No plan takes less: all operations at the devices' peak speed, and nothing sent."""
+
+    unsharded: tuple[str, ...]
+    """Kinds of operators that had no rule, so that every device runs them whole."""
+
+    alternatives: tuple[Alternative, ...]
+
+    def __repr__(self) -> str:
+        meshes = " + ".join("x".join(map(str, stage.mesh.shape)) for stage in self.stages)
+        return (
+            f"<Plan: {len(self.stages)} stages on meshes {meshes}, {self.microbatches} "
+            f"microbatches, {self.schedule}, {self.step_s * 1e3:.3g} ms a step predicted>"
+        )
+
+    def __str__(self) -> str:
+        from frontends.report import plan_text
+
+        return plan_text(self)
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of all stages together."""
+        return sum(stage.mesh.size for stage in self.stages)
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        """Every device that the plan uses."""
+        return tuple(sorted(d for stage in self.stages for d in stage.mesh.device_ids))
+
+    def to_json(self) -> str:
+        """The plan as JSON text, which `from_json` reads back to an equal plan."""
+        return json.dumps({"format": FORMAT, **_encode(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read a plan.
+
+        Raises:
+            PlanError: The text is no plan, or one of another format version.
+        """
+        try:
+            data = json.loads(text)
+            version = data.pop("format")
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            raise PlanError(f"a plan is a JSON object with a format number; got {error}") from error
+        if version != FORMAT:
+            raise PlanError(
+                f"this version reads plans of format {FORMAT}; got format {version}: plan again"
+            )
+        try:
+            return _decode_plan(data)
+        except (KeyError, TypeError, ValueError, ShardspecError) as error:
+            raise PlanError(f"the plan is damaged: {type(error).__name__} {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan's JSON; `OutputError` if the file cannot be written."""
+        try:
+            Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"a plan is written to a file; {path}: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan from a file; `PlanError` if there is none in it."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"a plan is read from a JSON file; {path}: {error}") from error
+        return cls.from_json(text)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Spec):
+        return str(value)
+    if isinstance(value, Mesh):
+        return {
+            "shape": list(value.shape),
+            "axis_names": list(value.axis_names),
+            "device_ids": list(value.device_ids),
+        }
+    if dataclasses.is_dataclass(value):
+        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    return value
+
+
+def _decode_plan(data: dict[str, Any]) -> Plan:
+    data["stages"] = tuple(_decode_stage(stage) for stage in data["stages"])
+    data["transfers"] = tuple(
+        Transfer(**_specs(item, "src_spec", "dst_spec")) for item in data["transfers"]
+    )
+    data["unsharded"] = tuple(data["unsharded"])
+    data["alternatives"] = tuple(Alternative(**item) for item in data["alternatives"])
+    return Plan(**data)
+
+
+def _decode_stage(data: dict[str, Any]) -> Stage:
+    mesh = data["mesh"]
+    data["mesh"] = Mesh(tuple(mesh["shape"]), tuple(mesh["axis_names"]), tuple(mesh["device_ids"]))
+    for side in ("inputs", "outputs"):
+        data[side] = tuple(Stored(**_specs(item, "spec")) for item in data[side])
+    data["placements"] = tuple(
+        Placement(
+            item["operator"],
+            item["phase"],
+            tuple(map(Spec.parse, item["operands"])),
+            tuple(map(Spec.parse, item["results"])),
+        )
+        for item in data["placements"]
+    )
+    data["conversions"] = tuple(Conversion(**_specs(c, "src", "dst")) for c in data["conversions"])
+    data["collectives"] = tuple(
+        Collective(**{**item, "axes": tuple(item["axes"])}) for item in data["collectives"]
+    )
+    return Stage(**data)
+
+
+def _specs(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {**data, **{name: Spec.parse(data[name]) for name in names}}

@@ -1,0 +1,313 @@
+"""From a step and a cluster to a plan: Alpa's two levels, each by its own package (Alpa Alg. 1).
+
+stagecut slices layers and devices into stages. It asks for the price of a run of layers on a
+submesh; the price is autoshard's best sharding over the logical meshes of that submesh. The chosen
+stages are joined by transfers, ordered by a pipesched schedule and simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import autoshard
+import crossmesh
+import pipesched
+import stagecut
+from costmodel import Cluster, step_time
+from shardspec import Layout, Mesh, Spec
+
+from frontends.errors import NoPlanError, PlanError
+from frontends.layers import LayeredStep, crossings
+from frontends.plan import (
+    Alternative,
+    Collective,
+    Conversion,
+    Placement,
+    Plan,
+    Stage,
+    Stored,
+    Transfer,
+    TransferPhase,
+)
+from frontends.pricing import Priced, Pricer, logical_meshes, stage_cost
+from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how many of it are done, and of how many."""
+
+_BASELINES = ("data_parallel", "megatron", "zero")
+"""What everyone would try first, on one mesh over all devices (autoshard)."""
+
+
+def make_plan(
+    layered: LayeredStep,
+    cluster: Cluster,
+    *,
+    schedule: str = "1f1b",
+    memory_bytes: int | None = None,
+    unsharded: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Plan:
+    """Search stages, submeshes and shardings for a step; needs no devices.
+
+    Args:
+        layered: The step in layers.
+        cluster: What it is to run on.
+        schedule: A pipesched name: `gpipe`, `1f1b` or `eager-1f1b`.
+        memory_bytes: Limit of one device; the cluster's by default.
+        unsharded: Kinds of operators without a rule, for the report.
+        progress: Told how the search goes.
+
+    Raises:
+        NoPlanError: Nothing fits the memory.
+        PlanError: There is no such schedule.
+    """
+    if schedule not in pipesched.NAMES:
+        raise PlanError(f"a schedule is one of {', '.join(pipesched.NAMES)}; got {schedule!r}")
+    memory = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
+    pricer = Pricer(layered, cluster, memory)
+    candidates = _Candidates(pricer, schedule, unsharded)
+    best = candidates.search(progress)
+    others = candidates.baselines(progress)
+    return _with_reasons(best, others)
+
+
+class _Candidates:
+    """Makes whole plans out of slicings."""
+
+    def __init__(self, pricer: Pricer, schedule: str, unsharded: Sequence[str]) -> None:
+        self.pricer, self.schedule = pricer, schedule
+        self.layered, self.cluster = pricer.layered, pricer.cluster
+        self.shape = (self.cluster.n_hosts, self.cluster.devices_per_host)
+        self.unsharded = tuple(unsharded)
+
+    def search(self, progress: Progress | None) -> Plan:
+        """The best slicing, as a plan."""
+        report = None if progress is None else lambda n, of: progress("pricing stages", n, of)
+        try:
+            slicing = stagecut.slice_stages(
+                self.layered.n_layers,
+                self.shape,
+                self.pricer.microbatches,
+                self._cost,
+                self.pricer.memory_bytes,
+                bound_s=self.pricer.bound_s,
+                boundary_s=self.pricer.boundary_s,
+                in_flight=self._in_flight,
+                progress=report,
+            )
+        except stagecut.InfeasibleStagesError as error:
+            raise NoPlanError(
+                f"no plan fits {self.pricer.memory_bytes} bytes a device of cluster "
+                f"{self.cluster.name!r}: {error}"
+            ) from error
+        return self._plan(slicing, slicing.lower_bound_s)
+
+    def baselines(self, progress: Progress | None) -> list[tuple[str, Plan | None, str]]:
+        """Plans that anyone would try: name, plan if it can run, and why it cannot."""
+        found: list[tuple[str, Plan | None, str]] = []
+        names = [*_BASELINES, "equal_layers"]
+        for done, name in enumerate(names):
+            if progress is not None:
+                progress("pricing baselines", done, len(names))
+            try:
+                found.append((name, self._baseline(name), ""))
+            except (autoshard.AutoshardError, stagecut.StagecutError) as error:
+                found.append((name, None, str(error)))
+        if progress is not None:
+            progress("pricing baselines", len(names), len(names))
+        return found
+
+    def _baseline(self, name: str) -> Plan:
+        last = self.layered.n_layers - 1
+        if name == "equal_layers":
+            slicing = stagecut.equal_layers(
+                self.layered.n_layers,
+                self.shape,
+                self.pricer.microbatches,
+                self._cost,
+                self.pricer.memory_bytes,
+                n_stages=max(2, self.cluster.n_hosts),
+                boundary_s=self.pricer.boundary_s,
+                in_flight=self._in_flight,
+            )
+            return self._plan(slicing, slicing.lower_bound_s)
+        graph = self.pricer.graph(0, last)
+        mesh = logical_meshes(self.shape, self.cluster)[-1]
+        sharding = autoshard.baseline(
+            graph, mesh, self.cluster, name, memory_bytes=self.pricer.memory_bytes
+        )
+        return self._join(
+            [(0, last, mesh, Priced(graph, sharding, stage_cost(graph, sharding)))], 0
+        )
+
+    def _cost(self, first: int, last: int, submesh: stagecut.Submesh) -> stagecut.StageCost | None:
+        priced = self.pricer.price(first, last, submesh)
+        return None if priced is None else priced.cost
+
+    def _in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
+        schedule = pipesched.make(self.schedule, stages_from_here, n_microbatches)
+        return pipesched.simulate(schedule, 1.0, 1.0).peak_in_flight[0]
+
+    def _plan(self, slicing: stagecut.Slicing, lower_bound_s: float) -> Plan:
+        devices = stagecut.assign_devices([s.submesh for s in slicing.stages], self.shape)
+        stages = []
+        for sliced, grid in zip(slicing.stages, devices, strict=True):
+            priced = self.pricer.price(sliced.first, sliced.last, sliced.submesh)
+            assert priced is not None
+            ids = tuple(device for row in grid for device in row)
+            mesh = replace(priced.sharding.mesh, device_ids=ids)
+            stages.append((sliced.first, sliced.last, mesh, priced))
+        return self._join(stages, lower_bound_s)
+
+    def _join(self, stages: Sequence[tuple[int, int, Mesh, Priced]], lower_bound_s: float) -> Plan:
+        """Stages, and what passes between them, as a plan."""
+        schedule = pipesched.make(self.schedule, len(stages), self.pricer.microbatches)
+        in_flight = pipesched.simulate(schedule, 1.0, 1.0).peak_in_flight
+        planned = tuple(
+            _stage(first, last, mesh, priced, self.cluster, held)
+            for (first, last, mesh, priced), held in zip(stages, in_flight, strict=True)
+        )
+        transfers = self._transfers(planned)
+        return Plan(
+            step=self.layered.step.fingerprint,
+            cluster=self.cluster.name,
+            memory_limit_bytes=self.pricer.memory_bytes,
+            microbatches=self.pricer.microbatches,
+            schedule=self.schedule,
+            stages=planned,
+            transfers=transfers,
+            step_s=predict_step_s(planned, transfers, schedule),
+            lower_bound_s=lower_bound_s,
+            unsharded=self.unsharded,
+            alternatives=(),
+        )
+
+    def _transfers(self, stages: Sequence[Stage]) -> tuple[Transfer, ...]:
+        graph = self.layered.step.graph
+        stage_of_layer = {
+            k: i for i, s in enumerate(stages) for k in range(s.first_layer, s.last_layer + 1)
+        }
+        stage_of = {name: stage_of_layer[k] for name, k in self.layered.layer_of.items()}
+        entering = [{s.value: s.spec for s in stage.inputs} for stage in stages]
+        leaving = [{s.value: s.spec for s in stage.outputs} for stage in stages]
+        found: list[Transfer] = []
+
+        def add(name: str, phase: TransferPhase, source: int, to: int, src: Spec) -> None:
+            value, dst = graph.value(name), entering[to][name]
+            layouts = (
+                Layout(value.shape, stages[source].mesh, src),
+                Layout(value.shape, stages[to].mesh, dst),
+            )
+            seconds = self._transfer_s(*layouts, value.itemsize)
+            found.append(Transfer(name, phase, source, to, src, dst, value.n_bytes, seconds))
+
+        for name in graph.inputs:
+            if name in self.layered.updated:
+                home = stage_of_layer[self.layered.home[name]]
+                for to, inputs in enumerate(entering):
+                    if to != home and name in inputs:
+                        add(name, "state", home, to, entering[home][name])
+        for name, (source, destinations) in crossings(graph, stage_of).items():
+            producer, _ = graph.producers[name]
+            phase = graph.operators[producer].phase
+            for to in destinations:
+                add(name, PHASE_NAMES[phase], source, to, leaving[source][name])
+        return tuple(found)
+
+    def _transfer_s(self, src: Layout, dst: Layout, itemsize: int) -> float:
+        hosts = {d: self.cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}
+        return crossmesh.estimate_time_s(
+            crossmesh.plan_transfer(src, dst, itemsize, hosts),
+            dict.fromkeys(hosts.values(), self.cluster.inter_host.bandwidth_bytes_per_s),
+            intra_host_bytes_per_s=self.cluster.intra_host.bandwidth_bytes_per_s,
+            latency_s=self.cluster.inter_host.latency_s,
+        )
+
+
+def predict_step_s(
+    stages: Sequence[Stage], transfers: Sequence[Transfer], schedule: pipesched.Schedule
+) -> float:
+    """Time of a step: the simulated pipeline, then the slowest apply, with what they send."""
+    timeline = simulate(stages, transfers, schedule)
+    once_s = sum(t.time_s for t in transfers if t.phase in ("state", "apply"))
+    return timeline.makespan_s + max(stage.apply_s for stage in stages) + once_s
+
+
+def simulate(
+    stages: Sequence[Stage], transfers: Sequence[Transfer], schedule: pipesched.Schedule
+) -> pipesched.Timeline:
+    """The pipeline of one step, as predicted."""
+    kinds = {"forward": pipesched.Kind.FORWARD, "backward": pipesched.Kind.BACKWARD}
+    edges: dict[pipesched.Edge, float] = {}
+    for t in transfers:
+        if t.phase in kinds:
+            comes_back = t.phase == "backward" or t.destination < t.source
+            to = pipesched.Kind.BACKWARD if comes_back else pipesched.Kind.FORWARD
+            edge = pipesched.Edge((kinds[t.phase], t.source), (to, t.destination))
+            edges[edge] = edges.get(edge, 0.0) + t.time_s
+    return pipesched.simulate(
+        schedule,
+        [stage.forward_s for stage in stages],
+        [stage.backward_s for stage in stages],
+        edges,
+    )
+
+
+def _stage(
+    first: int, last: int, mesh: Mesh, priced: Priced, cluster: Cluster, in_flight: int
+) -> Stage:
+    graph, sharding = priced.graph, priced.sharding
+    links = cluster.links(mesh)
+    phase_s = [c + k for c, k in zip(sharding.compute_s, sharding.communication_s, strict=True)]
+    repeats = [phase.repeats for phase in graph.phases]
+    return Stage(
+        first_layer=first,
+        last_layer=last,
+        mesh=mesh,
+        inputs=tuple(Stored(name, spec) for name, spec in sharding.input_specs),
+        outputs=tuple(
+            Stored(output.value, spec)
+            for output, spec in zip(graph.outputs, sharding.output_specs, strict=True)
+        ),
+        placements=tuple(
+            Placement(op.name, op.phase, s.operand_specs, s.result_specs)
+            for op, s in zip(graph.operators, sharding.strategies, strict=True)
+        ),
+        conversions=tuple(Conversion(c.phase, c.value, c.src, c.dst) for c in sharding.conversions),
+        collectives=tuple(
+            Collective(
+                phase=c.phase,
+                value=c.value,
+                kind=c.step.kind,
+                axes=c.step.axes,
+                group_size=c.step.group_size,
+                n_bytes=c.step.dst.local_bytes(c.itemsize),
+                sent_bytes=c.step.sent_bytes(c.itemsize),
+                repeats=c.repeats,
+                time_s=step_time(c.step, c.itemsize, links),
+            )
+            for c in autoshard.collectives(graph, sharding)
+        ),
+        forward_s=phase_s[FORWARD] / repeats[FORWARD],
+        backward_s=phase_s[BACKWARD] / repeats[BACKWARD],
+        apply_s=phase_s[APPLY],
+        memory_bytes=priced.cost.peak_bytes(in_flight),
+    )
+
+
+def _with_reasons(best: Plan, others: Sequence[tuple[str, Plan | None, str]]) -> Plan:
+    """The fastest of all plans, with the others and why they were not taken."""
+    plans = [("search", best), *((name, plan) for name, plan, _ in others if plan is not None)]
+    taken, plan = min(plans, key=lambda item: item[1].step_s)
+    alternatives = []
+    for name, other in plans:
+        if name != taken:
+            memory = max(stage.memory_bytes for stage in other.stages)
+            slower = other.step_s / plan.step_s if plan.step_s else math.inf
+            reason = f"{slower:.2f} times as long a step" if slower > 1.005 else "no faster"
+            alternatives.append(Alternative(name, other.step_s, memory, reason))
+    alternatives += [Alternative(n, None, None, why) for n, p, why in others if p is None]
+    return replace(plan, alternatives=tuple(alternatives))
