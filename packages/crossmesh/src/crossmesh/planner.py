@@ -5,7 +5,7 @@ tasks, senders and order follow Zhuang et al., "On Optimizing the Communication 
 Parallelism", MLSys 2023:
 
     unit tasks   section 2.2            → core.unit_tasks
-    senders      Eq. 4                  → core.balance, then _with_senders
+    senders      Eq. 4                  → core.balance, in _sender_hosts
     order        Eq. 3, section 3.2     → core.order_jobs, in _in_order
 """
 
@@ -121,37 +121,37 @@ def _shards(layout: Layout) -> list[tuple[int, list[tuple[int, int]]]]:
     ]
 
 
+def _sender_hosts(
+    cells: Sequence[Cell], itemsize: int, host_of: Mapping[int, int], rate_of: Mapping[int, float]
+) -> list[int]:
+    """Eq. 4 chooses the host of each slice that crosses the network; the others stay on theirs."""
+    chosen = [host_of[receivers[0]] for _, _, receivers in cells]
+    holders = [sorted({host_of[device] for device in senders}) for _, senders, _ in cells]
+    crossing = [index for index, host in enumerate(chosen) if host not in holders[index]]
+    balanced = core.balance(
+        [math.prod(b - a for a, b in cells[index][0]) * itemsize for index in crossing],
+        [holders[index] for index in crossing],
+        [sorted({host_of[device] for device in cells[index][2]}) for index in crossing],
+        rate_of,
+    )
+    for index, host in zip(crossing, balanced, strict=True):
+        chosen[index] = host
+    return chosen
+
+
 def _with_senders(
     cells: Sequence[Cell], itemsize: int, host_of: Mapping[int, int], rate_of: Mapping[int, float]
 ) -> list[UnitTask]:
-    """Eq. 4 chooses the host of each slice that crosses the network; the others stay on theirs.
-
-    On the host, the device that has sent least so far sends (then the lowest).
-    """
-    draft = [
-        UnitTask(index, tuple(slices), tuple(senders), -1, tuple(receivers))
-        for index, (slices, senders, receivers) in enumerate(cells)
-    ]
-    own_host = [host_of[task.receivers[0]] for task in draft]
-    sender_hosts = [sorted({host_of[device] for device in task.senders}) for task in draft]
-    crossing = [task for task in draft if own_host[task.index] not in sender_hosts[task.index]]
-    balanced = core.balance(
-        [task.n_bytes(itemsize) for task in crossing],
-        [sender_hosts[task.index] for task in crossing],
-        [sorted({host_of[device] for device in task.receivers}) for task in crossing],
-        rate_of,
-    )
-    chosen_host = own_host
-    for task, host in zip(crossing, balanced, strict=True):
-        chosen_host[task.index] = host
-
+    """On its host, a slice is sent by the device that has sent least so far (then the lowest)."""
     sent: defaultdict[int, int] = defaultdict(int)
-    tasks = []
-    for task in draft:
-        on_host = [device for device in task.senders if host_of[device] == chosen_host[task.index]]
+    tasks: list[UnitTask] = []
+    sender_hosts = _sender_hosts(cells, itemsize, host_of, rate_of)
+    for (slices, senders, receivers), host in zip(cells, sender_hosts, strict=True):
+        on_host = [device for device in senders if host_of[device] == host]
         sender = min(on_host, key=lambda device: (sent[device], device))
+        task = UnitTask(len(tasks), tuple(slices), tuple(senders), sender, tuple(receivers))
         sent[sender] += task.n_bytes(itemsize) if task.recipients else 0
-        tasks.append(dataclasses.replace(task, sender=sender))
+        tasks.append(task)
     return tasks
 
 

@@ -43,8 +43,8 @@ def transfers(draw: st.DrawFn, *, max_rank: int = 3, max_size: int = 7) -> Trans
 
 
 def shards_of(layout: Layout, whole: Array) -> dict[int, Array]:
-    """Each device's shard of a whole tensor, as a view of it."""
-    return {device: whole[(*layout.slices(device), ...)] for device in layout.mesh.device_ids}
+    """Each device's shard of a whole tensor, as a view of it unless it is a scalar."""
+    return {device: np.asarray(whole[layout.slices(device)]) for device in layout.mesh.device_ids}
 
 
 def check_plan(plan: TransferPlan) -> None:
@@ -82,7 +82,7 @@ def check_delivery(plan: TransferPlan, whole: Array, received: Mapping[int, Arra
     """Assert that each destination shard is the slice of the whole tensor that it stands for."""
     assert tuple(received) == plan.dst.mesh.device_ids
     for device, array in received.items():
-        expected = whole[(*plan.dst.slices(device), ...)]
+        expected = np.asarray(whole[plan.dst.slices(device)])
         np.testing.assert_array_equal(array, expected, err_msg=f"device {device}", strict=True)
         assert array.flags.c_contiguous, f"device {device}: not contiguous"
         assert array.flags.writeable, f"device {device}: not writeable"
