@@ -116,7 +116,8 @@ def integration(session: nox.Session) -> None:
     install(session, [*everything(), *group("integration")])
     session.run("pytest", "integration", "-m", "not nightly", *session.posargs)
     session.run("pytest", "--doctest-glob=README.md", *present("packages/*/README.md"))
-    session.run("pytest", "--doctest-modules", "--pyargs", *PROJECTS)
+    not_yet = "--ignore-glob=*/frontends/torch/*"  # its import only says that it is not there yet
+    session.run("pytest", "--doctest-modules", not_yet, "--pyargs", *PROJECTS)
     if benchmarks := present("packages/*/benchmarks/test_*.py"):
         session.run("pytest", "--benchmark-disable", *benchmarks)
 
