@@ -7,6 +7,7 @@ within a memory limit; `collectives` lists what the result sends. Alpa (OSDI 202
 
 from importlib.metadata import version
 
+from autoshard.baseline import Baseline, baseline_inputs
 from autoshard.errors import (
     AutoshardError,
     BaselineError,
@@ -15,6 +16,7 @@ from autoshard.errors import (
     ProblemError,
     RuleError,
 )
+from autoshard.evaluate import Evaluation, evaluate
 from autoshard.graph import (
     Graph,
     Operator,
@@ -24,6 +26,7 @@ from autoshard.graph import (
     structural_hash,
     verify,
 )
+from autoshard.problem import Problem
 from autoshard.rule import (
     Factor,
     Rule,
@@ -36,13 +39,20 @@ from autoshard.rule import (
     transpose,
     whole,
 )
+from autoshard.shard import baseline, shard
+from autoshard.sharding import Collective, Conversion, Sharding, collectives
+from autoshard.solve import Solution, solve
 from autoshard.strategy import Strategy, enumerate_strategies, stored_specs
 
 __version__ = version("meshwright-autoshard")
 
 __all__ = [
     "AutoshardError",
+    "Baseline",
     "BaselineError",
+    "Collective",
+    "Conversion",
+    "Evaluation",
     "Factor",
     "Graph",
     "GraphError",
@@ -50,18 +60,27 @@ __all__ = [
     "Operator",
     "Output",
     "Phase",
+    "Problem",
     "ProblemError",
     "Rule",
     "RuleError",
+    "Sharding",
+    "Solution",
     "Strategy",
     "Value",
+    "baseline",
+    "baseline_inputs",
     "broadcast",
+    "collectives",
     "einsum",
     "elementwise",
     "enumerate_strategies",
+    "evaluate",
     "labelled",
     "reduction",
     "reshape",
+    "shard",
+    "solve",
     "stored_specs",
     "structural_hash",
     "transpose",

@@ -155,8 +155,8 @@ def verify(graph: Graph) -> None:
 def _problems(graph: Graph) -> Iterator[str]:
     """Each broken rule as a sentence, the first one first (later ones may follow from it)."""
     if len(graph.by_name) != len(graph.values):
-        names = [value.name for value in graph.values]
-        twice = next(name for name in names if names.count(name) > 1)
+        every = [value.name for value in graph.values]
+        twice = next(name for name in every if every.count(name) > 1)
         yield f"the names of values are unique; {twice!r} occurs twice"
     for phase in graph.phases:
         if phase.repeats < 1:

@@ -201,7 +201,7 @@ def elementwise(
         >>> elementwise(((4, 8), (8,)), (4, 8), linear=((0, 1),)).operands
         (((0,), (1,)), ((1,),))
     """
-    factor_of = {}
+    factor_of: dict[int, int] = {}
     for dim, size in enumerate(result_shape):
         if size != 1:
             factor_of[dim] = len(factor_of)

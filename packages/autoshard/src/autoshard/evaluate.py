@@ -1,0 +1,67 @@
+"""What a choice costs and uses, from the problem alone: the judge of every solver.
+
+Shares no code with the solvers, on purpose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoshard.errors import ProblemError
+from autoshard.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The worth of one choice."""
+
+    cost: float
+    """Node and edge costs together; infinite if a forbidden strategy or pair is chosen."""
+    peak_usage: float
+    """The most that the nodes alive at one time use together."""
+    peak_time: int | None
+    """A time when they do; `None` if nothing is ever used."""
+    feasible: bool
+    """Finite cost and a peak within the limit."""
+
+
+def evaluate(problem: Problem, choice: Sequence[int]) -> Evaluation:
+    """Recompute cost and peak usage of a choice.
+
+    Args:
+        problem: What is chosen for.
+        choice: One strategy index a node.
+
+    Raises:
+        ProblemError: the choice has another length or an index out of range.
+    """
+    if len(choice) != problem.n_nodes:
+        raise ProblemError(
+            f"a choice has one strategy a node; got {len(choice)} for {problem.n_nodes} nodes"
+        )
+    for node, strategy in enumerate(choice):
+        if not 0 <= strategy < len(problem.node_costs[node]):
+            raise ProblemError(
+                f"node {node} has strategies 0 to {len(problem.node_costs[node]) - 1}; "
+                f"got {strategy}"
+            )
+    costs = [float(problem.node_costs[node][choice[node]]) for node in range(problem.n_nodes)]
+    for (i, j), table in zip(problem.edges, problem.edge_costs, strict=True):
+        costs.append(float(table[choice[i], choice[j]]))
+    cost = math.fsum(costs)
+
+    changes: defaultdict[int, float] = defaultdict(float)
+    for node, (first, last) in enumerate(problem.intervals):
+        if first < last:
+            changes[first] += float(problem.usages[node][choice[node]])
+            changes[last] -= float(problem.usages[node][choice[node]])
+    usage, peak, peak_time = 0.0, 0.0, None
+    for time in sorted(changes):
+        usage += changes[time]
+        if usage > peak:
+            peak, peak_time = usage, time
+    within = problem.usage_limit is None or peak <= problem.usage_limit
+    return Evaluation(cost, peak, peak_time, math.isfinite(cost) and within)

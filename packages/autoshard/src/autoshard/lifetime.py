@@ -1,0 +1,78 @@
+"""Which values are held when, and in how many copies: the memory side of a graph.
+
+An input is held all the time; a result from its operator to its last reader; what the first phase
+saves for later ones once for each microbatch in flight; a sum over microbatches all the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoshard.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """When a value is held, counted in operators, and how often."""
+
+    first: int
+    last: int
+    """Exclusive."""
+    copies: int
+    """Microbatches whose value is held at a time."""
+
+
+def lifetimes(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
+    """The lifetime of every value.
+
+    With several microbatches in flight a saved activation is taken to be held, for all of them,
+    until the end of the phase that reads it last: an upper bound.
+    """
+    read, saved, ends = _readers(graph), set(saved_activations(graph)), _phase_ends(graph)
+    end = max(len(graph.operators), 1)
+    leaves = {output.value: ends[graph.phase_of_output(output)] for output in graph.outputs}
+    found = {}
+    for name in graph.by_name:
+        copies = in_flight if name in saved else 1
+        if name not in graph.producers:
+            found[name] = Lifetime(0, end, copies)
+            continue
+        first = graph.producers[name][0]
+        last = max(read[name], default=first)
+        made_in, last_read_in = graph.operators[first].phase, graph.operators[last].phase
+        summed = graph.phases[made_in].repeats > graph.phases[last_read_in].repeats
+        until = max(last + 1, leaves.get(name, 0))
+        if copies > 1:
+            found[name] = Lifetime(0, max(until, ends[last_read_in]), copies)
+        else:
+            found[name] = Lifetime(0 if summed else first, until, copies)
+    return found
+
+
+def saved_activations(graph: Graph) -> tuple[str, ...]:
+    """Values that the first phase makes or is given, and that a later phase reads."""
+    names = []
+    for name, readers in _readers(graph).items():
+        phases = [graph.operators[index].phase for index in readers]
+        if name in graph.producers:
+            begins = graph.operators[graph.producers[name][0]].phase == 0
+        else:
+            begins = graph.value(name).role in ("batch", "activation") and 0 in phases
+        if begins and max(phases, default=0) > 0:
+            names.append(name)
+    return tuple(names)
+
+
+def _readers(graph: Graph) -> dict[str, list[int]]:
+    """Per value the operators that read it, in order."""
+    read: dict[str, list[int]] = {value.name: [] for value in graph.values}
+    for index, operator in enumerate(graph.operators):
+        for name in dict.fromkeys(operator.inputs):
+            read[name].append(index)
+    return read
+
+
+def _phase_ends(graph: Graph) -> list[int]:
+    """Per phase: one past its last operator."""
+    phases = [operator.phase for operator in graph.operators]
+    return [sum(p <= phase for p in phases) for phase in range(len(graph.phases))]

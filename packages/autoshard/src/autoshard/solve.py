@@ -1,0 +1,195 @@
+"""Solve a `Problem`: reduce it exactly, eliminate what is left if that is narrow, else search.
+
+1. `reduce_to_pairs`; then elimination with wider tables: exact, and nearly all there is to do for
+   programs that are chains or trees, on meshes of one axis, and on small meshes.
+2. What is too wide: coordinate descent (`subspace`) or ball moves (`neighbourhood`) for a choice,
+   message passing (`bound`) for a bound, and the ILP where it is small enough.
+3. If the choice breaks the memory limit: multipliers (`pricing`) and the ILP.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from autoshard.bound import lower_bound
+from autoshard.errors import InfeasibleError
+from autoshard.evaluate import evaluate
+from autoshard.ilp import maximal_live_sets, n_columns, solve_ilp
+from autoshard.neighbourhood import search
+from autoshard.network import Network
+from autoshard.pricing import price_memory
+from autoshard.problem import Array, Problem
+from autoshard.reduce import eliminate_all, reduce_to_pairs, widest_table
+from autoshard.subspace import Coordinates, descend
+
+Method = Literal["ilp", "search"]
+
+ENTRIES = 2_000_000
+"""Of any table in an exact elimination."""
+HOPE = 100
+"""How much wider than that tables may look before the strategies that fall on the way are known."""
+COLUMNS = 6_000
+"""Of the largest ILP that is tried [measured: CBC proves most such programs within seconds]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A choice with its proof."""
+
+    choice: tuple[int, ...]
+    """One strategy a node."""
+    objective: float
+    """What it costs."""
+    lower_bound: float
+    """No feasible choice costs less."""
+    method: str
+    """What found it: `elimination`, `search`, `ilp`, or `multipliers`."""
+    seconds: float
+    """Spent solving; not part of equality."""
+
+    @property
+    def gap(self) -> float:
+        """How far the objective may be from the optimum, relative to it."""
+        if self.objective <= self.lower_bound:
+            return 0.0
+        return (self.objective - self.lower_bound) / abs(self.objective)
+
+
+def solve(
+    problem: Problem,
+    method: Method = "ilp",
+    time_s: float = 60.0,
+    *,
+    coordinates: Coordinates | None = None,
+) -> Solution:
+    """Find the cheapest choice within the memory limit.
+
+    Args:
+        problem: With or without a limit.
+        method: `search` leaves the ILP out: then what is too wide to eliminate, or short of memory,
+            is not proved optimal.
+        time_s: For the ILP; the other parts take what they take, so that the same problem gives the
+            same answer.
+        coordinates: Per node a point for each strategy, shape (strategies, axes), which lets the
+            search move along one axis at a time. The all-first choice (strategy 0 everywhere) must
+            then be possible.
+
+    Raises:
+        InfeasibleError: every choice has a forbidden strategy or pair, or breaks the limit.
+    """
+    begun = time.perf_counter()
+
+    def oracle(
+        other: Problem, prices: list[Array] | None, start: list[int] | None
+    ) -> tuple[list[int], float]:
+        choice, bound, _ = _without_limit(other, prices, start, coordinates)
+        return choice, bound
+
+    choice, bound, how = _without_limit(problem, None, None, coordinates)
+    judged = evaluate(problem, choice)
+    found: list[int] | None = choice
+    smallest = math.inf
+    if not math.isfinite(judged.cost):
+        found = None
+    elif not judged.feasible:
+        found, priced, smallest = price_memory(problem, choice, oracle)
+        bound, how = max(bound, priced), "multipliers"
+    cost = math.inf if found is None else evaluate(problem, found).cost
+    if method == "ilp" and cost > bound + 1e-9 * abs(bound):
+        left_s = time_s - (time.perf_counter() - begun)
+        better, proved = _by_ilp(problem, found, judged.feasible, left_s)
+        bound = max(bound, proved)
+        if better is not None and evaluate(problem, better).cost <= cost:
+            found, how = better, "ilp"
+            cost = evaluate(problem, found).cost
+    if found is None:
+        raise _infeasible(problem, math.isfinite(judged.cost), smallest, time_s)
+    return Solution(tuple(found), cost, min(bound, cost), how, time.perf_counter() - begun)
+
+
+def _without_limit(
+    problem: Problem,
+    prices: list[Array] | None,
+    start: list[int] | None,
+    coordinates: Coordinates | None,
+) -> tuple[list[int], float, str]:
+    """A choice, a lower bound on any choice's cost (prices included), and how it was found."""
+    network = Network(problem, prices)
+    reduce_to_pairs(network)
+    core, nodes = network.core(problem)
+    if not nodes:
+        return network.choose({}), network.constant, "elimination"
+    wide = Network(core)
+    if widest_table(wide) <= HOPE * ENTRIES and eliminate_all(wide, ENTRIES):
+        inner = wide.choose({})
+        choice = {node: int(network.kept[node][s]) for node, s in zip(nodes, inner, strict=True)}
+        return network.choose(choice), network.constant + wide.constant, "elimination"
+    bound = network.constant + lower_bound(core)
+    if coordinates is not None:
+        begin = [0] * problem.n_nodes if start is None else start
+        return descend(problem, coordinates, begin, prices)[0], bound, "search"
+    inner = search(core)
+    choice = {node: int(network.kept[node][s]) for node, s in zip(nodes, inner, strict=True)}
+    return network.choose(choice), bound, "search"
+
+
+def _by_ilp(
+    problem: Problem, start: list[int] | None, unlimited: bool, time_s: float, *, peak: bool = False
+) -> tuple[list[int] | None, float]:
+    """The ILP on what reduction leaves; nothing and no bound if that is too large or time is up."""
+    network = Network(problem)
+    if not unlimited:
+        network.bound = {node: problem.usages[node] for node in _may_bind(problem)}
+    reduce_to_pairs(network)
+    core, nodes = network.core(problem)
+    if n_columns(core) > COLUMNS or time_s <= 0.0:
+        return None, -math.inf
+    begin = None
+    if start is not None and all(start[node] in network.kept[node] for node in nodes):
+        begin = [int(network.kept[node].searchsorted(start[node])) for node in nodes]
+    inner, bound = solve_ilp(core, time_s=time_s, start=begin, peak=peak)
+    if inner is None:
+        return None, bound + network.constant
+    choice = {node: int(network.kept[node][s]) for node, s in zip(nodes, inner, strict=True)}
+    return network.choose(choice), bound + network.constant
+
+
+def _may_bind(problem: Problem) -> list[int]:
+    """The nodes that are alive at a time when the worst choice of each would break the limit."""
+    limit = -math.inf if problem.usage_limit is None else problem.usage_limit
+    binding: set[int] = set()
+    for alive in maximal_live_sets(problem):
+        if sum(float(problem.usages[node].max()) for node in alive) > limit:
+            binding.update(alive)
+    return sorted(binding)
+
+
+def _infeasible(
+    problem: Problem, possible: bool, smallest: float, time_s: float
+) -> InfeasibleError:
+    """Say what stands in the way: forbidden pairs, or the limit and what would do instead."""
+    if not possible:
+        return InfeasibleError(
+            f"every choice of strategies found for the {problem.n_nodes} nodes has a forbidden "
+            "strategy or pair (infinite cost); allow more of them"
+        )
+    anything = Problem(
+        tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.node_costs),
+        problem.edges,
+        tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.edge_costs),
+        problem.usages,
+        problem.intervals,
+    )
+    leanest, _ = _by_ilp(anything, None, False, time_s, peak=True)
+    if leanest is not None:
+        smallest = min(smallest, evaluate(anything, leanest).peak_usage)
+    return InfeasibleError(
+        f"no choice of strategies keeps the usage limit of {problem.usage_limit:.0f}; the smallest "
+        f"peak usage found is {smallest:.0f}; raise the limit to that or more",
+        smallest,
+    )
