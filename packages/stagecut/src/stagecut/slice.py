@@ -95,17 +95,17 @@ def slice_stages(
     search = _Search(prices, n_microbatches, memory_bytes, in_flight)
     if bound_s is None:
         prices.learn(prices.usable)
-    known: list[_Found] = []
+    chosen: _Found | None = None
     while True:
         found = search.best_slicings()
         if not found:
             raise search.infeasible()
         best = min(found, key=_rank)
-        known += [each for each in found if prices.are_known(each.cuts)]
-        chosen = min(known, key=_rank, default=None)
-        if chosen is not None and chosen.time_s <= (1 + gap) * best.time_s:
-            return _slicing(prices, chosen, best.time_s, search.best_slicings(of_each_count=True))
         prices.learn(best.cuts)
+        priced = search.evaluate(best.cuts)
+        chosen = min(chosen or priced, priced, key=_rank)
+        if chosen.time_s <= (1 + gap) * best.time_s:
+            return _slicing(prices, chosen, best.time_s, search.best_slicings(of_each_count=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,29 +134,42 @@ class _Search:
 
         With `of_each_count` every number of stages that is possible is there with its best.
         """
-        prices, further = self.prices, self.n_microbatches - 1
+        prices, n_devices = self.prices, self.prices.n_devices
+        counts = list(range(1, min(prices.n_layers, n_devices) + 1))
+        times = self._times_below(math.inf)
+        smallest = tabulate(times, prices.sizes, n_devices, counts[-1], np.maximum)
         best: dict[int, _Found] = {}
-        counts = list(range(1, min(prices.n_layers, prices.n_devices) + 1))
+        slowest: dict[int, float] = {}
         limit = math.inf
         while counts:
-            stage_values = self._times_below(limit)
-            table = tabulate(stage_values, prices.sizes, prices.n_devices, counts[-1], np.add)
-            slowest = []
+            table = tabulate(times, prices.sizes, n_devices, counts[-1], np.add)
             for count in counts:
-                total = float(table[count][0, prices.n_devices])
-                # Under lower limits totals only rise, and no maximum is below its mean.
-                at_least = total * (1 + further / count)
+                total = float(table[count][0, n_devices])
+                # Lower limits only raise the total, and no maximum is below the mean.
+                longest = max(total / count, float(smallest[count][0, n_devices]))
+                at_least = total + (self.n_microbatches - 1) * longest
                 rivals = [best[n] for n in best if n == count or not of_each_count]
                 if total == math.inf or any(at_least >= rival.time_s for rival in rivals):
-                    continue
-                cuts = trace(table, stage_values, prices.sizes, count, np.add)
-                times = [float(prices.time_s[h, first, last]) for first, last, h in cuts]
-                found = _Found(cuts, pipeline_time_s(times, self.n_microbatches))
-                best[count] = min(best.get(count, found), found, key=_rank)
-                slowest.append((count, max(times)))
-            counts = [count for count, _ in slowest]
-            limit = max((time for _, time in slowest), default=0.0)
+                    slowest[count] = 0.0
+                elif slowest.get(count, math.inf) >= limit:
+                    cuts = trace(table, times, prices.sizes, count, np.add)
+                    found = self.evaluate(cuts)
+                    best[count] = min(best.get(count, found), found, key=_rank)
+                    slowest[count] = max(float(prices.time_s[h, i, j]) for i, j, h in cuts)
+            counts = [count for count in counts if slowest[count]]
+            limit = max((slowest[count] for count in counts), default=0.0)
+            times = self._times_below(limit)
         return [best[count] for count in sorted(best)]
+
+    def evaluate(self, cuts: tuple[Cut, ...]) -> _Found:
+        """The time of one slicing at the prices known now; inf if it does not fit."""
+        stage_values = self._times_below(math.inf)
+        times = [
+            float(stage_values(len(cuts) - stage)[h, first, last])
+            for stage, (first, last, h) in enumerate(cuts)
+        ]
+        possible = max(times) < math.inf
+        return _Found(cuts, pipeline_time_s(times, self.n_microbatches) if possible else math.inf)
 
     def infeasible(self) -> InfeasibleStagesError:
         """Why there is no slicing: the one that needs least memory, and what it needs."""
