@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ import optax
 VOCABULARY = 256
 """A token is a byte."""
 
-Params = dict[str, Any]
 Batch = tuple[jax.Array, jax.Array]
 
 
@@ -42,6 +41,29 @@ class GPTConfig:
             )
 
 
+class Block(TypedDict):
+    """Weights of one transformer block."""
+
+    norm_attention: jax.Array
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    output: jax.Array
+    norm_mlp: jax.Array
+    up: jax.Array
+    down: jax.Array
+
+
+class Params(TypedDict):
+    """Weights of a GPT."""
+
+    embedding: jax.Array
+    position: jax.Array
+    blocks: list[Block]
+    norm: jax.Array
+    head: jax.Array
+
+
 def init(key: jax.Array, config: GPTConfig) -> Params:
     """Random weights: normal with deviation 0.02, as in GPT-2, and ones for the norms."""
     d = config.d_model
@@ -49,7 +71,7 @@ def init(key: jax.Array, config: GPTConfig) -> Params:
     def normal(key: jax.Array, *shape: int) -> jax.Array:
         return jax.random.normal(key, shape, jnp.float32) * 0.02
 
-    def block(key: jax.Array) -> Params:
+    def block(key: jax.Array) -> Block:
         keys = jax.random.split(key, 6)
         return {
             "norm_attention": jnp.ones(d),
@@ -79,19 +101,19 @@ def layer_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * scale
 
 
-def attention(x: jax.Array, params: Params, n_heads: int) -> jax.Array:
+def attention(x: jax.Array, block: Block, n_heads: int) -> jax.Array:
     """Causal multi-head attention on x of shape (batch, sequence, d_model)."""
     batch, sequence, d = x.shape
 
     def heads(weight: jax.Array) -> jax.Array:
         return (x @ weight).reshape(batch, sequence, n_heads, d // n_heads).transpose(0, 2, 1, 3)
 
-    query, key, value = (heads(params[name]) for name in ("query", "key", "value"))
+    query, key, value = heads(block["query"]), heads(block["key"]), heads(block["value"])
     scores = query @ key.swapaxes(-1, -2) / math.sqrt(d // n_heads)
     causal = jnp.tril(jnp.ones((sequence, sequence), bool))
     weights = jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1)
     mixed = (weights @ value).transpose(0, 2, 1, 3).reshape(batch, sequence, d)
-    return mixed @ params["output"]
+    return mixed @ block["output"]
 
 
 def forward(params: Params, tokens: jax.Array, config: GPTConfig) -> jax.Array:
@@ -108,7 +130,7 @@ def loss(params: Params, batch: Batch, config: GPTConfig) -> jax.Array:
     """Mean cross-entropy, in nats a byte, of the next byte."""
     tokens, targets = batch
     logits = forward(params, tokens, config)
-    return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, targets))
 
 
 def make_optimizer(learning_rate: float, n_steps: int) -> optax.GradientTransformation:

@@ -1,0 +1,211 @@
+"""Train the GPT by a plan, check it against a single device, and keep what came out."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from costmodel import Cluster
+from rich.console import Console
+
+import frontends.jax as parallel
+from frontends.demo import gpt
+from frontends.demo.display import Display
+from frontends.demo.text import Text, batches
+from frontends.errors import DeviceError, OutputError, VerificationError
+from frontends.picture import draw_losses, draw_plan, draw_timeline
+from frontends.report import plan_tables
+
+RELATIVE_TOLERANCE = 1e-5
+"""Between losses of the parallel and the single-device run, which add float32 in another order."""
+
+_FALLEN = 0.75
+"""The last losses are below this part of the first one, if the run was long enough to tell."""
+
+_LONG_ENOUGH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A model, how it is trained, and what it is planned for."""
+
+    config: gpt.GPTConfig
+    cluster: Cluster
+    steps: int
+    batch: int
+    microbatches: int
+    schedule: str
+    memory_bytes: int | None
+    learning_rate: float
+    seed: int
+
+    @property
+    def train_step(self) -> gpt.TrainStep:
+        """The step of one device."""
+        return gpt.make_train_step(self.config, self._optimizer)
+
+    def state(self) -> tuple[gpt.Params, Any]:
+        """Parameters and optimizer state before the first step."""
+        params = gpt.init(jax.random.key(self.seed), self.config)
+        return params, self._optimizer.init(params)
+
+    def shapes(self) -> tuple[Any, ...]:
+        """The step's arguments without their values."""
+        tokens = jax.ShapeDtypeStruct((self.batch, self.config.sequence), jnp.int32)
+        return (*jax.eval_shape(self.state), (tokens, tokens))
+
+    def options(self) -> dict[str, Any]:
+        """For `frontends.jax.plan_for` and `parallelize`."""
+        return {
+            "microbatches": self.microbatches,
+            "schedule": self.schedule,
+            "memory_bytes": self.memory_bytes,
+        }
+
+    def start(self) -> None:
+        """Start JAX with the cluster's number of virtual devices; `DeviceError` if it has less."""
+        n_devices = self.cluster.n_devices
+        parallel.init(n_devices)
+        if jax.device_count() < n_devices:
+            raise DeviceError(
+                f"cluster {self.cluster.name!r} needs {n_devices} devices; JAX's backend "
+                f"{jax.default_backend()!r} has {jax.device_count()}: set JAX_PLATFORMS=cpu to use "
+                "virtual devices, or ask for fewer with --devices"
+            )
+
+    @property
+    def _optimizer(self) -> Any:
+        return gpt.make_optimizer(self.learning_rate, self.steps)
+
+
+def make_folder(path: Path) -> None:
+    """Make an output folder, unless it is there, and see that files can be written to it.
+
+    Raises:
+        OutputError: They cannot.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"results are written to a folder; {path}: {error.strerror}: name another with --output"
+        ) from error
+
+
+def train(job: Job, text: Text, output: Path, verify_steps: int, console: Console) -> None:
+    """Plan, train, verify; write plan.json, losses.json and pictures to the folder `output`.
+
+    Raises:
+        VerificationError: The parallel run is not what a single device computes, or has not
+            learned. Everything is written before.
+        FrontendsError: Of another kind, as `frontends.jax.parallelize` raises them.
+    """
+    job.start()
+    data = batches(text, job.batch, job.config.sequence, job.seed)
+    console.print(f"Text: {text}")
+    display = Display(console)
+    step = parallel.parallelize(
+        job.train_step, cluster=job.cluster, progress=display, **job.options()
+    )
+    shapes = job.shapes()
+    n_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes[0]))
+    console.print(f"Model: {job.config}, {n_parameters:,} parameters")
+    with display:
+        plan = step.prepare(*shapes).plan
+    console.print(plan_tables(plan))
+    plan.save(output / "plan.json")
+    draw_plan(plan, output / "plan.png")
+    draw_timeline(plan, output / "timeline.png")
+
+    with display:
+        step.compile(*shapes)
+        params, opt_state = job.state()
+        losses: list[float] = []
+        started_s = time.perf_counter()
+        for batch in islice(data, job.steps):
+            params, opt_state, loss = step(params, opt_state, batch)
+            losses.append(float(loss))
+            tokens = len(losses) * job.batch * job.config.sequence
+            rate = tokens / (time.perf_counter() - started_s)
+            note = f"loss {losses[-1]:.3f}, {rate:,.0f} tokens/s"
+            display("training", len(losses), job.steps, note)
+        single = single_device_losses(job, text, min(verify_steps, job.steps), display)
+    _write_losses(losses, single, output)
+    console.print(check_equal(losses, single))
+    console.print(check_fallen(losses))
+    console.print(f"Results: {output.resolve()}", soft_wrap=True)
+
+
+def single_device_losses(job: Job, text: Text, n_steps: int, display: Display) -> list[float]:
+    """The losses of the first steps as one device computes them, from the same state and text."""
+    step = jax.jit(job.train_step)
+    params, opt_state = job.state()
+    losses: list[float] = []
+    for batch in islice(batches(text, job.batch, job.config.sequence, job.seed), n_steps):
+        params, opt_state, loss = step(params, opt_state, batch)
+        losses.append(float(loss))
+        display("verifying", len(losses), n_steps)
+    return losses
+
+
+def check_equal(losses: Sequence[float], single_device: Sequence[float]) -> str:
+    """Compare the first losses with those of a single device; say how near they are.
+
+    Raises:
+        VerificationError: One differs by more than `RELATIVE_TOLERANCE`, or is no number.
+    """
+    if not single_device:
+        return "Not verified against a single device"
+    pairs = list(zip(losses, single_device, strict=False))
+    differences = [abs(loss - exact) / abs(exact) for loss, exact in pairs]
+    n = len(pairs)
+    for i, difference in enumerate(differences):
+        if not difference <= RELATIVE_TOLERANCE:
+            raise VerificationError(
+                f"the losses of the first {n} steps must equal a single device's to a relative "
+                f"{RELATIVE_TOLERANCE:g}; step {i + 1} has {losses[i]!r} instead of "
+                f"{single_device[i]!r}, a relative difference of {difference:.2g}"
+            )
+    return (
+        f"Verified: the first {n} losses equal a single device's; "
+        f"largest relative difference {max(differences):.1e}"
+    )
+
+
+def check_fallen(losses: Sequence[float]) -> str:
+    """See that training works; say from where to where the loss fell.
+
+    Raises:
+        VerificationError: The mean of the last tenth is not well below the first loss.
+    """
+    last = losses[-max(1, len(losses) // 10) :]
+    mean = sum(last) / len(last)
+    if len(losses) < _LONG_ENOUGH:
+        return f"Loss {losses[0]:.3f} to {mean:.3f}; too few steps to ask how far it fell"
+    if not mean < _FALLEN * losses[0]:
+        raise VerificationError(
+            f"after {len(losses)} steps the loss must be below {_FALLEN} of its first value "
+            f"{losses[0]:.3f}; the mean of the last {len(last)} is {mean:.3f}: "
+            "try another --learning-rate or more --steps"
+        )
+    return f"Loss fell from {losses[0]:.3f} to {mean:.3f} nats a byte in {len(losses)} steps"
+
+
+def _write_losses(losses: Sequence[float], single: Sequence[float], output: Path) -> None:
+    path = output / "losses.json"
+    content = json.dumps({"parallel": list(losses), "single_device": list(single)}, indent=1)
+    try:
+        path.write_text(content + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"losses are written to a file; {path}: {error.strerror}") from error
+    draw_losses(losses, output / "losses.png", single_device=single)

@@ -1,0 +1,317 @@
+"""A plan as text: what runs where, in which layouts, what is sent, and what it costs.
+
+Everything is summed up: how many values lie how, how many collectives of a kind a phase runs.
+Single values and operators are in the plan's JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from shardspec import Mesh
+
+from frontends.plan import Plan, Stage, Transfer
+from frontends.step import PHASE_NAMES
+
+WIDTH = 110
+"""Columns of a plan that is not printed to a terminal."""
+
+_SHOWN = 4
+"""Layouts of an argument, and transfers between two stages in one phase, that are shown singly."""
+
+_STAGES_NOTE = "forward and backward: of one microbatch; memory: peak of one device"
+_LAYOUTS_NOTE = (
+    "S0R: dim 0 is split over mesh axis 0, dim 1 is whole; S01: over axes 0 and 1; (): a scalar"
+)
+
+
+def plan_text(plan: Plan, width: int = WIDTH) -> str:
+    """The plan as plain text, no line longer than `width` columns."""
+    file = StringIO()
+    # Its own environment, so that no variable of the terminal's changes the text.
+    console = Console(
+        file=file, width=width, color_system=None, force_jupyter=False, emoji=False, _environ={}
+    )
+    console.print(plan_tables(plan))
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def plan_tables(plan: Plan) -> RenderableType:
+    """The plan for a rich console, as wide as that is."""
+    parts: list[RenderableType] = [
+        _header(plan),
+        Group(_stages(plan), Text(_STAGES_NOTE, "dim")),
+        Group(_layouts(plan), Text(_LAYOUTS_NOTE, "dim")),
+    ]
+    if rows := sum_collectives(plan):
+        parts.append(_collectives(plan, rows))
+    if plan.transfers:
+        parts.append(_transfers(plan))
+    if plan.alternatives:
+        parts.append(_alternatives(plan))
+    if plan.unsharded:
+        kinds = ", ".join(plan.unsharded)
+        parts.append(
+            Text(f"Warning: no sharding rule for {kinds}; every device runs these whole", "yellow")
+        )
+    return Group(*(part for one in parts for part in (one, "")))
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSum:
+    """All collectives of one kind that a stage runs in one phase over the same axes."""
+
+    stage: int
+    phase: int
+    kind: str
+    axes: tuple[int, ...]
+    group_size: int
+    runs: int
+    """Per step, as everything that follows."""
+
+    sent_bytes: int
+    """By one device."""
+
+    time_s: float
+
+
+def sum_collectives(plan: Plan) -> tuple[CollectiveSum, ...]:
+    """The plan's collectives, summed over values and microbatches; in the order of execution."""
+    groups: dict[tuple[int, int, str, tuple[int, ...], int], list[tuple[int, int, float]]] = {}
+    for index, stage in enumerate(plan.stages):
+        for c in stage.collectives:
+            key = (index, c.phase, c.kind, c.axes, c.group_size)
+            figures = (c.repeats, c.sent_bytes * c.repeats, c.time_s * c.repeats)
+            groups.setdefault(key, []).append(figures)
+    sums = []
+    for key in sorted(groups):
+        runs, sent, times = zip(*groups[key], strict=True)
+        sums.append(CollectiveSum(*key, sum(runs), sum(sent), sum(times)))
+    return tuple(sums)
+
+
+def runs_per_step(plan: Plan, transfer: Transfer) -> int:
+    """How often a transfer is sent in one step."""
+    return plan.microbatches if transfer.phase in ("forward", "backward") else 1
+
+
+def describe_inputs(plan: Plan, index: int) -> tuple[tuple[str, str], ...]:
+    """How what a stage reads is laid out: for each argument of the step, its values by layout.
+
+    For example ("params", "12 RR, 6 RS0"). What other stages compute and send is "received".
+    """
+    received = {t.value for t in plan.transfers if t.destination == index and t.phase != "state"}
+    counts: dict[str, Counter[str]] = {}
+    for stored in plan.stages[index].inputs:
+        argument = re.match(r"[^[.]*", stored.value)
+        assert argument is not None
+        name = "received" if stored.value in received else argument[0]
+        counts.setdefault(name, Counter())[str(stored.spec)] += 1
+    return tuple((name, _most_common(specs)) for name, specs in counts.items())
+
+
+def describe_mesh(mesh: Mesh) -> str:
+    """Shape and axis names of a mesh: `2x4 (x, y)`."""
+    return f"{'x'.join(map(str, mesh.shape))} ({', '.join(mesh.axis_names)})"
+
+
+def describe_layers(stage: Stage) -> str:
+    """The layers of a stage: `2-5`."""
+    first, last = stage.first_layer, stage.last_layer
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def format_bytes(n_bytes: float) -> str:
+    """A size with three digits and a binary unit."""
+    return _scaled(n_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def format_seconds(seconds: float) -> str:
+    """A time with three digits, in microseconds up to seconds."""
+    return _scaled(seconds * 1e6, 1000, ("us", "ms", "s"))
+
+
+def _scaled(number: float, base: int, units: Sequence[str]) -> str:
+    unit = 0
+    while number >= base * 0.9995 and unit < len(units) - 1:
+        number, unit = number / base, unit + 1
+    if units[unit] == "B":
+        return f"{number:.0f} B"
+    decimals = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
+    return f"{number:.{decimals}f} {units[unit]}"
+
+
+def _most_common(counts: Counter[str]) -> str:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{count} {spec}" for spec, count in ordered[:_SHOWN]]
+    if rest := ordered[_SHOWN:]:
+        shown.append(f"{sum(count for _, count in rest)} in {len(rest)} other layouts")
+    return ", ".join(shown)
+
+
+def _ranges(ids: Iterable[int]) -> str:
+    """Device ids, runs of them shortened: `0-3, 8`."""
+    runs: list[list[int]] = []
+    for device in ids:
+        if runs and device == runs[-1][-1] + 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _header(plan: Plan) -> Text:
+    text = Text()
+    text.append(f"Plan for cluster {plan.cluster}: ", "bold")
+    text.append(
+        f"{_count(len(plan.stages), 'stage')} on {_count(plan.n_devices, 'device')}, "
+        f"{_count(plan.microbatches, 'microbatch').replace('hs', 'hes')}, "
+        f"schedule {plan.schedule}\n"
+    )
+    text.append(f"Predicted step {format_seconds(plan.step_s)}", "bold")
+    if plan.lower_bound_s > 0:
+        ratio = plan.step_s / plan.lower_bound_s
+        text.append(f", {ratio:.2f} times the bound {format_seconds(plan.lower_bound_s)}")
+    peak = max(stage.memory_bytes for stage in plan.stages)
+    limit = plan.memory_limit_bytes
+    text.append(f"; fullest device {format_bytes(peak)} of {format_bytes(limit)}")
+    return text
+
+
+def _table(title: str, *columns: str, numbers: Sequence[str] = ()) -> Table:
+    table = Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        header_style="",
+    )
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _cells(table: Table, *cells: str) -> None:
+    """Add a row; as `Text`, for brackets in a plain string would be markup."""
+    table.add_row(*map(Text, cells))
+
+
+def _stages(plan: Plan) -> Table:
+    limit = plan.memory_limit_bytes
+    table = _table(
+        "Stages",
+        "stage",
+        "layers",
+        "mesh",
+        "devices",
+        numbers=("forward", "backward", "apply", "memory", "of limit"),
+    )
+    for index, stage in enumerate(plan.stages):
+        _cells(
+            table,
+            str(index),
+            describe_layers(stage),
+            describe_mesh(stage.mesh),
+            _ranges(stage.mesh.device_ids),
+            *map(format_seconds, (stage.forward_s, stage.backward_s, stage.apply_s)),
+            format_bytes(stage.memory_bytes),
+            f"{stage.memory_bytes / limit:.1%}" if limit else "",
+        )
+    return table
+
+
+def _layouts(plan: Plan) -> Table:
+    table = _table("What is sharded how", "stage", "argument", "values and their layout")
+    for index in range(len(plan.stages)):
+        for argument, layouts in describe_inputs(plan, index):
+            _cells(table, str(index), argument, layouts)
+    return table
+
+
+def _collectives(plan: Plan, rows: Sequence[CollectiveSum]) -> Table:
+    table = _table(
+        "Collectives inside the stages, per step",
+        "stage",
+        "phase",
+        "kind",
+        "over",
+        numbers=("runs", "bytes sent by a device", "time"),
+    )
+    for row in rows:
+        names = plan.stages[row.stage].mesh.axis_names
+        _cells(
+            table,
+            str(row.stage),
+            PHASE_NAMES[row.phase],
+            row.kind.replace("_", "-"),
+            f"{', '.join(names[axis] for axis in row.axes)} ({row.group_size} devices)",
+            f"{row.runs:,}",
+            format_bytes(row.sent_bytes),
+            format_seconds(row.time_s),
+        )
+    return table
+
+
+def _transfers(plan: Plan) -> Table:
+    table = _table(
+        "Transfers between stages, per step",
+        "stages",
+        "phase",
+        "value",
+        "layout",
+        numbers=("runs", "bytes", "time"),
+    )
+    groups: dict[tuple[int, int, str], list[Transfer]] = {}
+    for transfer in plan.transfers:
+        key = (transfer.source, transfer.destination, transfer.phase)
+        groups.setdefault(key, []).append(transfer)
+    for (source, destination, phase), group in groups.items():
+        ordered = sorted(group, key=lambda t: (-t.n_bytes, t.value))
+        # A single one that is left over is shown instead of counted.
+        shown = len(group) if len(group) == _SHOWN + 1 else _SHOWN
+        parts = [[transfer] for transfer in ordered[:shown]]
+        if rest := ordered[shown:]:
+            parts.append(rest)
+        for part in parts:
+            is_one = len(part) == 1
+            runs = [runs_per_step(plan, t) for t in part]
+            _cells(
+                table,
+                f"{source} to {destination}",
+                phase,
+                part[0].value if is_one else f"{len(part)} smaller values",
+                f"{part[0].src_spec} to {part[0].dst_spec}" if is_one else "",
+                f"{sum(runs):,}",
+                format_bytes(sum(t.n_bytes * n for t, n in zip(part, runs, strict=True))),
+                format_seconds(sum(t.time_s * n for t, n in zip(part, runs, strict=True))),
+            )
+    return table
+
+
+def _alternatives(plan: Plan) -> Table:
+    table = _table("Not taken", "plan", "why", numbers=("step", "memory"))
+    for other in plan.alternatives:
+        _cells(
+            table,
+            other.name,
+            other.reason,
+            "cannot run" if other.step_s is None else format_seconds(other.step_s),
+            "" if other.memory_bytes is None else format_bytes(other.memory_bytes),
+        )
+    return table

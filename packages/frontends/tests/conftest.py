@@ -1,0 +1,123 @@
+"""Hypothesis profiles, golden files, and plans to look at."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from frontends.plan import (
+    Alternative,
+    Collective,
+    Conversion,
+    Placement,
+    Plan,
+    Stage,
+    Stored,
+    Transfer,
+)
+from hypothesis import settings
+from shardspec import Mesh, Spec
+
+settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("nightly", max_examples=10_000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    with contextlib.suppress(ValueError):  # a sibling's conftest may have added it already
+        parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+@pytest.fixture
+def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with a golden file, or write it if asked to."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden", default=False):
+            path.write_text(text + "\n", encoding="utf-8")
+        assert text + "\n" == path.read_text(encoding="utf-8")
+
+    return compare
+
+
+@pytest.fixture
+def example_plan() -> Plan:
+    """Two stages of a small GPT, written by hand, with something of everything."""
+    params = [f"params['blocks'][{i}]['{name}']" for i in range(3) for name in ("up", "down")]
+    first = Stage(
+        first_layer=0,
+        last_layer=2,
+        mesh=Mesh((2, 2), ("x", "y"), (0, 1, 2, 3)),
+        inputs=(
+            *(Stored(name, Spec.parse("RS1" if "up" in name else "S1R")) for name in params),
+            Stored("params['embedding']", Spec.parse("RR")),
+            Stored("opt_state[0].count", Spec.parse("()")),
+            *(Stored(f"opt_state[0].mu{name[6:]}", Spec.parse("S01R")) for name in params),
+            Stored("batch[0]", Spec.parse("S0R")),
+            Stored("mul.77", Spec.parse("S0RR")),
+        ),
+        outputs=(Stored("add.40", Spec.parse("S0RR")),),
+        placements=(Placement("add.40", 0, (Spec.parse("S0RR"),) * 2, (Spec.parse("S0RR"),)),),
+        conversions=(Conversion(0, "dot.39", Spec.parse("S0RR+P1"), Spec.parse("S0RR")),),
+        collectives=(
+            Collective(0, "dot.39", "all_reduce", (1,), 2, 262_144, 262_144, 8, 1.2e-4),
+            Collective(1, "dot.80", "all_reduce", (1,), 2, 262_144, 262_144, 8, 1.2e-4),
+            Collective(2, "dot.90", "reduce_scatter", (0, 1), 4, 16_384, 49_152, 1, 2e-5),
+            Collective(2, "dot.91", "reduce_scatter", (0, 1), 4, 16_384, 49_152, 1, 2e-5),
+            Collective(2, "sub.92", "all_gather", (0, 1), 4, 65_536, 49_152, 1, 2e-5),
+        ),
+        forward_s=0.0061,
+        backward_s=0.0122,
+        apply_s=0.0008,
+        memory_bytes=93_000_000,
+    )
+    second = Stage(
+        first_layer=3,
+        last_layer=3,
+        mesh=Mesh((4,), ("x",), (4, 5, 6, 7)),
+        inputs=(
+            Stored("params['head']", Spec.parse("RR")),
+            Stored("params['norm']", Spec.parse("R")),
+            Stored("opt_state[0].count", Spec.parse("()")),
+            Stored("batch[1]", Spec.parse("S0R")),
+            Stored("add.40", Spec.parse("S0RR")),
+        ),
+        outputs=(Stored("mul.77", Spec.parse("S0RR")),),
+        placements=(Placement("mul.77", 1, (Spec.parse("S0RR"),), (Spec.parse("S0RR"),)),),
+        conversions=(),
+        collectives=(Collective(2, "dot.70", "all_reduce", (0,), 4, 131_072, 196_608, 1, 8e-5),),
+        forward_s=0.0043,
+        backward_s=0.0085,
+        apply_s=0.0002,
+        memory_bytes=51_000_000,
+    )
+    rank3 = Spec.parse("S0RR")
+    return Plan(
+        step="0123456789abcdef",
+        cluster="two-hosts",
+        memory_limit_bytes=1 << 30,
+        microbatches=8,
+        schedule="1f1b",
+        stages=(first, second),
+        transfers=(
+            Transfer(
+                "opt_state[0].count", "state", 0, 1, Spec.parse("()"), Spec.parse("()"), 4, 5e-5
+            ),
+            Transfer("add.40", "forward", 0, 1, rank3, rank3, 262_144, 2.2e-3),
+            Transfer("mul.77", "backward", 1, 0, rank3, rank3, 262_144, 2.2e-3),
+        ),
+        step_s=0.231,
+        lower_bound_s=0.118,
+        unsharded=("sort",),
+        alternatives=(
+            Alternative("data_parallel", 0.655, 61_000_000, "2.84 times as long a step"),
+            Alternative(
+                "megatron",
+                None,
+                None,
+                "axis 0 has 8 devices, and the batch of a microbatch has 4 examples",
+            ),
+        ),
+    )
