@@ -21,10 +21,14 @@ from numpy.typing import NDArray
 from autoshard.problem import Array, Problem
 
 
-def n_columns(problem: Problem) -> int:
-    """How many variables the program would have."""
-    edges = sum(np.isfinite(_classes(_classes(cost)[0].T)[0]).sum() for cost in problem.edge_costs)
-    return int(edges) + sum(len(cost) for cost in problem.node_costs)
+def fits(problem: Problem, most: int) -> bool:
+    """Whether the program has at most so many variables."""
+    columns = sum(len(cost) for cost in problem.node_costs)
+    for cost in problem.edge_costs:
+        if columns > most:
+            return False
+        columns += int(np.isfinite(_classes(_classes(cost)[0].T)[0]).sum())
+    return columns <= most
 
 
 def solve_ilp(
@@ -37,7 +41,7 @@ def solve_ilp(
     """Solve a problem by branch and cut (CBC).
 
     Args:
-        problem: Small: see `n_columns`.
+        problem: Small: see `fits`.
         time_s: Stop after this long with the best choice so far.
         start: A feasible choice to begin with.
         peak: Minimise the peak usage instead of the cost, without a limit.

@@ -108,6 +108,12 @@ class Network:
             full[gone.node] = int(gone.kept[gone.best[at]])
         return [full[node] for node in range(len(full))]
 
+    def expand(self, nodes: tuple[int, ...], choice: list[int]) -> list[int]:
+        """The choice of every node that follows from one of the core's; `nodes` as from `core`."""
+        return self.choose(
+            {node: int(self.kept[node][s]) for node, s in zip(nodes, choice, strict=True)}
+        )
+
     def restrict(self, node: int, strategies: NDArray[np.bool_]) -> None:
         """Keep only some of the strategies of `node` (a mask over those still kept)."""
         self._keep(node, np.flatnonzero(strategies))
@@ -128,26 +134,21 @@ class Network:
 
         Dominance is looked for only if that takes at most `effort` comparisons.
         """
+        if len(self.kept[node]) == 1:
+            return False
+        changed = self._drop_impossible(node)
+        n, cost = len(self.kept[node]), self.unary[node]
         tables = [self._rows(scope, node) for scope in self.scopes[node]]
-        possible = np.isfinite(self.unary[node])
-        for rows in tables:
-            possible &= np.isfinite(rows).any(axis=1)
-        if possible.any() and not possible.all():
-            self._keep(node, np.flatnonzero(possible))
-            tables = [self._rows(scope, node) for scope in self.scopes[node]]
-            changed = True
-        else:
-            changed = False
-        n = len(self.kept[node])
         if n == 1 or n * n * sum(rows.shape[1] for rows in tables) > effort:
             return changed
-        cost = self.unary[node]
         # excess[s, t]: the most that t can cost more than s
         with np.errstate(invalid="ignore"):
             excess = cost[None, :] - cost[:, None]
             for rows in tables:
+                # where both are impossible the difference is nan, and says nothing
                 difference = np.fmax.reduce(rows[None, :, :] - rows[:, None, :], axis=2)
-                excess = excess + np.where(np.isnan(difference), -np.inf, difference)
+                difference[np.isnan(difference)] = -np.inf
+                excess += difference
             dominates = excess <= 0
         if node in self.bound:
             usage = self.bound[node]
@@ -161,10 +162,21 @@ class Network:
         self._keep(node, np.flatnonzero(alive))
         return True
 
+    def _drop_impossible(self, node: int) -> bool:
+        possible = self.unary[node] < np.inf
+        for scope in self.scopes[node]:
+            possible &= self._rows(scope, node).min(axis=1) < np.inf
+        if possible.all() or not possible.any():
+            return False
+        self._keep(node, np.flatnonzero(possible))
+        return True
+
     def _rows(self, scope: Scope, node: int) -> Array:
         """A table as a matrix with a row for each strategy of `node`."""
-        table = np.moveaxis(self.tables[scope], scope.index(node), 0)
-        return table.reshape(len(table), -1)
+        table = self.tables[scope]
+        if len(scope) == 2:
+            return table if scope[0] == node else table.T
+        return np.moveaxis(table, scope.index(node), 0).reshape(len(self.kept[node]), -1)
 
     def _spread(self, scope: Scope, table: Array, target: Scope) -> Array:
         """A table reshaped so that it broadcasts over the nodes of `target`."""

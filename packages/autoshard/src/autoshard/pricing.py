@@ -88,13 +88,7 @@ def price_memory(
 
 def _lean(problem: Problem, memory: Memory, oracle: Oracle) -> tuple[list[int], float]:
     """A choice of small peak, by weights on the times that rise where the peak is."""
-    free = Problem(
-        tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.node_costs),
-        problem.edges,
-        tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.edge_costs),
-        problem.usages,
-        problem.intervals,
-    )
+    free = free_of_cost(problem)
     weights = np.ones(len(memory.live))
     best: tuple[float, list[int]] | None = None
     for _ in range(6):
@@ -107,6 +101,17 @@ def _lean(problem: Problem, memory: Memory, oracle: Oracle) -> tuple[list[int], 
         weights *= np.exp(4.0 * (used / used.max() - 1.0))
     assert best is not None
     return best[1], best[0]
+
+
+def free_of_cost(problem: Problem) -> Problem:
+    """The same problem with nothing but what is forbidden, and without a limit."""
+    return Problem(
+        tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.node_costs),
+        problem.edges,
+        tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.edge_costs),
+        problem.usages,
+        problem.intervals,
+    )
 
 
 def _best_prices(problem: Problem, memory: Memory, seen: list[list[int]]) -> Array:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
-from costmodel import Cluster
+from costmodel import Cluster, MeshLinks
 from numpy.typing import NDArray
 from shardspec import Mesh, Spec
 
@@ -33,6 +34,7 @@ def shard(
     in_flight: int = 1,
     restrict: Baseline | None = None,
     time_s: float = 60.0,
+    compare: bool = True,
 ) -> Sharding:
     """Find how to run a graph on a mesh in the least time.
 
@@ -44,9 +46,11 @@ def shard(
         in_flight: Microbatches whose saved activations are held at a time.
         restrict: Only shardings that store the inputs as this baseline does.
         time_s: For the ILP, where it is used (see `solve`).
+        compare: Where the sharding is not proved optimal, solve the baselines too and return the
+            best. Takes four times as long; a planner that prices many graphs may do without.
 
     Returns:
-        A sharding that is no worse than any baseline: proved optimal, or compared with them.
+        The best sharding found; with `compare` no worse than any baseline.
 
     Raises:
         GraphError: the graph is not well-formed.
@@ -54,13 +58,13 @@ def shard(
         BaselineError: the inputs cannot be stored as `restrict` asks.
     """
     verify(graph)
-    converter = Converter(mesh, cluster.links(mesh))
+    converter = _converter(mesh.shape, cluster.links(mesh))
     stored = {} if restrict is None else baseline_inputs(graph, mesh, restrict)
     built = build(
         graph, cluster, converter, stored=stored, memory_bytes=memory_bytes, in_flight=in_flight
     )
     try:
-        solution = solve(built.problem, time_s=time_s, coordinates=_coordinates(graph, mesh, built))
+        solution = solve(built.problem, time_s=time_s, points=_points(graph, mesh, built))
     except InfeasibleError as error:
         if error.smallest_usage is None or memory_bytes is None:
             raise
@@ -70,8 +74,8 @@ def shard(
             "memory_bytes or use more devices",
             error.smallest_usage,
         ) from error
-    found = _decode(graph, cluster, converter, built, solution)
-    if restrict is None and found.solution.gap > 0.0:
+    found = _decode(graph, mesh, cluster, converter, built, solution)
+    if compare and restrict is None and found.solution.gap > 0.0:
         for name in BASELINES:
             try:
                 other = baseline(
@@ -82,6 +86,12 @@ def shard(
             if other.objective_s < found.objective_s:
                 found = other
     return found
+
+
+@lru_cache(maxsize=16)
+def _converter(mesh_shape: tuple[int, ...], links: MeshLinks) -> Converter:
+    """One converter for all meshes that look alike: prices do not depend on which devices."""
+    return Converter(Mesh(mesh_shape, tuple(f"axis{i}" for i in range(len(mesh_shape)))), links)
 
 
 def baseline(
@@ -99,7 +109,7 @@ def baseline(
     )
 
 
-def _coordinates(graph: Graph, mesh: Mesh, built: Built) -> list[NDArray[np.intp]]:
+def _points(graph: Graph, mesh: Mesh, built: Built) -> list[NDArray[np.intp]]:
     """What each mesh axis does in every strategy of every node, as numbers."""
     points: dict[int, list[list[int]]] = {}
     placed = [*built.inputs.values(), *built.outputs, *built.relays.values()]
@@ -131,10 +141,15 @@ def _target_number(target: Target) -> int:
 
 
 def _decode(
-    graph: Graph, cluster: Cluster, converter: Converter, built: Built, solution: Solution
+    graph: Graph,
+    mesh: Mesh,
+    cluster: Cluster,
+    converter: Converter,
+    built: Built,
+    solution: Solution,
 ) -> Sharding:
     """Read a choice as a sharding, and price what it really does."""
-    mesh, choice = converter.mesh, solution.choice
+    choice = solution.choice
     input_specs = {name: specs[choice[node]] for name, (node, specs) in built.inputs.items()}
     copies = {key: specs[choice[node]] for key, (node, specs) in built.relays.items()}
     strategies = []

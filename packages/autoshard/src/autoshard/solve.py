@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
-
-import numpy as np
 
 from autoshard.bound import lower_bound
 from autoshard.errors import InfeasibleError
 from autoshard.evaluate import evaluate
-from autoshard.ilp import maximal_live_sets, n_columns, solve_ilp
+from autoshard.ilp import fits, maximal_live_sets, solve_ilp
 from autoshard.neighbourhood import search
 from autoshard.network import Network
-from autoshard.pricing import price_memory
+from autoshard.pricing import free_of_cost, price_memory
 from autoshard.problem import Array, Problem
 from autoshard.reduce import eliminate_all, reduce_to_pairs, widest_table
-from autoshard.subspace import Coordinates, descend
+from autoshard.subspace import Points, descend
 
 Method = Literal["ilp", "search"]
 
@@ -65,7 +63,7 @@ def solve(
     method: Method = "ilp",
     time_s: float = 60.0,
     *,
-    coordinates: Coordinates | None = None,
+    points: Points | None = None,
 ) -> Solution:
     """Find the cheapest choice within the memory limit.
 
@@ -75,48 +73,52 @@ def solve(
             is not proved optimal.
         time_s: For the ILP; the other parts take what they take, so that the same problem gives the
             same answer.
-        coordinates: Per node a point for each strategy, shape (strategies, axes), which lets the
-            search move along one axis at a time. The all-first choice (strategy 0 everywhere) must
-            then be possible.
+        points: Per node a point for each strategy, shape (strategies, axes), which lets the search
+            move along one axis at a time; it begins at the points of every node's strategy 0.
 
     Raises:
         InfeasibleError: every choice has a forbidden strategy or pair, or breaks the limit.
     """
     begun = time.perf_counter()
+    ilp_s = time_s if method == "ilp" else 0.0
 
     def oracle(
         other: Problem, prices: list[Array] | None, start: list[int] | None
     ) -> tuple[list[int], float]:
-        choice, bound, _ = _without_limit(other, prices, start, coordinates)
+        choice, bound, _ = _without_limit(other, prices, start, points, 0.0)
         return choice, bound
 
-    choice, bound, how = _without_limit(problem, None, None, coordinates)
+    choice, bound, how = _without_limit(problem, None, None, points, ilp_s)
     judged = evaluate(problem, choice)
-    found: list[int] | None = choice
-    smallest = math.inf
     if not math.isfinite(judged.cost):
-        found = None
-    elif not judged.feasible:
-        found, priced, smallest = price_memory(problem, choice, oracle)
+        raise InfeasibleError(
+            f"every choice of strategies found for the {problem.n_nodes} nodes has a forbidden "
+            "strategy or pair (infinite cost); allow more of them"
+        )
+    if not judged.feasible:
+        limited, priced, smallest = price_memory(problem, choice, oracle)
         bound, how = max(bound, priced), "multipliers"
-    cost = math.inf if found is None else evaluate(problem, found).cost
-    if method == "ilp" and cost > bound + 1e-9 * abs(bound):
-        left_s = time_s - (time.perf_counter() - begun)
-        better, proved = _by_ilp(problem, found, judged.feasible, left_s)
-        bound = max(bound, proved)
-        if better is not None and evaluate(problem, better).cost <= cost:
-            found, how = better, "ilp"
-            cost = evaluate(problem, found).cost
-    if found is None:
-        raise _infeasible(problem, math.isfinite(judged.cost), smallest, time_s)
-    return Solution(tuple(found), cost, min(bound, cost), how, time.perf_counter() - begun)
+        cost = math.inf if limited is None else evaluate(problem, limited).cost
+        if cost > bound + 1e-9 * abs(bound):
+            left_s = ilp_s - (time.perf_counter() - begun)
+            better, proved = _by_ilp(problem, limited, left_s)
+            bound = max(bound, proved)
+            if better is not None and evaluate(problem, better).cost <= cost:
+                limited, how = better, "ilp"
+        if limited is None:
+            raise _over_limit(problem, smallest, ilp_s)
+        choice, judged = limited, evaluate(problem, limited)
+    return Solution(
+        tuple(choice), judged.cost, min(bound, judged.cost), how, time.perf_counter() - begun
+    )
 
 
 def _without_limit(
     problem: Problem,
     prices: list[Array] | None,
     start: list[int] | None,
-    coordinates: Coordinates | None,
+    points: Points | None,
+    ilp_s: float,
 ) -> tuple[list[int], float, str]:
     """A choice, a lower bound on any choice's cost (prices included), and how it was found."""
     network = Network(problem, prices)
@@ -126,37 +128,39 @@ def _without_limit(
         return network.choose({}), network.constant, "elimination"
     wide = Network(core)
     if widest_table(wide) <= HOPE * ENTRIES and eliminate_all(wide, ENTRIES):
-        inner = wide.choose({})
-        choice = {node: int(network.kept[node][s]) for node, s in zip(nodes, inner, strict=True)}
-        return network.choose(choice), network.constant + wide.constant, "elimination"
-    bound = network.constant + lower_bound(core)
-    if coordinates is not None:
-        begin = [0] * problem.n_nodes if start is None else start
-        return descend(problem, coordinates, begin, prices)[0], bound, "search"
-    inner = search(core)
-    choice = {node: int(network.kept[node][s]) for node, s in zip(nodes, inner, strict=True)}
-    return network.choose(choice), bound, "search"
+        found = wide.choose({})
+        return network.expand(nodes, found), network.constant + wide.constant, "elimination"
+    bound, how, best = lower_bound(core), "search", None
+    if points is not None:
+        inside = [points[node][network.kept[node]] for node in nodes]
+        begin = [points[node][0 if start is None else start[node]] for node in nodes]
+        best = descend(core, inside, begin)
+    if best is None:
+        best = search(core)
+    if ilp_s > 0.0 and fits(core, COLUMNS):
+        free = replace(core, usage_limit=None)
+        better, proved = solve_ilp(free, time_s=ilp_s, start=best)
+        bound = max(bound, proved)
+        if better is not None and evaluate(free, better).cost <= evaluate(free, best).cost:
+            best, how = better, "ilp"
+    return network.expand(nodes, best), network.constant + bound, how
 
 
 def _by_ilp(
-    problem: Problem, start: list[int] | None, unlimited: bool, time_s: float, *, peak: bool = False
+    problem: Problem, start: list[int] | None, time_s: float, *, peak: bool = False
 ) -> tuple[list[int] | None, float]:
     """The ILP on what reduction leaves; nothing and no bound if that is too large or time is up."""
     network = Network(problem)
-    if not unlimited:
-        network.bound = {node: problem.usages[node] for node in _may_bind(problem)}
+    network.bound = {node: problem.usages[node] for node in _may_bind(problem)}
     reduce_to_pairs(network)
     core, nodes = network.core(problem)
-    if n_columns(core) > COLUMNS or time_s <= 0.0:
+    if time_s <= 0.0 or not fits(core, COLUMNS):
         return None, -math.inf
     begin = None
     if start is not None and all(start[node] in network.kept[node] for node in nodes):
         begin = [int(network.kept[node].searchsorted(start[node])) for node in nodes]
-    inner, bound = solve_ilp(core, time_s=time_s, start=begin, peak=peak)
-    if inner is None:
-        return None, bound + network.constant
-    choice = {node: int(network.kept[node][s]) for node, s in zip(nodes, inner, strict=True)}
-    return network.choose(choice), bound + network.constant
+    found, bound = solve_ilp(core, time_s=time_s, start=begin, peak=peak)
+    return None if found is None else network.expand(nodes, found), bound + network.constant
 
 
 def _may_bind(problem: Problem) -> list[int]:
@@ -169,27 +173,13 @@ def _may_bind(problem: Problem) -> list[int]:
     return sorted(binding)
 
 
-def _infeasible(
-    problem: Problem, possible: bool, smallest: float, time_s: float
-) -> InfeasibleError:
-    """Say what stands in the way: forbidden pairs, or the limit and what would do instead."""
-    if not possible:
-        return InfeasibleError(
-            f"every choice of strategies found for the {problem.n_nodes} nodes has a forbidden "
-            "strategy or pair (infinite cost); allow more of them"
-        )
-    anything = Problem(
-        tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.node_costs),
-        problem.edges,
-        tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.edge_costs),
-        problem.usages,
-        problem.intervals,
-    )
-    leanest, _ = _by_ilp(anything, None, False, time_s, peak=True)
+def _over_limit(problem: Problem, smallest: float, time_s: float) -> InfeasibleError:
+    """Say which limit would do: proved by the ILP if it is small enough, else the best seen."""
+    leanest, _ = _by_ilp(free_of_cost(problem), None, time_s, peak=True)
     if leanest is not None:
-        smallest = min(smallest, evaluate(anything, leanest).peak_usage)
+        smallest = evaluate(problem, leanest).peak_usage
     return InfeasibleError(
-        f"no choice of strategies keeps the usage limit of {problem.usage_limit:.0f}; the smallest "
-        f"peak usage found is {smallest:.0f}; raise the limit to that or more",
+        f"no choice of strategies keeps the usage limit of {problem.usage_limit}; the smallest "
+        f"peak usage found is {smallest}; raise the limit to that or more",
         smallest,
     )
