@@ -118,6 +118,21 @@ def test_asks_once_and_only_for_stages_of_some_slicing(problem, with_bound):
     assert reports == [(n + 1, len(needed)) for n in range(len(asked))]
 
 
+def test_keeps_the_best_priced_slicing_while_a_better_one_is_still_possible():
+    # Two stages look better than one, by less than the gap, and are not.
+    times = {(1, 2): (5.0, 10.0), (1, 1): (4.75, 10.0)}  # bound and cost of each stage
+
+    def cost(first, last, submesh):
+        return StageCost(times[submesh][1], 0, 0)
+
+    def bound_s(first, last, submesh):
+        return times[submesh][0]
+
+    slicing = slice_stages(2, (1, 2), 1, cost, bound_s=bound_s, gap=0.1)
+    assert len(slicing.stages) == 1
+    assert (slicing.time_s, slicing.lower_bound_s) == (10.0, 9.5)
+
+
 def test_a_tight_bound_saves_most_prices():
     def bound_s(first, last, submesh):
         return uniform(first, last, submesh).time_s

@@ -55,6 +55,12 @@ def test_neighbours_of_different_sizes_share_a_host():
     assert hosts == [0, 0, 0, 1, 1, 1]
 
 
+def test_hosts_follow_the_pipeline_whether_shared_or_whole():
+    submeshes = ((1, 2), (1, 2), (2, 4), (1, 4))
+    hosts = [grid[0][0] // 4 for grid in assign_devices(submeshes, (4, 4))]
+    assert hosts == [0, 0, 1, 3]
+
+
 @pytest.mark.parametrize("cluster_shape", [(0, 4), (2, 0), (1, -1)])
 def test_rejects_a_cluster_without_devices(cluster_shape):
     with pytest.raises(InvalidInputError, match="at least one host with at least one device; got"):
