@@ -86,7 +86,8 @@ class _Builder:
             specs = dict.fromkeys(s for part in [there, *asked] for s in part.distinct.specs)
             copy = column(tuple(specs), self.mesh.shape)
             cost = self.converter.seconds(value, there.distinct, copy.distinct)[there.index]
-            relay = self.add_node(np.zeros(len(specs)), np.zeros(len(specs)))
+            # an empty interval: the copy passes, and its bytes only break ties
+            relay = self.add_node(np.zeros(len(specs)), value.n_bytes / copy.shards)
             self.add_edge(node, relay, cost * repeats)
             node, there = relay, copy
         for reader, columns in readers.items():

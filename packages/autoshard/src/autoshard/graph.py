@@ -175,6 +175,8 @@ def _problems(graph: Graph) -> Iterator[str]:
                 f"of {len(graph.phases)}"
             )
         last_phase = operator.phase
+        if not operator.outputs:
+            yield f"an operator makes something; {operator.name!r} has no outputs"
         for name in operator.inputs:
             if name not in known:
                 yield f"operator {operator.name!r} reads {name!r} before it is made"

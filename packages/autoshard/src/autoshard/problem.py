@@ -63,7 +63,7 @@ class Problem:
         }
         problem: dict[str, Any] = {"nodes": nodes, "edges": edges}
         if self.usage_limit is not None:
-            problem["usage_limit"] = _to_numbers(np.array([self.usage_limit]))[0]
+            problem["usage_limit"] = _to_numbers(np.array([float(self.usage_limit)]))[0]
         return json.dumps({"problem": problem})
 
     @classmethod

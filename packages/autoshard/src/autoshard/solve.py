@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from autoshard.bound import lower_bound
 from autoshard.errors import InfeasibleError
 from autoshard.evaluate import evaluate
@@ -107,10 +109,33 @@ def solve(
                 limited, how = better, "ilp"
         if limited is None:
             raise _over_limit(problem, smallest, ilp_s)
-        choice, judged = limited, evaluate(problem, limited)
+        choice = limited
+    choice = leanest_of_equals(problem, choice)
+    judged = evaluate(problem, choice)
     return Solution(
         tuple(choice), judged.cost, min(bound, judged.cost), how, time.perf_counter() - begun
     )
+
+
+def leanest_of_equals(problem: Problem, choice: list[int]) -> list[int]:
+    """Where a node has other strategies of the same cost, take the one that uses least.
+
+    One pass, last node first. Usages count here even where an interval is empty.
+    """
+    choice = list(choice)
+    around: list[list[tuple[int, Array]]] = [[] for _ in choice]
+    for (i, j), table in zip(problem.edges, problem.edge_costs, strict=True):
+        around[i].append((j, table))
+        around[j].append((i, table.T))
+    for node in reversed(range(problem.n_nodes)):
+        cost = problem.node_costs[node].copy()
+        for other, table in around[node]:
+            cost += table[:, choice[other]]
+        usage = problem.usages[node]
+        equal = cost <= cost[choice[node]]
+        if usage[equal].min() < usage[choice[node]]:
+            choice[node] = int(np.where(equal, usage, np.inf).argmin())
+    return choice
 
 
 def _without_limit(

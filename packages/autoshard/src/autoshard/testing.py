@@ -1,10 +1,20 @@
-"""Programs and problems to test with; needs the extra `testing` (hypothesis)."""
+"""Hypothesis strategies and oracles; needs the extra `testing`."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from autoshard.graph import Graph, Operator, Output, Phase, Role, Value
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from shardspec import Layout, Mesh, assemble, shard
+
+from autoshard.evaluate import evaluate
+from autoshard.problem import Problem
 from autoshard.rule import (
     Rule,
     broadcast,
@@ -14,256 +24,215 @@ from autoshard.rule import (
     reduction,
     reshape,
     transpose,
+    whole,
 )
+from autoshard.strategy import Strategy
 
-FORWARD, BACKWARD, APPLY = range(3)
-
-
-class Program:
-    """Writes a training step operator by operator, and differentiates it.
-
-    Only what the backward pass needs is modelled: which values each operator reads and makes, with
-    the rules and FLOP of the real ones.
-    """
-
-    def __init__(self, *, microbatches: int = 1, dtype: str = "float32") -> None:
-        self.dtype = dtype
-        self.phases = (
-            Phase("forward", microbatches),
-            Phase("backward", microbatches),
-            Phase("apply", 1),
-        )
-        self.values: dict[str, Value] = {}
-        self.operators: list[Operator] = []
-        self.inputs: list[str] = []
-        self.outputs: list[Output] = []
-        self.phase = FORWARD
-        self._tape: list[tuple[str, tuple[str, ...], str, object]] = []
-
-    def input(self, name: str, *shape: int, role: Role = "batch", dtype: str | None = None) -> str:
-        """A new input."""
-        self.values[name] = Value(name, shape, dtype or self.dtype, role)
-        self.inputs.append(name)
-        return name
-
-    def parameter(self, name: str, *shape: int) -> str:
-        """A new input that `finish` updates by its gradient."""
-        return self.input(name, *shape, role="parameter")
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """A value's shape."""
-        return self.values[name].shape
-
-    def emit(self, kind: str, inputs: tuple[str, ...], rule: Rule, flops: float = 0.0) -> str:
-        """An operator with one result; returns the result's name."""
-        name = f"{kind}_{len(self.operators)}"
-        self.values[name] = Value(name, rule.result_shapes[0], self.dtype)
-        self.operators.append(Operator(name, kind, inputs, (name,), rule, flops, self.phase))
-        return name
-
-    def einsum(self, formula: str, *inputs: str) -> str:
-        """A contraction."""
-        rule = einsum(formula, *map(self.shape, inputs))
-        flops = 2.0 * math.prod(factor.size for factor in rule.factors)
-        return self._record("einsum", inputs, self.emit("einsum", inputs, rule, flops), formula)
-
-    def add(self, x: str, y: str) -> str:
-        """`x + y` with `y` broadcast."""
-        return self._record("add", (x, y), self._pointwise("add", (x, y), ((0, 1),)), None)
-
-    def mul(self, x: str, y: str) -> str:
-        """`x * y` with `y` broadcast."""
-        return self._record("mul", (x, y), self._pointwise("mul", (x, y), ((0,), (1,))), None)
-
-    def unary(self, kind: str, x: str) -> str:
-        """A nonlinear function of one value."""
-        return self._record("unary", (x,), self._pointwise(kind, (x,), ()), None)
-
-    def reduce(self, x: str, dim: int) -> str:
-        """The sum over a dim, which is kept with size 1."""
-        rule = reduction(self.shape(x), (dim,), keepdims=True)
-        return self._record("reduce", (x,), self.emit("reduce_sum", (x,), rule), None)
-
-    def reshape(self, x: str, *shape: int) -> str:
-        """Regroup the dims."""
-        made = self.emit("reshape", (x,), reshape(self.shape(x), shape))
-        return self._record("reshape", (x,), made, None)
-
-    def transpose(self, x: str, *permutation: int) -> str:
-        """Reorder the dims."""
-        made = self.emit("transpose", (x,), transpose(self.shape(x), permutation))
-        return self._record("transpose", (x,), made, permutation)
-
-    def lookup(self, table: str, ids: str) -> str:
-        """Rows of `table` (v, d) for `ids` (b, t): a one-hot product, so the rows can be split."""
-        v, d = self.shape(table)
-        b, t = self.shape(ids)
-        rule = labelled("vd,bt->btd", ((v, d), (b, t)), ((b, t, d),), linear=((0,),))
-        return self._record("lookup", (table, ids), self.emit("gather", (table, ids), rule), None)
-
-    def backward(self, loss: str) -> dict[str, str]:
-        """Differentiate a value; returns the gradient of each value it depends on."""
-        self.phase = BACKWARD
-        gradients = {loss: self._pointwise("ones_like", (loss,), ())}
-
-        def accumulate(name: str, gradient: str) -> None:
-            if name in gradients:
-                gradient = self._pointwise("add_any", (gradients[name], gradient), ((0, 1),))
-            gradients[name] = gradient
-
-        for kind, inputs, made, detail in reversed(self._tape):
-            if made not in gradients:
-                continue
-            g = gradients[made]
-            match kind:
-                case "einsum":
-                    left, _, result = str(detail).partition("->")
-                    words = left.split(",")
-                    for i, word in enumerate(words):
-                        others = [k for k in range(len(words)) if k != i]
-                        formula = ",".join([result, *(words[k] for k in others)]) + f"->{word}"
-                        operands = (g, *(inputs[k] for k in others))
-                        rule = einsum(formula, *map(self.shape, operands))
-                        flops = 2.0 * math.prod(factor.size for factor in rule.factors)
-                        accumulate(inputs[i], self.emit("einsum", operands, rule, flops))
-                case "add":
-                    for name in inputs:
-                        accumulate(name, self._unbroadcast(g, self.shape(name)))
-                case "mul":
-                    for name, other in zip(inputs, reversed(inputs), strict=True):
-                        product = self._pointwise("mul", (g, other), ((0,), (1,)))
-                        accumulate(name, self._unbroadcast(product, self.shape(name)))
-                case "unary":
-                    accumulate(inputs[0], self._pointwise("derivative", (g, inputs[0]), ((0,),)))
-                case "reduce":
-                    shape = self.shape(inputs[0])
-                    rule = broadcast(self.shape(g), shape, tuple(range(len(shape))))
-                    accumulate(inputs[0], self.emit("broadcast", (g,), rule))
-                case "reshape":
-                    rule = reshape(self.shape(g), self.shape(inputs[0]))
-                    accumulate(inputs[0], self.emit("reshape", (g,), rule))
-                case "transpose":
-                    assert isinstance(detail, tuple)
-                    inverse = tuple(detail.index(d) for d in range(len(detail)))
-                    rule = transpose(self.shape(g), inverse)
-                    accumulate(inputs[0], self.emit("transpose", (g,), rule))
-                case "lookup":
-                    (v, d), (b, t) = map(self.shape, inputs)
-                    rule = labelled("btd,bt->vd", ((b, t, d), (b, t)), ((v, d),), linear=((0,),))
-                    accumulate(inputs[0], self.emit("scatter_add", (g, inputs[1]), rule))
-        return gradients
-
-    def finish(self, loss: str) -> Graph:
-        """Add backward and an Adam update of every parameter, and close the graph."""
-        gradients = self.backward(loss)
-        self.phase = APPLY
-        self.outputs.append(Output(loss, whole=True))
-        parameters = [n for n in self.inputs if self.values[n].role == "parameter"]
-        for name in parameters:
-            g, shape = gradients[name], self.shape(name)
-            m = self.input(f"{name}_m", *shape, role="optimizer_state")
-            v = self.input(f"{name}_v", *shape, role="optimizer_state")
-            decayed = self._pointwise("mul_const", (m,), ((0,),))
-            scaled = self._pointwise("mul_const", (g,), ((0,),))
-            new_m = self._pointwise("add", (decayed, scaled), ((0, 1),))
-            square = self._pointwise("mul", (g, g), ((0,), (1,)))
-            slow = self._pointwise("mul_const", (square,), ((0,),))
-            decayed_v = self._pointwise("mul_const", (v,), ((0,),))
-            new_v = self._pointwise("add", (decayed_v, slow), ((0, 1),))
-            root = self._pointwise("rsqrt", (new_v,), ())
-            update = self._pointwise("mul", (new_m, root), ((0,), (1,)))
-            shrunk = self._pointwise("mul_const", (name,), ((0,),))
-            update = self._pointwise("add", (update, shrunk), ((0, 1),))
-            new = self._pointwise("sub", (name, update), ((0, 1),))
-            self.outputs += [Output(new, name), Output(new_m, m), Output(new_v, v)]
-        return self.graph()
-
-    def graph(self) -> Graph:
-        """What has been written so far."""
-        return Graph(
-            self.phases,
-            tuple(self.values.values()),
-            tuple(self.operators),
-            tuple(self.inputs),
-            tuple(self.outputs),
-        )
-
-    def _record(self, kind: str, inputs: tuple[str, ...], made: str, detail: object) -> str:
-        self._tape.append((kind, inputs, made, detail))
-        return made
-
-    def _pointwise(
-        self, kind: str, inputs: tuple[str, ...], linear: tuple[tuple[int, ...], ...]
-    ) -> str:
-        shapes = tuple(map(self.shape, inputs))
-        rule = elementwise(shapes, shapes[0], linear)
-        return self.emit(kind, inputs, rule, float(math.prod(shapes[0])))
-
-    def _unbroadcast(self, gradient: str, shape: tuple[int, ...]) -> str:
-        """Sum a gradient over the dims that its value was broadcast along."""
-        full = self.shape(gradient)
-        skipped = len(full) - len(shape)
-        dims = tuple(d for d in range(len(full)) if d < skipped or shape[d - skipped] != full[d])
-        if dims:
-            gradient = self.emit("reduce_sum", (gradient,), reduction(full, dims))
-        if self.shape(gradient) != shape:
-            gradient = self.emit("reshape", (gradient,), reshape(self.shape(gradient), shape))
-        return gradient
+Whole = NDArray[np.int64]
+Slices = tuple[slice, ...]
 
 
-def mlp_step(
-    *, batch: int, width: int, hidden: int, microbatches: int = 1, dtype: str = "float32"
-) -> Graph:
-    """A training step of `gelu(x @ w1) @ w2` with Adam."""
-    program = Program(microbatches=microbatches, dtype=dtype)
-    x = program.input("x", batch, width)
-    w1, w2 = program.parameter("w1", width, hidden), program.parameter("w2", hidden, width)
-    hidden_value = program.unary("gelu", program.einsum("bd,dh->bh", x, w1))
-    y = program.einsum("bh,hd->bd", hidden_value, w2)
-    return program.finish(program.reduce(program.reduce(program.mul(y, y), 0), 1))
+def brute_force(problem: Problem) -> tuple[float, tuple[int, ...] | None]:
+    """The least cost of any feasible choice, and the first one that has it, by trying all."""
+    best: tuple[float, tuple[int, ...] | None] = (math.inf, None)
+    for choice in itertools.product(*(range(len(cost)) for cost in problem.node_costs)):
+        judged = evaluate(problem, choice)
+        if judged.feasible and judged.cost < best[0]:
+            best = (judged.cost, choice)
+    return best
 
 
-def gpt_step(
+@st.composite
+def problems(
+    draw: st.DrawFn,
     *,
-    n_layers: int,
-    batch: int,
-    length: int,
-    width: int,
-    heads: int,
-    vocabulary: int,
-    microbatches: int = 1,
-) -> Graph:
-    """A training step of a GPT with layer norms, biases and Adam, one operator a primitive."""
-    p = Program(microbatches=microbatches)
-    ids = p.input("ids", batch, length, dtype="int32")
-    x = p.lookup(p.parameter("embedding", vocabulary, width), ids)
-    x = p.add(x, p.parameter("positions", length, width))
+    max_nodes: int = 6,
+    max_strategies: int = 4,
+    forbidden: bool = True,
+    limited: bool = True,
+) -> Problem:
+    """Problems with small whole costs, any edges (also repeated ones), and limits that often bind.
 
-    def norm(x: str, name: str) -> str:
-        centred = p.add(x, p.reduce(x, 2))
-        spread = p.unary("rsqrt", p.reduce(p.mul(centred, centred), 2))
-        scaled = p.mul(p.mul(centred, spread), p.parameter(f"{name}_scale", width))
-        return p.add(scaled, p.parameter(f"{name}_shift", width))
+    Args:
+        draw: Hypothesis's.
+        max_nodes: At least 1.
+        max_strategies: Of a node.
+        forbidden: Whether edges may have infinite costs.
+        limited: Whether there may be a usage limit.
+    """
+    n = draw(st.integers(1, max_nodes))
+    sizes = draw(st.lists(st.integers(1, max_strategies), min_size=n, max_size=n))
+    numbers = st.integers(0, 9)
 
-    def dense(x: str, name: str, n: int, m: int) -> str:
-        return p.add(
-            p.einsum("btd,de->bte", x, p.parameter(f"{name}_w", n, m)), p.parameter(f"{name}_b", m)
+    def array(*shape: int, infinite: bool = False) -> NDArray[np.float64]:
+        entry = st.one_of(numbers, numbers, st.just(math.inf)) if infinite else numbers
+        count = math.prod(shape)
+        values = draw(st.lists(entry, min_size=count, max_size=count))
+        return np.array(values, dtype=np.float64).reshape(shape)
+
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    edges = draw(st.lists(st.sampled_from(pairs), max_size=2 * n)) if pairs else []
+    starts = [draw(st.integers(0, 4)) for _ in range(n)]
+    usages = tuple(array(size) for size in sizes)
+    limit = None
+    if limited and draw(st.booleans()):
+        limit = float(draw(st.integers(0, 9 * n // 2)))
+    return Problem(
+        tuple(array(size) for size in sizes),
+        tuple(edges),
+        tuple(array(sizes[i], sizes[j], infinite=forbidden) for i, j in edges),
+        usages,
+        tuple((start, start + draw(st.integers(0, 3))) for start in starts),
+        limit,
+    )
+
+
+def meshes() -> st.SearchStrategy[Mesh]:
+    """Small meshes of one to three axes, some of size 1."""
+    shapes = st.sampled_from([(2,), (4,), (2, 2), (1, 2), (2, 1), (2, 3), (2, 2, 2)])
+    return shapes.map(lambda shape: Mesh(shape, ("x", "y", "z")[: len(shape)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A rule with a program for it."""
+
+    rule: Rule
+    run: Callable[[list[Whole], list[Slices], list[tuple[int, ...]]], list[Whole]]
+    """(a device's shards of the operands, which slices they are, shapes of its shards of the
+    results) -> its shards of the results."""
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """An operator of each of the rule helpers, with dims that often divide by a mesh's axes."""
+    sizes = st.sampled_from([1, 2, 3, 4, 6, 8])
+    maker = draw(st.sampled_from(sorted(_MAKERS)))
+    return _MAKERS[maker](*(draw(sizes) for _ in range(4)))
+
+
+def _elementwise(a: int, b: int, c: int, d: int) -> Case:
+    rule = elementwise(((a, b), (1, b), (b,)), (a, b), linear=((0, 1), (2,)))
+    return Case(rule, lambda v, at, to: [(v[0] + v[1]) * v[2]])
+
+
+def _nonlinear(a: int, b: int, c: int, d: int) -> Case:
+    return Case(elementwise(((a, b, c),), (a, b, c)), lambda v, at, to: [v[0] ** 2])
+
+
+def _einsum(a: int, b: int, c: int, d: int) -> Case:
+    rule = einsum("bik,bkj->bij", (a, b, c), (a, c, d))
+    return Case(rule, lambda v, at, to: [np.einsum("bik,bkj->bij", v[0], v[1])])
+
+
+def _outer(a: int, b: int, c: int, d: int) -> Case:
+    rule = einsum("ik,j->ij", (a, b), (c,))
+    return Case(rule, lambda v, at, to: [np.einsum("ik,j->ij", v[0], v[1])])
+
+
+def _reduction(a: int, b: int, c: int, d: int) -> Case:
+    rule = reduction((a, b, c), (0, 2))
+    return Case(rule, lambda v, at, to: [v[0].sum(axis=(0, 2))])
+
+
+def _maximum(a: int, b: int, c: int, d: int) -> Case:
+    rule = reduction((a, b, c), (1,), "max", keepdims=True)
+    return Case(rule, lambda v, at, to: [v[0].max(axis=1, keepdims=True)])
+
+
+def _merge(a: int, b: int, c: int, d: int) -> Case:
+    return Case(reshape((a, b, c), (a * b, c)), lambda v, at, to: [v[0].reshape(to[0])])
+
+
+def _split(a: int, b: int, c: int, d: int) -> Case:
+    return Case(reshape((a * b, c), (a, b, 1, c)), lambda v, at, to: [v[0].reshape(to[0])])
+
+
+def _regroup(a: int, b: int, c: int, d: int) -> Case:
+    return Case(reshape((a * b, c), (b, a * c)), lambda v, at, to: [v[0].reshape(to[0])])
+
+
+def _transpose(a: int, b: int, c: int, d: int) -> Case:
+    rule = transpose((a, b, c), (2, 0, 1))
+    return Case(rule, lambda v, at, to: [v[0].transpose(2, 0, 1)])
+
+
+def _broadcast(a: int, b: int, c: int, d: int) -> Case:
+    rule = broadcast((a, 1), (b, a, c), (1, 2))
+    return Case(rule, lambda v, at, to: [np.broadcast_to(v[0], to[0])])
+
+
+def _lookup(a: int, b: int, c: int, d: int) -> Case:
+    """Rows of a table that may be split along the rows: each device adds what it has."""
+    rule = labelled("vd,t->td", ((a, b), (c,)), ((c, b),), linear=((0,),))
+
+    def run(v: list[Whole], at: list[Slices], to: list[tuple[int, ...]]) -> list[Whole]:
+        rows = v[1] % a - at[0][0].start
+        mine = (rows >= 0) & (rows < len(v[0]))
+        return [np.where(mine[:, None], v[0][np.where(mine, rows, 0)], 0)]
+
+    return Case(rule, run)
+
+
+def _cumulative(a: int, b: int, c: int, d: int) -> Case:
+    rule = labelled("it->it", ((a, b),), ((a, b),), whole="t", linear=((0,),))
+    return Case(rule, lambda v, at, to: [v[0].cumsum(axis=1)])
+
+
+def _two_results(a: int, b: int, c: int, d: int) -> Case:
+    """One result keeps the factor that the other sums over."""
+    rule = labelled("ij->ij,i", ((a, b),), ((a, b), (a,)), linear=((0,),))
+    return Case(rule, lambda v, at, to: [3 * v[0], v[0].sum(axis=1)])
+
+
+def _whole(a: int, b: int, c: int, d: int) -> Case:
+    rule = whole(((a, b), (c,)), ((b, a),))
+    return Case(rule, lambda v, at, to: [np.sort(v[0], axis=None).reshape(b, a) + v[1].sum()])
+
+
+_MAKERS: dict[str, Callable[[int, int, int, int], Case]] = {
+    "broadcast": _broadcast,
+    "cumulative": _cumulative,
+    "einsum": _einsum,
+    "elementwise": _elementwise,
+    "lookup": _lookup,
+    "maximum": _maximum,
+    "merge": _merge,
+    "nonlinear": _nonlinear,
+    "outer": _outer,
+    "reduction": _reduction,
+    "regroup": _regroup,
+    "split": _split,
+    "transpose": _transpose,
+    "two_results": _two_results,
+    "whole": _whole,
+}
+
+
+def check_strategy(case: Case, mesh: Mesh, strategy: Strategy, seed: int) -> None:
+    """Run an operator on every device under a strategy, and compare with running it whole."""
+    rng = np.random.default_rng(seed)
+    rule = case.rule
+    operands: list[Any] = [rng.integers(-9, 10, shape) for shape in rule.operand_shapes]
+    everything = [tuple(slice(0, n) for n in shape) for shape in rule.operand_shapes]
+    expected = case.run(operands, everything, list(rule.result_shapes))
+    sources = [
+        Layout(shape, mesh, spec)
+        for shape, spec in zip(rule.operand_shapes, strategy.operand_specs, strict=True)
+    ]
+    targets = [
+        Layout(shape, mesh, spec)
+        for shape, spec in zip(rule.result_shapes, strategy.result_specs, strict=True)
+    ]
+    shards = [shard(layout, v, seed=seed) for layout, v in zip(sources, operands, strict=True)]
+    made = {
+        device: case.run(
+            [shard_of[device] for shard_of in shards],
+            [layout.slices(device) for layout in sources],
+            [layout.local_shape(device) for layout in targets],
         )
-
-    def split(x: str) -> str:
-        return p.transpose(p.reshape(x, batch, length, heads, width // heads), 0, 2, 1, 3)
-
-    for layer in range(n_layers):
-        h = norm(x, f"{layer}_norm1")
-        q, k, v = (split(dense(h, f"{layer}_{n}", width, width)) for n in "qkv")
-        scores = p.einsum("bhqe,bhke->bhqk", q, k)
-        weights = p.unary("exp", scores)
-        weights = p.mul(weights, p.unary("reciprocal", p.reduce(weights, 3)))
-        mixed = p.transpose(p.einsum("bhqk,bhke->bhqe", weights, v), 0, 2, 1, 3)
-        mixed = p.reshape(mixed, batch, length, width)
-        x = p.add(x, dense(mixed, f"{layer}_out", width, width))
-        h = p.unary("gelu", dense(norm(x, f"{layer}_norm2"), f"{layer}_up", width, 4 * width))
-        x = p.add(x, dense(h, f"{layer}_down", 4 * width, width))
-    logits = p.einsum("btd,vd->btv", norm(x, "last"), "embedding")
-    total = p.unary("log", p.reduce(p.unary("exp", logits), 2))
-    return p.finish(p.reduce(p.reduce(p.reduce(total, 2), 1), 0))
+        for device in mesh.device_ids
+    }
+    for position, layout in enumerate(targets):
+        found = assemble(layout, {device: results[position] for device, results in made.items()})
+        np.testing.assert_array_equal(found, expected[position])

@@ -1,0 +1,149 @@
+import dataclasses
+from dataclasses import replace
+
+import pytest
+from autoshard import (
+    Graph,
+    GraphError,
+    Operator,
+    Output,
+    Phase,
+    Value,
+    elementwise,
+    structural_hash,
+    verify,
+)
+from autoshard.programs import gpt_step, mlp_step
+
+
+def chain(**changes):
+    """Y = tanh(x), z = y + w."""
+    graph = Graph(
+        phases=(Phase("forward", 2), Phase("apply")),
+        values=tuple(Value(name, (4, 8), "float32") for name in "xwyz"),
+        operators=(
+            Operator("o1", "tanh", ("x",), ("y",), elementwise(((4, 8),), (4, 8))),
+            Operator(
+                "o2", "add", ("y", "w"), ("z",), elementwise(((4, 8), (4, 8)), (4, 8)), phase=1
+            ),
+        ),
+        inputs=("x", "w"),
+        outputs=(Output("z", alias="w"), Output("y")),
+    )
+    return replace(graph, **changes)
+
+
+@pytest.mark.parametrize("graph", [chain(), mlp_step(batch=4, width=8, hidden=16)])
+def test_well_formed_graphs_pass(graph):
+    verify(graph)
+
+
+def test_a_gpt_passes():
+    verify(gpt_step(n_layers=2, batch=2, length=4, width=8, heads=2, vocabulary=16, microbatches=4))
+
+
+def operator(index, **changes):
+    operators = list(chain().operators)
+    operators[index] = replace(operators[index], **changes)
+    return {"operators": tuple(operators)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"values": (*chain().values, chain().values[0])}, "names of values are unique"),
+        ({"phases": (Phase("forward", 0), Phase("apply"))}, "runs at least once a step"),
+        ({"inputs": ("x", "w", "w")}, "distinct values of the graph; got 'w'"),
+        (operator(0, phase=5), "never go back and are in range"),
+        (operator(1, inputs=("z", "w")), "reads 'z' before it is made"),
+        (operator(1, outputs=("y",)), "unknown or already made"),
+        (operator(0, outputs=()), "makes something"),
+        (operator(0, rule=elementwise(((4, 4),), (4, 4))), "is for operand shapes"),
+        ({"values": (*chain().values, Value("v", (), "bool"))}, "'v' is neither"),
+        ({"outputs": (Output("q"),)}, "outputs are values of the graph; got 'q'"),
+        ({"outputs": (Output("z", alias="w", whole=True),)}, "whole or an alias, not both"),
+        ({"outputs": (Output("z", alias="y"),)}, "an alias is an input"),
+        ({"outputs": (Output("z", alias="w"), Output("y", alias="w"))}, "no other output has"),
+        (
+            {
+                "values": tuple(
+                    replace(v, dtype="int32") if v.name == "w" else v for v in chain().values
+                )
+            },
+            "its input's shape and dtype",
+        ),
+    ],
+)
+def test_verify_names_the_broken_rule(changes, message):
+    with pytest.raises(GraphError, match=message):
+        verify(chain(**changes))
+
+
+def test_prints_one_operator_a_line():
+    assert str(chain()).splitlines() == [
+        "inputs: x: float32[4,8], w: float32[4,8]",
+        "forward: y: float32[4,8] = tanh(x)",
+        "apply: z: float32[4,8] = add(y, w)",
+        "outputs: z -> w, y",
+    ]
+
+
+def renamed(graph, prefix):
+    def name(old):
+        return None if old is None else prefix + old
+
+    return Graph(
+        tuple(replace(p, name=prefix + p.name) for p in graph.phases),
+        tuple(replace(v, name=name(v.name)) for v in reversed(graph.values)),
+        tuple(
+            replace(
+                o,
+                name=name(o.name),
+                inputs=tuple(map(name, o.inputs)),
+                outputs=tuple(map(name, o.outputs)),
+            )
+            for o in graph.operators
+        ),
+        tuple(map(name, graph.inputs)),
+        tuple(replace(o, value=name(o.value), alias=name(o.alias)) for o in graph.outputs),
+    )
+
+
+def test_names_do_not_change_the_structural_hash():
+    graph = mlp_step(batch=4, width=8, hidden=16)
+    assert structural_hash(renamed(graph, "other_")) == structural_hash(graph)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phases": (Phase("forward", 3), Phase("apply"))},
+        operator(0, kind="sin"),
+        operator(0, flops=9.0),
+        operator(1, inputs=("w", "y")),
+        {"outputs": (Output("z", alias="w"),)},
+        {"outputs": (Output("z", alias="w"), Output("y", whole=True))},
+        {"values": tuple(dataclasses.replace(v, dtype="float64") for v in chain().values)},
+        {"inputs": ("w", "x")},
+    ],
+)
+def test_whatever_decides_a_sharding_changes_the_structural_hash(changes):
+    assert structural_hash(chain(**changes)) != structural_hash(chain())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n_bytes"),
+    [("float32", 4), ("bfloat16", 2), ("bool", 1), ("int64", 8), ("float8_e4m3fn", 1)],
+)
+def test_bytes_follow_from_the_name_of_the_dtype(dtype, n_bytes):
+    assert Value("x", (3,), dtype).n_bytes == 3 * n_bytes
+
+
+def test_a_dtype_without_a_size_is_an_error():
+    with pytest.raises(GraphError, match="tells its size in bits"):
+        _ = Value("x", (), "object").n_bytes
+
+
+def test_an_unknown_value_is_an_error():
+    with pytest.raises(GraphError, match="no value called 'q'"):
+        chain().value("q")

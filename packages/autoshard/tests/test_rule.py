@@ -1,0 +1,111 @@
+import math
+
+import pytest
+from autoshard import (
+    Factor,
+    Rule,
+    RuleError,
+    broadcast,
+    einsum,
+    elementwise,
+    labelled,
+    reduction,
+    reshape,
+    transpose,
+    whole,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@given(st.lists(st.integers(1, 6), max_size=4), st.data())
+def test_reshape_has_both_shapes(shape, data):
+    parts = [size for size in shape if size > 1]
+    order = data.draw(st.permutations(parts))
+    cuts = data.draw(st.lists(st.booleans(), min_size=len(order), max_size=len(order)))
+    result = [1]
+    for size, cut in zip(order, cuts, strict=True):
+        if cut:
+            result.append(size)
+        else:
+            result[-1] *= size
+    rule = reshape(tuple(shape), tuple(result))
+    assert rule.operand_shapes == (tuple(shape),)
+    assert rule.result_shapes == (tuple(result),)
+
+
+@pytest.mark.parametrize(
+    ("shape", "result", "kinds"),
+    [
+        ((2, 3, 4), (6, 4), ["parallel"] * 3),
+        ((8,), (2, 1, 4), ["parallel"] * 2),
+        ((6, 4), (4, 6), ["parallel", "whole", "whole", "whole", "whole"]),
+        ((5, 6), (3, 10), ["whole"] * 4),
+        ((), (1, 1), []),
+    ],
+)
+def test_reshape_factors_are_the_common_refinement(shape, result, kinds):
+    assert [factor.kind for factor in reshape(shape, result).factors] == kinds
+
+
+def test_einsum_reduces_what_the_result_lacks():
+    rule = einsum("bik,bkj->bij", (2, 3, 4), (2, 4, 5))
+    assert [(f.size, f.kind) for f in rule.factors] == [
+        (2, "parallel"),
+        (3, "parallel"),
+        (4, "reduce"),
+        (5, "parallel"),
+    ]
+    assert rule.linear == ((0,), (1,))
+
+
+def test_elementwise_broadcasts_size_one_and_missing_dims():
+    rule = elementwise(((4, 1), (8,), ()), (4, 8))
+    assert rule.operands == (((0,), ()), ((1,),), ())
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        einsum("ik,kj->ij", (2, 3), (3, 4)),
+        elementwise(((2, 1), (3,)), (2, 3)),
+        labelled("vd,bt->btd", ((5, 2), (3, 4)), ((3, 4, 2),)),
+        whole(((2, 3),), ((4,), ())),
+        transpose((2, 3, 4), (1, 2, 0)),
+        broadcast((3, 1), (2, 3, 4), (1, 2)),
+        reduction((2, 3), (1,), "min", keepdims=True),
+    ],
+)
+def test_shapes_of_dims_are_products_of_factors(rule):
+    for dims, shape in zip(rule.results, rule.result_shapes, strict=True):
+        assert shape == tuple(math.prod(rule.factors[f].size for f in dim) for dim in dims)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Rule((Factor(2),), (((1,),),), ()), "name factors by index"),
+        (lambda: Rule((Factor(2),), (((0,), (0,)),), (((0,),),)), "its diagonal is not"),
+        (lambda: Rule((Factor(2),), (((0,),),), ((),)), "'reduce' or 'whole'"),
+        (lambda: Rule((Factor(2, "reduce"),), ((),), ((),)), "runs over some operand"),
+        (
+            lambda: Rule((Factor(2, "reduce", "max"), Factor(2, "reduce")), (((0,), (1,)),), ((),)),
+            "reduce alike",
+        ),
+        (
+            lambda: Rule((Factor(2, "reduce", "max"),), (((0,),),), ((),), ((0,),)),
+            "only sums are linear",
+        ),
+        (lambda: Rule((Factor(2),), (((0,),),), (((0,),),), ((1,),)), "linear names operands"),
+        (lambda: einsum("ij,jk->ik", (2, 3)), "names 2 tensors"),
+        (lambda: einsum("ij->ik", (2, 3)), "has dims of its operands"),
+        (lambda: labelled("ij->i", ((2,),), ((2,),)), "one letter a dim"),
+        (lambda: labelled("i,i->i", ((2,), (3,)), ((2,),)), "a letter has one size"),
+        (lambda: elementwise(((3,),), (2,)), "does not broadcast"),
+        (lambda: broadcast((3,), (2,), (0,)), r"at dims \(0,\) does not"),
+        (lambda: reshape((3,), (2,)), "keeps the number of elements"),
+    ],
+)
+def test_rejects_rules_that_contradict_themselves(build, message):
+    with pytest.raises(RuleError, match=message):
+        build()

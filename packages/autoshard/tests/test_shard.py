@@ -1,0 +1,475 @@
+"""Whole shardings: judged by running them on numpy arrays, and by prices recomputed here."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from autoshard import (
+    BaselineError,
+    Graph,
+    InfeasibleError,
+    Operator,
+    Output,
+    Phase,
+    Value,
+    baseline,
+    collectives,
+    einsum,
+    elementwise,
+    shard,
+)
+from autoshard.programs import Program, gpt_step, mlp_step
+from costmodel import Cluster, Device, Link, operator_time, reshard_time
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shardspec import Layout, Mesh, assemble, reshard, simulate
+from shardspec import shard as cut
+
+BASELINES = ("data_parallel", "megatron", "zero")
+FLAT = Mesh((4,), ("x",))
+SQUARE = Mesh((2, 2), ("x", "y"), (0, 1, 4, 5))
+
+
+def cluster(latency_s=1e-6, bandwidth=1e9, flops=1e10):
+    device = Device("d", (("float32", flops), ("int64", flops)), 2**30, 1e10, 1e-6)
+    link = Link(latency_s, bandwidth)
+    return Cluster("c", 2, 4, device, link, Link(10 * latency_s, bandwidth / 10))
+
+
+def einsum_locally(rule, operands, shape):
+    """The contraction of a rule on shards; dims of size 1 that have no factor are dropped."""
+    letters, views = [], []
+    for dims, array in zip(rule.operands, operands, strict=True):
+        kept = [d for d, dim in enumerate(dims) if dim]
+        letters.append("".join(chr(97 + f) for d in kept for f in dims[d]))
+        views.append(array.reshape([array.shape[d] for d in kept]))
+    result = "".join(chr(97 + f) for dim in rule.results[0] for f in dim)
+    return np.einsum(",".join(letters) + "->" + result, *views).reshape(shape)
+
+
+def run_operator(operator, operands, shapes):
+    """The operators of `Program` on a device's shards, in whole numbers."""
+    rule = operator.rule
+    match operator.kind:
+        case "einsum":
+            return einsum_locally(rule, operands, shapes[0])
+        case "add" | "add_any":
+            return operands[0] + operands[1]
+        case "mul":
+            return operands[0] * operands[1]
+        case "sub":
+            return operands[0] - operands[1]
+        case "mul_const":
+            return 3 * operands[0]
+        case "ones_like":
+            return np.ones_like(operands[0])
+        case "gelu" | "rsqrt":
+            return operands[0] ** 2 % 7
+        case "derivative":
+            return operands[0] * (operands[1] % 5)
+        case "reduce_sum":
+            held = {f for dim in rule.results[0] for f in dim}
+            gone = tuple(d for d, dim in enumerate(rule.operands[0]) if not held & set(dim))
+            return operands[0].sum(axis=gone).reshape(shapes[0])
+        case "reshape":
+            return operands[0].reshape(shapes[0])
+        case "broadcast":
+            return np.broadcast_to(operands[0], shapes[0])
+    raise NotImplementedError(operator.kind)
+
+
+def run_whole(graph, inputs):
+    values = dict(inputs)
+    for operator in graph.operators:
+        shapes = operator.rule.result_shapes
+        values[operator.outputs[0]] = run_operator(
+            operator, [values[name] for name in operator.inputs], shapes
+        )
+    return [values[output.value] for output in graph.outputs]
+
+
+def run_sharded(graph, sharding, inputs):
+    """Do exactly what a sharding says: conversions first, then each operator on every device."""
+    mesh, specs = sharding.mesh, dict(sharding.input_specs)
+
+    def layout(name, spec):
+        return Layout(graph.value(name).shape, mesh, spec)
+
+    made = {name: cut(layout(name, specs[name]), array) for name, array in inputs.items()}
+    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        specs[operator.outputs[0]] = strategy.result_specs[0]
+    there = {}
+
+    def fetch(phase, name, spec):
+        if (phase, name, spec) not in there:
+            if spec == specs[name]:
+                there[phase, name, spec] = made[name]
+            else:
+                step = next(
+                    c
+                    for c in sharding.conversions
+                    if (c.phase, c.value, c.dst) == (phase, name, spec)
+                )
+                plan = reshard(layout(name, step.src), layout(name, step.dst))
+                there[phase, name, spec] = simulate(plan, fetch(phase, name, step.src))
+        return there[phase, name, spec]
+
+    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        operands = [
+            fetch(operator.phase, name, spec)
+            for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True)
+        ]
+        target = layout(operator.outputs[0], strategy.result_specs[0])
+        made[operator.outputs[0]] = {
+            device: run_operator(
+                operator, [shards[device] for shards in operands], [target.local_shape(device)]
+            )
+            for device in mesh.device_ids
+        }
+    results = []
+    for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
+        assert not spec.is_partial
+        assert not output.whole or not spec.axes
+        assert output.alias is None or spec == specs[output.alias]
+        shards = fetch(graph.phase_of_output(output), output.value, spec)
+        results.append(assemble(layout(output.value, spec), shards))
+    return results
+
+
+def check(graph, sharding, prices):
+    """Everything a sharding must be, from scratch."""
+    rng = np.random.default_rng(0)
+    inputs = {n: rng.integers(-3, 4, graph.value(n).shape) for n in graph.inputs}
+    for found, expected in zip(
+        run_sharded(graph, sharding, inputs), run_whole(graph, inputs), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    check_conversions(graph, sharding)
+    check_prices(graph, sharding, prices)
+
+
+def check_conversions(graph, sharding):
+    """Each conversion is needed, made once, and made from something that is there."""
+    there = {}
+    specs = dict(sharding.input_specs)
+    needed = set()
+    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        specs.update(zip(operator.outputs, strategy.result_specs, strict=True))
+        for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True):
+            needed.add((operator.phase, name, spec))
+    for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
+        needed.add((graph.phase_of_output(output), output.value, spec))
+    for c in sharding.conversions:
+        copies = there.setdefault((c.phase, c.value), {specs[c.value]})
+        assert c.src in copies
+        assert c.dst not in copies
+        copies.add(c.dst)
+    sources = {(c.phase, c.value, c.src) for c in sharding.conversions}
+    for c in sharding.conversions:
+        assert (c.phase, c.value, c.dst) in needed | sources
+    for phase, name, spec in needed:
+        assert spec in there.get((phase, name), {specs[name]})
+    assert [c.phase for c in sharding.conversions] == sorted(c.phase for c in sharding.conversions)
+
+
+def check_prices(graph, sharding, prices):
+    mesh, links = sharding.mesh, prices.links(sharding.mesh)
+    compute = [0.0] * len(graph.phases)
+    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        busy = [n for n, t in zip(mesh.shape, strategy.mapping, strict=True) if isinstance(t, int)]
+        names = (*operator.inputs, *operator.outputs)
+        specs = strategy.operand_specs + strategy.result_specs
+        n_bytes = sum(
+            Layout(graph.value(n).shape, mesh, s).local_bytes(graph.value(n).itemsize)
+            for n, s in zip(names, specs, strict=True)
+        )
+        seconds = operator_time(operator.flops / np.prod(busy), n_bytes, prices.device, "float32")
+        compute[operator.phase] += seconds * graph.phases[operator.phase].repeats
+    communication = [0.0] * len(graph.phases)
+    for c in sharding.conversions:
+        value = graph.value(c.value)
+        plan = reshard(*(Layout(value.shape, mesh, spec) for spec in (c.src, c.dst)))
+        seconds = reshard_time(plan, value.itemsize, links)
+        communication[c.phase] += seconds * graph.phases[c.phase].repeats
+    assert sharding.compute_s == pytest.approx(compute)
+    assert sharding.communication_s == pytest.approx(communication)
+    assert sharding.objective_s == pytest.approx(sum(compute) + sum(communication))
+    assert sharding.lower_bound_s <= sharding.objective_s
+    assert sharding.objective_s <= sharding.solution.objective * (1 + 1e-9)
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from([FLAT, SQUARE, Mesh((1, 2), ("x", "y"))]),
+    st.sampled_from([1e-8, 1e-6, 1e-3]),
+    st.sampled_from([1e7, 1e9]),
+    st.sampled_from([4, 12, 64]),
+    st.sampled_from([1, 3]),
+)
+def test_shardings_compute_what_the_program_does(mesh, latency_s, bandwidth, batch, microbatches):
+    graph = mlp_step(batch=batch, width=8, hidden=16, microbatches=microbatches)
+    prices = cluster(latency_s, bandwidth)
+    check(graph, shard(graph, mesh, prices), prices)
+
+
+@st.composite
+def programs(draw):
+    """A forward program of random operators on matrices, with the gradients of its parameters."""
+    p = Program(microbatches=draw(st.sampled_from([1, 2])))
+    n = draw(st.sampled_from([2, 4, 6]))
+    pool = [p.input("x", n, n), p.parameter("w0", n, n), p.parameter("w1", n, n)]
+    pick = st.integers(0, 99)
+    for _ in range(draw(st.integers(1, 5))):
+        a, b = pool[draw(pick) % len(pool)], pool[draw(pick) % len(pool)]
+        kind = draw(st.sampled_from(["einsum", "outer", "add", "mul", "gelu", "norm", "reshape"]))
+        match kind:
+            case "einsum":
+                made = p.einsum("ik,kj->ij", a, b)
+            case "outer":
+                made = p.einsum("ki,kj->ij", a, b)
+            case "add":
+                made = p.add(a, b)
+            case "mul":
+                made = p.mul(a, b)
+            case "gelu":
+                made = p.unary("gelu", a)
+            case "norm":
+                made = p.add(a, p.reduce(b, 1))
+            case _:
+                made = p.add(a, p.reshape(p.reshape(b, n * n), n, n))
+        pool.append(made)
+    last = p.add(p.add(pool[-1], "w0"), "w1")
+    return p.finish(p.reduce(p.reduce(last, 0), 1))
+
+
+@settings(max_examples=40)
+@given(programs(), st.sampled_from([FLAT, SQUARE]), st.sampled_from([1e-9, 1e-6]))
+def test_shardings_of_random_programs_are_right_and_no_worse_than_baselines(graph, mesh, latency_s):
+    prices = cluster(latency_s, bandwidth=1e6, flops=1e7)
+    sharding = shard(graph, mesh, prices)
+    check(graph, sharding, prices)
+    for name in BASELINES:
+        try:
+            other = baseline(graph, mesh, prices, name)
+        except BaselineError:
+            continue
+        check(graph, other, prices)
+        assert sharding.objective_s <= other.objective_s * (1 + 1e-9)
+
+
+def forward_mlp(batch, width, hidden):
+    rules = [
+        einsum("bd,dh->bh", (batch, width), (width, hidden)),
+        elementwise(((batch, hidden),), (batch, hidden)),
+        einsum("bh,hd->bd", (batch, hidden), (hidden, width)),
+    ]
+    shapes = {"x": (batch, width), "w1": (width, hidden), "w2": (hidden, width)}
+    shapes |= {"a": (batch, hidden), "g": (batch, hidden), "y": (batch, width)}
+    roles = {"x": "batch", "w1": "parameter", "w2": "parameter"}
+    flops = 2.0 * batch * width * hidden
+    return Graph(
+        (Phase("forward"),),
+        tuple(Value(n, s, "float32", roles.get(n, "intermediate")) for n, s in shapes.items()),
+        (
+            Operator("up", "einsum", ("x", "w1"), ("a",), rules[0], flops),
+            Operator("act", "gelu", ("a",), ("g",), rules[1], float(batch * hidden)),
+            Operator("down", "einsum", ("g", "w2"), ("y",), rules[2], flops),
+        ),
+        ("x", "w1", "w2"),
+        (Output("y", whole=True),),
+    )
+
+
+def test_an_mlp_that_must_be_split_is_megatrons_with_one_all_reduce():
+    graph = forward_mlp(batch=1, width=256, hidden=1024)
+    parameters = 2 * 256 * 1024 * 4
+    prices = cluster()
+    sharding = shard(graph, FLAT, prices, memory_bytes=parameters // 2)
+    check(graph, sharding, prices)
+    assert {name: str(s) for name, s in sharding.input_specs}["w1"] == "RS0"
+    assert {name: str(s) for name, s in sharding.input_specs}["w2"] == "S0R"
+    sent = collectives(graph, sharding)
+    assert [(c.step.kind, c.value) for c in sent] == [("all_reduce", "y")]
+
+
+def test_data_parallel_is_found_where_it_is_best():
+    graph = mlp_step(batch=4096, width=64, hidden=64)
+    prices = cluster()
+    sharding = shard(graph, FLAT, prices)
+    assert dict(sharding.input_specs)["x"].dims[0] == (0,)
+    assert all(s.operand_specs[0].dims[0] == (0,) for s in sharding.strategies[:4])
+    # only the loss and the gradients are communicated: ZeRO-1, which beats the plain all-reduce
+    sent = [(c.phase, c.step.kind) for c in collectives(graph, sharding)]
+    assert [kind for phase, kind in sent if phase < 2] == ["all_reduce"]
+    assert [kind for phase, kind in sent if phase == 2] == ["reduce_scatter"] * 2 + [
+        "all_gather"
+    ] * 2
+
+
+def two_products():
+    """`dot(x, y) + dot(x, y)`, where only the contracted dim can be split."""
+    n = 10**6
+    dot = einsum("ik,kj->ij", (1, n), (n, 1))
+    add = elementwise(((1, 1), (1, 1)), (1, 1), linear=((0, 1),))
+    shapes = {"x": (1, n), "y": (n, 1), "a": (1, 1), "b": (1, 1), "c": (1, 1)}
+    return Graph(
+        (Phase("forward"),),
+        tuple(Value(name, shape, "float32") for name, shape in shapes.items()),
+        (
+            Operator("d1", "einsum", ("x", "y"), ("a",), dot, 2.0 * n),
+            Operator("d2", "einsum", ("x", "y"), ("b",), dot, 2.0 * n),
+            Operator("sum", "add", ("a", "b"), ("c",), add, 1.0),
+        ),
+        ("x", "y"),
+        (Output("c", whole=True),),
+    )
+
+
+def test_a_sum_of_two_partial_products_is_reduced_once():
+    graph = two_products()
+    prices = cluster()
+    sharding = shard(graph, FLAT, prices)
+    check(graph, sharding, prices)
+    assert [(c.step.kind, c.value) for c in collectives(graph, sharding)] == [("all_reduce", "c")]
+
+
+def shared(n_readers):
+    """One product whose sum several nonlinear operators read."""
+    p = Program()
+    x, y = p.input("x", 1, 10**6), p.input("y", 10**6, 1)  # only the contracted dim can be split
+    product = p.einsum("ik,kj->ij", x, y)
+    for _ in range(n_readers):
+        p.outputs.append(Output(p.unary("gelu", product), whole=True))
+    return p.graph()
+
+
+@pytest.mark.parametrize("n_readers", [1, 2, 4])
+@pytest.mark.parametrize("mesh", [FLAT, SQUARE])
+def test_a_conversion_that_readers_share_is_paid_once(n_readers, mesh):
+    graph = shared(n_readers)
+    prices = cluster()
+    sharding = shard(graph, mesh, prices)
+    check(graph, sharding, prices)
+    assert len({(c.phase, c.value, c.dst) for c in sharding.conversions}) == len(
+        sharding.conversions
+    )
+    reduced = [c for c in collectives(graph, sharding) if c.step.kind == "all_reduce"]
+    assert {c.value for c in reduced} == {"einsum_0"}
+    assert len(reduced) == len({c.step.axes for c in reduced})
+    # the model's own price agrees: nothing is paid twice
+    assert sharding.solution.objective == pytest.approx(sharding.objective_s)
+
+
+def test_collectives_are_the_steps_of_the_conversions():
+    graph = mlp_step(batch=16, width=8, hidden=16, microbatches=2)
+    sharding = shard(graph, SQUARE, cluster())
+    steps = []
+    for c in sharding.conversions:
+        shape = graph.value(c.value).shape
+        plan = reshard(*(Layout(shape, SQUARE, spec) for spec in (c.src, c.dst)))
+        steps += [(c.phase, c.value, step) for step in plan.steps if step.kind != "slice"]
+    found = collectives(graph, sharding)
+    assert [(c.phase, c.value, c.step) for c in found] == steps
+    assert {c.repeats for c in found if c.phase == 2} <= {1}
+    assert {c.repeats for c in found if c.phase < 2} <= {2}
+    assert all(c.n_bytes == c.step.received_bytes(4) for c in found)
+
+
+def test_gradients_are_reduced_once_a_step_not_once_a_microbatch():
+    graph = mlp_step(batch=256, width=16, hidden=16, microbatches=8)
+    sharding = baseline(graph, FLAT, cluster(), "data_parallel")
+    reducing = [
+        c for c in collectives(graph, sharding) if c.step.kind in ("all_reduce", "reduce_scatter")
+    ]
+    assert sum(c.repeats for c in reducing if c.phase == 2) == 2  # w1 and w2
+    assert not any(c.phase == 1 for c in reducing)
+
+
+def smallest_limit(graph, prices):
+    with pytest.raises(InfeasibleError) as caught:
+        shard(graph, FLAT, prices, memory_bytes=0)
+    return int(caught.value.smallest_usage)
+
+
+def test_the_smallest_limit_that_an_error_names_would_do():
+    graph = mlp_step(batch=16, width=32, hidden=64)
+    smallest = smallest_limit(graph, cluster())
+    assert shard(graph, FLAT, cluster(), memory_bytes=smallest).peak_bytes == smallest
+    with pytest.raises(InfeasibleError):
+        shard(graph, FLAT, cluster(), memory_bytes=smallest - 1)
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 10))
+def test_the_memory_limit_is_kept(tenths):
+    graph = mlp_step(batch=16, width=32, hidden=64)
+    prices = cluster()
+    free = shard(graph, FLAT, prices)
+    limit = int(free.peak_bytes * tenths / 10)
+    smallest = smallest_limit(graph, prices)
+    if limit < smallest:
+        with pytest.raises(InfeasibleError, match=f"smallest peak found is {smallest} bytes"):
+            shard(graph, FLAT, prices, memory_bytes=limit)
+        return
+    sharding = shard(graph, FLAT, prices, memory_bytes=limit)
+    check(graph, sharding, prices)
+    assert sharding.peak_bytes <= limit
+    assert sharding.objective_s >= free.objective_s - 1e-12
+
+
+def test_microbatches_in_flight_multiply_saved_activations_only():
+    graph = mlp_step(batch=64, width=16, hidden=32, microbatches=4)
+    one = baseline(graph, FLAT, cluster(), "data_parallel", in_flight=1)
+    four = baseline(graph, FLAT, cluster(), "data_parallel", in_flight=4)
+    assert one.activation_bytes == four.activation_bytes > 0
+    assert four.peak_bytes - one.peak_bytes >= 3 * one.activation_bytes * 0.5
+    assert four.peak_bytes <= one.peak_bytes + 4 * one.activation_bytes
+
+
+def test_baselines_store_inputs_as_they_say():
+    graph = mlp_step(batch=64, width=16, hidden=32)
+    stored = {
+        name: {n: str(s) for n, s in baseline(graph, SQUARE, cluster(), name).input_specs}
+        for name in BASELINES
+    }
+    assert stored["data_parallel"]["x"] == stored["zero"]["x"] == "S01R"
+    assert stored["megatron"]["x"] == "S0R"
+    for name in ("w1", "w2_m", "w2_v"):
+        assert stored["data_parallel"][name] == "RR"
+        assert "0" not in stored["megatron"][name]
+        assert stored["zero"][name].count("0") == stored["zero"][name].count("1") == 1
+
+
+def test_baselines_refuse_what_they_cannot_split():
+    graph = mlp_step(batch=6, width=16, hidden=32)
+    with pytest.raises(BaselineError, match="splits batch inputs evenly along dim 0 over 4"):
+        baseline(graph, FLAT, cluster(), "data_parallel")
+    with pytest.raises(BaselineError, match="a baseline is one of"):
+        baseline(graph, FLAT, cluster(), "magic")
+
+
+def test_a_gpt_on_a_square_mesh_is_no_worse_than_baselines():
+    graph = gpt_step(n_layers=1, batch=4, length=8, width=16, heads=2, vocabulary=32)
+    prices = cluster()
+    sharding = shard(graph, SQUARE, prices)
+    check_conversions(graph, sharding)
+    check_prices(graph, sharding, prices)
+    for name in BASELINES:
+        assert sharding.objective_s <= baseline(graph, SQUARE, prices, name).objective_s
+
+
+def test_the_same_graph_has_the_same_sharding():
+    graph = mlp_step(batch=16, width=8, hidden=16)
+    first, again = (shard(graph, SQUARE, cluster()) for _ in range(2))
+    fields = ("input_specs", "strategies", "conversions", "output_specs", "objective_s")
+    assert [getattr(first, f) for f in fields] == [getattr(again, f) for f in fields]
+
+
+@pytest.mark.parametrize(
+    "ids", list(itertools.islice(itertools.permutations((0, 1, 2, 3)), 0, 24, 7))
+)
+def test_which_devices_of_a_host_does_not_matter(ids):
+    graph = mlp_step(batch=16, width=8, hidden=16)
+    here = shard(graph, replace(FLAT, device_ids=ids), cluster())
+    assert here.objective_s == shard(graph, FLAT, cluster()).objective_s
