@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import frontends.jax
 import pytest
 from frontends.plan import (
     Alternative,
@@ -22,6 +23,8 @@ from shardspec import Mesh, Spec
 settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
 settings.register_profile("nightly", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+frontends.jax.init(8)  # before any test uses JAX
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

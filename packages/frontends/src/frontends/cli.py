@@ -179,7 +179,7 @@ def show(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ends the process unless all went well.
+    """Run the command line and end the process.
 
     Args:
         arguments: Instead of those of the process.

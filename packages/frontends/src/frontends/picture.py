@@ -305,5 +305,5 @@ def _draw_times(axes: Axes, plan: Plan) -> None:
     axes.set(xlabel="predicted ms per step")
 
 
-def _shortened(line: str, length: int = 44) -> str:
+def _shortened(line: str, length: int = 48) -> str:
     return line if len(line) <= length else line[: length - 1] + "…"

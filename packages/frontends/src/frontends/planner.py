@@ -8,7 +8,7 @@ stages are joined by transfers, ordered by a pipesched schedule and simulated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import autoshard
@@ -37,14 +37,19 @@ from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many of it are done, and of how many."""
 
-_BASELINES = ("data_parallel", "megatron", "zero")
+_BASELINES: tuple[autoshard.Baseline, ...] = ("data_parallel", "megatron", "zero")
 """What everyone would try first, on one mesh over all devices (autoshard)."""
+
+_EQUAL_LAYERS = "equal_layers"
+"""A stage a host, with equally many layers each (stagecut)."""
 
 
 def make_plan(
     layered: LayeredStep,
     cluster: Cluster,
     *,
+    undivided: LayeredStep | None = None,
+    keep_microbatches: bool = False,
     schedule: str = "1f1b",
     memory_bytes: int | None = None,
     unsharded: Sequence[str] = (),
@@ -52,9 +57,14 @@ def make_plan(
 ) -> Plan:
     """Search stages, submeshes and shardings for a step; needs no devices.
 
+    The obvious plans are priced too, and taken if one of them is faster (design, principle 2).
+
     Args:
         layered: The step in layers.
         cluster: What it is to run on.
+        undivided: The same step with one microbatch: without a pipeline, cutting the batch only
+            costs time, so that the obvious plans are tried both ways.
+        keep_microbatches: Whether a plan for `undivided` is priced only, and not taken.
         schedule: A pipesched name: `gpipe`, `1f1b` or `eager-1f1b`.
         memory_bytes: Limit of one device; the cluster's by default.
         unsharded: Kinds of operators without a rule, for the report.
@@ -67,11 +77,53 @@ def make_plan(
     if schedule not in pipesched.NAMES:
         raise PlanError(f"a schedule is one of {', '.join(pipesched.NAMES)}; got {schedule!r}")
     memory = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
-    pricer = Pricer(layered, cluster, memory)
-    candidates = _Candidates(pricer, schedule, unsharded)
-    best = candidates.search(progress)
-    others = candidates.baselines(progress)
-    return _with_reasons(best, others)
+    steps = [step for step in (layered, undivided) if step is not None]
+    searched, *others = (
+        _Candidates(Pricer(step, cluster, memory), schedule, unsharded) for step in steps
+    )
+    found: dict[str, Plan | str] = {}
+    try:
+        found["search"] = searched.search(progress)
+    except NoPlanError as error:
+        found["search"] = str(error)
+    obvious = [(name, c) for name in _BASELINES for c in (searched, *others)]
+    obvious.append((_EQUAL_LAYERS, searched))
+    for done, (name, candidates) in enumerate(obvious):
+        if progress is not None:
+            progress("pricing baselines", done, len(obvious))
+        label = name if candidates is searched else f"{name}, 1 microbatch"
+        try:
+            found[label] = candidates.baseline(name)
+        except (autoshard.AutoshardError, stagecut.StagecutError) as error:
+            found[label] = str(error)
+    if progress is not None:
+        progress("pricing baselines", len(obvious), len(obvious))
+    return _choose(found, layered.step.microbatches if keep_microbatches else None)
+
+
+def _choose(found: Mapping[str, Plan | str], microbatches: int | None) -> Plan:
+    """The fastest plan, with the others and why they were not taken."""
+    plans = {name: plan for name, plan in found.items() if isinstance(plan, Plan)}
+    allowed = {n: p for n, p in plans.items() if microbatches in (None, p.microbatches)}
+    if not allowed:
+        raise NoPlanError(str(found["search"]))
+    taken = min(allowed, key=lambda name: allowed[name].step_s)
+    best = allowed[taken]
+    alternatives = []
+    for name, other in found.items():
+        if name == taken:
+            continue
+        if not isinstance(other, Plan):
+            alternatives.append(Alternative(name, None, None, other))
+            continue
+        memory = max(stage.memory_bytes for stage in other.stages)
+        ratio = other.step_s / best.step_s if best.step_s else math.inf
+        if name not in allowed:
+            reason = f"{microbatches} microbatches were asked for"
+        else:
+            reason = f"{ratio:.2f} times as long a step" if ratio > 1.005 else "no faster"
+        alternatives.append(Alternative(name, other.step_s, memory, reason))
+    return replace(best, alternatives=tuple(alternatives))
 
 
 class _Candidates:
@@ -84,7 +136,11 @@ class _Candidates:
         self.unsharded = tuple(unsharded)
 
     def search(self, progress: Progress | None) -> Plan:
-        """The best slicing, as a plan."""
+        """The best slicing, as a plan.
+
+        stagecut counts transfers as part of their stage. Here they are simulated, and may overlap;
+        so the best slicing with each number of stages is simulated before one is taken.
+        """
         report = None if progress is None else lambda n, of: progress("pricing stages", n, of)
         try:
             slicing = stagecut.slice_stages(
@@ -103,26 +159,14 @@ class _Candidates:
                 f"no plan fits {self.pricer.memory_bytes} bytes a device of cluster "
                 f"{self.cluster.name!r}: {error}"
             ) from error
-        return self._plan(slicing, slicing.lower_bound_s)
+        plans = [self._plan([(s.first, s.last, s.submesh) for s in slicing.stages])]
+        plans += [self._plan(other.spans) for other in slicing.alternatives if other.is_priced]
+        return min(plans, key=lambda plan: plan.step_s)
 
-    def baselines(self, progress: Progress | None) -> list[tuple[str, Plan | None, str]]:
-        """Plans that anyone would try: name, plan if it can run, and why it cannot."""
-        found: list[tuple[str, Plan | None, str]] = []
-        names = [*_BASELINES, "equal_layers"]
-        for done, name in enumerate(names):
-            if progress is not None:
-                progress("pricing baselines", done, len(names))
-            try:
-                found.append((name, self._baseline(name), ""))
-            except (autoshard.AutoshardError, stagecut.StagecutError) as error:
-                found.append((name, None, str(error)))
-        if progress is not None:
-            progress("pricing baselines", len(names), len(names))
-        return found
-
-    def _baseline(self, name: str) -> Plan:
+    def baseline(self, name: str) -> Plan:
+        """A plan that anyone would try."""
         last = self.layered.n_layers - 1
-        if name == "equal_layers":
+        if name == _EQUAL_LAYERS:
             slicing = stagecut.equal_layers(
                 self.layered.n_layers,
                 self.shape,
@@ -133,15 +177,13 @@ class _Candidates:
                 boundary_s=self.pricer.boundary_s,
                 in_flight=self._in_flight,
             )
-            return self._plan(slicing, slicing.lower_bound_s)
+            return self._plan([(s.first, s.last, s.submesh) for s in slicing.stages])
         graph = self.pricer.graph(0, last)
         mesh = logical_meshes(self.shape, self.cluster)[-1]
         sharding = autoshard.baseline(
             graph, mesh, self.cluster, name, memory_bytes=self.pricer.memory_bytes
         )
-        return self._join(
-            [(0, last, mesh, Priced(graph, sharding, stage_cost(graph, sharding)))], 0
-        )
+        return self._join([(0, last, mesh, Priced(graph, sharding, stage_cost(graph, sharding)))])
 
     def _cost(self, first: int, last: int, submesh: stagecut.Submesh) -> stagecut.StageCost | None:
         priced = self.pricer.price(first, last, submesh)
@@ -151,18 +193,17 @@ class _Candidates:
         schedule = pipesched.make(self.schedule, stages_from_here, n_microbatches)
         return pipesched.simulate(schedule, 1.0, 1.0).peak_in_flight[0]
 
-    def _plan(self, slicing: stagecut.Slicing, lower_bound_s: float) -> Plan:
-        devices = stagecut.assign_devices([s.submesh for s in slicing.stages], self.shape)
+    def _plan(self, spans: Sequence[stagecut.Span]) -> Plan:
+        devices = stagecut.assign_devices([submesh for _, _, submesh in spans], self.shape)
         stages = []
-        for sliced, grid in zip(slicing.stages, devices, strict=True):
-            priced = self.pricer.price(sliced.first, sliced.last, sliced.submesh)
+        for (first, last, submesh), grid in zip(spans, devices, strict=True):
+            priced = self.pricer.price(first, last, submesh)
             assert priced is not None
             ids = tuple(device for row in grid for device in row)
-            mesh = replace(priced.sharding.mesh, device_ids=ids)
-            stages.append((sliced.first, sliced.last, mesh, priced))
-        return self._join(stages, lower_bound_s)
+            stages.append((first, last, replace(priced.sharding.mesh, device_ids=ids), priced))
+        return self._join(stages)
 
-    def _join(self, stages: Sequence[tuple[int, int, Mesh, Priced]], lower_bound_s: float) -> Plan:
+    def _join(self, stages: Sequence[tuple[int, int, Mesh, Priced]]) -> Plan:
         """Stages, and what passes between them, as a plan."""
         schedule = pipesched.make(self.schedule, len(stages), self.pricer.microbatches)
         in_flight = pipesched.simulate(schedule, 1.0, 1.0).peak_in_flight
@@ -180,7 +221,7 @@ class _Candidates:
             stages=planned,
             transfers=transfers,
             step_s=predict_step_s(planned, transfers, schedule),
-            lower_bound_s=lower_bound_s,
+            lower_bound_s=self.pricer.step_bound_s(),
             unsharded=self.unsharded,
             alternatives=(),
         )
@@ -296,18 +337,3 @@ def _stage(
         apply_s=phase_s[APPLY],
         memory_bytes=priced.cost.peak_bytes(in_flight),
     )
-
-
-def _with_reasons(best: Plan, others: Sequence[tuple[str, Plan | None, str]]) -> Plan:
-    """The fastest of all plans, with the others and why they were not taken."""
-    plans = [("search", best), *((name, plan) for name, plan, _ in others if plan is not None)]
-    taken, plan = min(plans, key=lambda item: item[1].step_s)
-    alternatives = []
-    for name, other in plans:
-        if name != taken:
-            memory = max(stage.memory_bytes for stage in other.stages)
-            slower = other.step_s / plan.step_s if plan.step_s else math.inf
-            reason = f"{slower:.2f} times as long a step" if slower > 1.005 else "no faster"
-            alternatives.append(Alternative(name, other.step_s, memory, reason))
-    alternatives += [Alternative(n, None, None, why) for n, p, why in others if p is None]
-    return replace(plan, alternatives=tuple(alternatives))

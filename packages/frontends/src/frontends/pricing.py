@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import autoshard
 from autoshard import Graph, Sharding
-from costmodel import Cluster, Link, operator_time
+from costmodel import Cluster, Link
 from shardspec import Mesh
 from stagecut import StageCost, Submesh
 
@@ -59,16 +59,26 @@ class Pricer:
 
     def bound_s(self, first: int, last: int, submesh: Submesh) -> float:
         """Time of one microbatch that no sharding beats: all work split evenly, nothing sent."""
-        graph, n = self.graph(first, last), math.prod(submesh)
-        device = self.cluster.device
-        total_s = 0.0
-        for op in graph.operators:
-            values = [graph.value(name) for name in (*op.inputs, *op.outputs)]
-            n_bytes = sum(value.n_bytes for value in values)
-            dtype = autoshard.arithmetic_dtype(values)
-            seconds = operator_time(op.flops / n, n_bytes / n, device, dtype)
-            total_s += seconds * graph.phases[op.phase].repeats
+        work_s, launch_s = self._work_s(self.graph(first, last))
+        total_s = work_s / math.prod(submesh) + launch_s
         return total_s / self.microbatches * (1 - 1e-9)  # sums may round differently
+
+    def step_bound_s(self) -> float:
+        """Time of one step that no plan beats: the devices are never idle and nothing is sent."""
+        return sum(self._work_s(self.layered.step.graph)) / self.cluster.n_devices
+
+    def _work_s(self, graph: Graph) -> tuple[float, float]:
+        """Seconds that one device needs for all that a graph computes in a step, and launches."""
+        device = self.cluster.device
+        fastest = max(rate for _, rate in device.flops_per_s)
+        work_s = launch_s = 0.0
+        for op in graph.operators:
+            repeats = graph.phases[op.phase].repeats
+            n_bytes = sum(graph.value(name).n_bytes for name in (*op.inputs, *op.outputs))
+            one_s = max(op.flops / fastest, n_bytes / device.memory_bandwidth_bytes_per_s)
+            work_s += one_s * repeats
+            launch_s += device.launch_s * repeats
+        return work_s, launch_s
 
     def boundary_s(self, layer: int) -> float:
         """Time to bring one microbatch into a stage that begins at `layer`, and its gradient back.
@@ -101,7 +111,13 @@ class Pricer:
         for mesh in logical_meshes(submesh, self.cluster):
             try:
                 found.append(
-                    autoshard.shard(graph, mesh, self.cluster, memory_bytes=self.memory_bytes)
+                    autoshard.shard(
+                        graph,
+                        mesh,
+                        self.cluster,
+                        memory_bytes=self.memory_bytes,
+                        compare=False,
+                    )
                 )
             except autoshard.InfeasibleError:
                 continue

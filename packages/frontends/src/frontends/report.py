@@ -151,10 +151,16 @@ def _scaled(number: float, base: int, units: Sequence[str]) -> str:
 
 def _most_common(counts: Counter[str]) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    shown = [f"{count} {spec}" for spec, count in ordered[:_SHOWN]]
-    if rest := ordered[_SHOWN:]:
-        shown.append(f"{sum(count for _, count in rest)} in {len(rest)} other layouts")
+    n_shown = _n_shown(len(ordered))
+    shown = [f"{count} {spec}" for spec, count in ordered[:n_shown]]
+    if rest := ordered[n_shown:]:
+        shown.append(f"{sum(count for _, count in rest)} others")
     return ", ".join(shown)
+
+
+def _n_shown(number: int) -> int:
+    """How many of so many are shown singly; the last one is not worth a line of its own."""
+    return number if number <= _SHOWN + 1 else _SHOWN
 
 
 def _ranges(ids: Iterable[int]) -> str:
@@ -283,10 +289,9 @@ def _transfers(plan: Plan) -> Table:
         groups.setdefault(key, []).append(transfer)
     for (source, destination, phase), group in groups.items():
         ordered = sorted(group, key=lambda t: (-t.n_bytes, t.value))
-        # A single one that is left over is shown instead of counted.
-        shown = len(group) if len(group) == _SHOWN + 1 else _SHOWN
-        parts = [[transfer] for transfer in ordered[:shown]]
-        if rest := ordered[shown:]:
+        n_shown = _n_shown(len(group))
+        parts = [[transfer] for transfer in ordered[:n_shown]]
+        if rest := ordered[n_shown:]:
             parts.append(rest)
         for part in parts:
             is_one = len(part) == 1

@@ -6,7 +6,7 @@ dead-code elimination, and no public call inlines nested calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,55 @@ def eliminate_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, closed.consts)
 
 
+def repeated_equations(closed: ClosedJaxpr, phases: Sequence[int]) -> dict[int, int]:
+    """Equations that compute again what an earlier one of the same phase has: index -> index.
+
+    XLA would merge them in any case, and then the program would communicate less than its plan.
+    Across phases they stay apart: rematerialisation means to compute twice. So do constants (masks,
+    zeros): each layer makes its own, instead of getting it from the first layer that needs one.
+    """
+    first: dict[Any, int] = {}
+    canonical: dict[Var, Var] = {}
+    repeated: dict[int, int] = {}
+    varying = set(closed.jaxpr.invars)
+    for index, (equation, phase) in enumerate(zip(closed.jaxpr.eqns, phases, strict=True)):
+        if not any(isinstance(v, Var) and v in varying for v in equation.invars):
+            continue
+        varying.update(equation.outvars)
+        operands = tuple(
+            (str(atom.aval), np.asarray(atom.val).tobytes())
+            if isinstance(atom, Literal)
+            else canonical.get(atom, atom)
+            for atom in equation.invars
+        )
+        params = tuple(sorted(equation.params.items(), key=lambda item: item[0]))
+        key = (phase, equation.primitive, operands, params)
+        try:
+            earlier = first.setdefault(key, index)
+        except TypeError:  # a parameter that cannot be hashed
+            continue
+        if earlier != index:
+            repeated[index] = earlier
+            kept = closed.jaxpr.eqns[earlier].outvars
+            canonical.update(zip(equation.outvars, kept, strict=True))
+    return repeated
+
+
+def without_repeated(closed: ClosedJaxpr, repeated: Mapping[int, int]) -> ClosedJaxpr:
+    """The same program, with the results of the equations that `repeated` points to."""
+    instead: dict[Var, Var] = {}
+    equations = []
+    for index, equation in enumerate(closed.jaxpr.eqns):
+        if index in repeated:
+            kept = closed.jaxpr.eqns[repeated[index]].outvars
+            instead.update(zip(equation.outvars, kept, strict=True))
+            continue
+        operands = [v if isinstance(v, Literal) else instead.get(v, v) for v in equation.invars]
+        equations.append(equation.replace(invars=operands))
+    outputs = [v if isinstance(v, Literal) else instead.get(v, v) for v in closed.jaxpr.outvars]
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=equations, outvars=outputs), closed.consts)
+
+
 def bind(equation: JaxprEqn, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """Run one equation's primitive on `operands`, with `params` in place of its own."""
     bound = equation.primitive.get_bind_params(params)
@@ -138,4 +187,6 @@ __all__ = [
     "is_differentiated",
     "is_initialized",
     "is_scalar_literal",
+    "repeated_equations",
+    "without_repeated",
 ]

@@ -90,8 +90,8 @@ def plan_for(
         function: The step of one device.
         arguments: Its arguments, or `jax.ShapeDtypeStruct` in their place.
         cluster: What to plan for.
-        microbatches: Parts that the batch is cut into; by default the largest power of two up to 8
-            that divides it.
+        microbatches: Parts that the batch is cut into. By default the largest power of two up to 8
+            that divides it, or 1 if a plan without a pipeline is faster.
         batch_argnums: Which arguments hold the batch, examples in the leading dim; the last by
             default. All others are state that the step updates, or constants.
         schedule: `gpipe`, `1f1b` or `eager-1f1b`.
@@ -106,31 +106,41 @@ def plan_for(
         NoPlanError: No plan fits the memory.
         PlanError: `plan` was made for another step.
     """
+    keep = microbatches is not None
     if plan is not None:
         microbatches = plan.microbatches
     elif microbatches is None:
         leaves = describe(function, arguments, batch_argnums)
         sizes = [leaf.shape[0] for leaf in leaves if leaf.is_batch and leaf.shape]
         microbatches = math.gcd(_MICROBATCHES, *sizes) if sizes else 1
-    traced = trace(function, arguments, batch_argnums=batch_argnums, microbatches=microbatches)
-    layered = layer(traced.step, n_layers)
+
+    def traced(microbatches: int) -> tuple[Trace, LayeredStep]:
+        found = trace(function, arguments, batch_argnums=batch_argnums, microbatches=microbatches)
+        return found, layer(found.step, n_layers)
+
+    steps = {microbatches: traced(microbatches)}
     if plan is None:
-        kinds = dict.fromkeys(e.primitive.name for e in traced.equations.values())
+        if microbatches > 1:
+            steps[1] = traced(1)
+        kinds = dict.fromkeys(e.primitive.name for e in steps[1][0].equations.values())
         plan = make_plan(
-            layered,
+            steps[microbatches][1],
             cluster,
+            undivided=steps[1][1] if microbatches > 1 else None,
+            keep_microbatches=keep,
             schedule=schedule,
             memory_bytes=memory_bytes,
             unsharded=[kind for kind in kinds if not has_rule(kind)],
             progress=progress,
         )
-    elif plan.step != layered.step.fingerprint:
+    step = steps[plan.microbatches][1].step
+    if plan.step != step.fingerprint:
         raise PlanError(
             "a plan runs the step that it was made for; this one is for step "
-            f"{plan.step}, and the function given is step {layered.step.fingerprint}: "
+            f"{plan.step}, and the function given is step {step.fingerprint}: "
             "plan again, or give the arguments the shapes of then"
         )
-    return Planned(traced, layered, plan)
+    return Planned(*steps[plan.microbatches], plan)
 
 
 class ParallelStep:

@@ -99,7 +99,8 @@ def lower_chunk(
             if isinstance(action, Conversion):
                 source = environment[Stored(action.value, action.src)]
                 shape = graph.value(action.value).shape
-                converted = _convert(source, shape, mesh, action.src, action.dst)
+                with jax.named_scope(f"reshard {action.value} {action.src} to {action.dst}"):
+                    converted = _convert(source, shape, mesh, action.src, action.dst)
                 environment[Stored(action.value, action.dst)] = converted
             else:
                 run(action, environment)

@@ -66,9 +66,10 @@ def _integer_pow(equation: JaxprEqn) -> Rule:
 
 
 def _convert(equation: JaxprEqn) -> Rule:
-    kinds = [v.aval.dtype.kind for v in (*equation.invars, *equation.outvars)]
-    keeps_sums = all(kind in "fcV" for kind in kinds)  # V: bfloat16 and the float8 types
-    return _elementwise(((0,),) if keeps_sums else ())(equation)
+    """Sums pass a conversion to a type at least as precise; parts would be rounded one by one."""
+    before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+    is_exact = all(kind in "fc" for kind in (before.kind, after.kind)) or before == after
+    return _elementwise(((0,),) if is_exact and after.itemsize >= before.itemsize else ())(equation)
 
 
 def _same_dims(

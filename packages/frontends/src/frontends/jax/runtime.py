@@ -78,7 +78,7 @@ class Runtime:
         cluster: Cluster,
         progress: Progress | None = None,
     ) -> None:
-        self._trace, self._plan = trace, plan
+        self._trace, self.plan = trace, plan
         graph = layered.step.graph
         self._submeshes = Submeshes(plan, graph)
         self.chunks = build_chunks(graph, plan)
@@ -155,11 +155,11 @@ class Runtime:
                 for slot, result in zip(chunk.writes, results, strict=True):
                     slots[slot, microbatch] = result
             case Send(index, microbatch):
-                transfer = self._plan.transfers[index]
+                transfer = self.plan.transfers[index]
                 array = slots[Stored(transfer.value, transfer.src_spec), microbatch]
                 state.mail[index, microbatch] = self._transports[index](self._shards(array))
             case Receive(index, microbatch):
-                transfer = self._plan.transfers[index]
+                transfer = self.plan.transfers[index]
                 slot = Stored(transfer.value, transfer.dst_spec)
                 shards = state.mail.pop((index, microbatch))
                 slots[slot, microbatch] = self._assemble(stage, slot, shards)
@@ -187,7 +187,7 @@ class Runtime:
 
     def _load(self, stage: int, slot: Stored, microbatch: int, arguments: Sequence[Any]) -> Any:
         batch = np.asarray(arguments[self._argument[slot.value]])
-        size = len(batch) // self._plan.microbatches
+        size = len(batch) // self.plan.microbatches
         part = batch[microbatch * size : (microbatch + 1) * size]
         return jax.device_put(part, self._submeshes.sharding(stage, slot.spec))
 
@@ -216,7 +216,7 @@ class Runtime:
         waits = []
         for stage, (p, rank) in enumerate(zip(position, self.instructions, strict=True)):
             if p < len(rank) and isinstance(item := rank[p], Receive):
-                transfer = self._plan.transfers[item.transfer]
+                transfer = self.plan.transfers[item.transfer]
                 waits.append(
                     f"stage {stage} waits for {transfer.value} of microbatch {item.microbatch} "
                     f"from stage {transfer.source}"

@@ -96,6 +96,8 @@ def trace(
         _check_divisible(leaves, microbatches)
         micro, _ = _make_jaxpr(function, tree, leaves, microbatches)
         micro = _with_constants_of(full, micro)
+    repeated = _compat.repeated_equations(full, _phases(full.jaxpr.eqns))
+    full, micro = (_compat.without_repeated(closed, repeated) for closed in (full, micro))
     aliases = _match_state(arguments, out_shape, batch_argnums)
     program = _Program(micro, leaves, aliases, microbatches)
     full_graph = _Program(full, leaves, {}, 1).graph
@@ -182,7 +184,7 @@ def _with_constants_of(full: ClosedJaxpr, micro: ClosedJaxpr) -> ClosedJaxpr:
         raise AccumulationError(
             "the step must run the same operations for every batch size; it runs "
             f"{len(before)} for the whole batch and {len(after)} for one microbatch: "
-            "use microbatches=1"
+            "use fewer microbatches, so that each holds more than one example"
         )
     equations = []
     for old, new in zip(before, after, strict=True):

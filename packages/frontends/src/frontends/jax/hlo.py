@@ -1,0 +1,89 @@
+"""Read the collectives out of a compiled XLA program.
+
+XLA merges neighbouring collectives of one kind into one operation with several operands. Each
+operand counts as one here, so the count is that of the program that was lowered.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+
+import numpy as np
+
+from frontends.errors import VerificationError
+
+Groups = tuple[tuple[int, ...], ...]
+Key = tuple[str, Groups, int]
+"""Kind, groups of device positions, and bytes of one device's result."""
+
+_KINDS = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "collective-permute": "permute",
+    "collective-broadcast": "broadcast",
+}
+_OPERATION = re.compile(
+    rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{'|'.join(_KINDS)})(?:-start)?\(.*?"
+    r"replica_groups=(?P<groups>\{(?:\{[\d,]*\},?)*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\S+)"
+)
+_TYPE = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
+
+
+def collectives_of(text: str) -> Counter[Key]:
+    """How often a program contains each collective.
+
+    Args:
+        text: The compiled program, as `compiled.as_text()` gives it.
+
+    Raises:
+        VerificationError: A collective is written in a way that is not known here.
+    """
+    found: Counter[Key] = Counter()
+    for line in text.splitlines():
+        if not any(f" {kind}(" in line or f" {kind}-start(" in line for kind in _KINDS):
+            continue
+        match = _OPERATION.search(line)
+        if match is None:
+            raise VerificationError(f"this collective cannot be read: {line.strip()[:200]}")
+        kind = _KINDS[match["kind"]]
+        groups = parse_groups(match["groups"])
+        sizes = [_n_bytes(*item) for item in _TYPE.findall(match["result"])]
+        if kind == "all_to_all":  # its operands are the parts for each device
+            sizes = [sum(sizes)]
+        found.update((kind, groups, size) for size in sizes)
+    return found
+
+
+def _n_bytes(letters: str, bits: str, dims: str) -> int:
+    n_bits = 8 if letters == "pred" else int(bits)
+    return math.prod(int(n) for n in dims.split(",") if n) * max(1, n_bits // 8)
+
+
+def parse_groups(text: str) -> Groups:
+    """Replica groups in either of XLA's spellings: listed, or as a transposed iota.
+
+    Examples:
+        >>> parse_groups("{{0,1},{2,3}}")
+        ((0, 1), (2, 3))
+        >>> parse_groups("[2,2]<=[2,2]T(1,0)")
+        ((0, 2), (1, 3))
+    """
+    if text.startswith("{"):
+        listed = re.findall(r"\{([\d,]+)\}", text)
+        return tuple(tuple(int(n) for n in group.split(",")) for group in listed)
+    match = re.fullmatch(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?,?", text)
+    if match is None:
+        raise VerificationError(f"replica groups cannot be read: {text[:100]}")
+    shape, dims, order = (
+        tuple(int(n) for n in part.split(",")) if part else None for part in match.groups()
+    )
+    assert shape is not None
+    assert dims is not None
+    iota = np.arange(math.prod(dims)).reshape(dims)
+    if order is not None:
+        iota = iota.transpose(order)
+    return tuple(tuple(int(n) for n in group) for group in iota.reshape(shape))

@@ -1,0 +1,146 @@
+"""Random plans, to test that whatever the planner may choose runs right."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import autoshard
+import shardspec
+from autoshard import Graph, Operator, Strategy
+from shardspec import Layout, Mesh, Spec
+
+from frontends.layers import LayeredStep, crossings
+from frontends.plan import Conversion, Placement, Plan, Stage, Stored, Transfer
+from frontends.step import PHASE_NAMES
+
+
+def random_plan(
+    layered: LayeredStep, meshes: Sequence[Mesh], rng: random.Random, schedule: str = "1f1b"
+) -> Plan:
+    """A plan that runs, with every choice left to chance and nothing priced.
+
+    Args:
+        layered: The step; it needs at least one layer a stage.
+        meshes: One for each stage.
+        rng: Makes the choices: where layers are cut, and the layouts of all that is stored,
+            computed and sent.
+        schedule: Name of a pipesched schedule.
+    """
+    cuts = sorted(rng.sample(range(1, layered.n_layers), len(meshes) - 1))
+    first_layers, ends = [0, *cuts], [*cuts, layered.n_layers]
+    stages = tuple(
+        _random_stage(layered.stage(first, end - 1), first, end - 1, mesh, rng)
+        for first, end, mesh in zip(first_layers, ends, meshes, strict=True)
+    )
+    return Plan(
+        step=layered.step.fingerprint,
+        cluster="none",
+        memory_limit_bytes=0,
+        microbatches=layered.step.microbatches,
+        schedule=schedule,
+        stages=stages,
+        transfers=_transfers(layered, stages),
+        step_s=0.0,
+        lower_bound_s=0.0,
+        unsharded=(),
+        alternatives=(),
+    )
+
+
+def _random_stage(graph: Graph, first: int, last: int, mesh: Mesh, rng: random.Random) -> Stage:
+    home: dict[str, Spec] = {}
+    for name in graph.inputs:
+        home[name] = rng.choice(autoshard.stored_specs(graph.value(name).shape, mesh.shape))
+    conversions: dict[tuple[int, str, Spec], Conversion] = {}
+
+    def reachable(name: str, spec: Spec) -> bool:
+        layouts = (Layout(graph.value(name).shape, mesh, s) for s in (home[name], spec))
+        try:
+            shardspec.reshard(*layouts)
+        except shardspec.ReshardError:
+            return False
+        return True
+
+    def need(phase: int, name: str, spec: Spec) -> None:
+        if spec != home[name]:
+            conversions[phase, name, spec] = Conversion(phase, name, home[name], spec)
+
+    placements = []
+    for op in graph.operators:
+        possible = [
+            strategy
+            for strategy in autoshard.enumerate_strategies(op.rule, mesh.shape)
+            if all(map(reachable, op.inputs, strategy.operand_specs))
+        ]
+        if rng.random() < 0.8:  # mostly as things lie: every conversion has to be compiled
+            possible = _least(possible, lambda s: _conversions(op, s, home))
+        chosen = rng.choice(possible)
+        for name, spec in zip(op.inputs, chosen.operand_specs, strict=True):
+            need(op.phase, name, spec)
+        home.update(zip(op.outputs, chosen.result_specs, strict=True))
+        placements.append(Placement(op.name, op.phase, chosen.operand_specs, chosen.result_specs))
+    outputs = []
+    for output in graph.outputs:
+        shape = graph.value(output.value).shape
+        if output.alias is not None:
+            spec = home[output.alias]
+        elif output.whole:
+            spec = Spec.replicated(len(shape))
+        else:
+            spec = rng.choice(autoshard.stored_specs(shape, mesh.shape))
+        need(graph.phase_of_output(output), output.value, spec)
+        outputs.append(Stored(output.value, spec))
+    return Stage(
+        first_layer=first,
+        last_layer=last,
+        mesh=mesh,
+        inputs=tuple(Stored(name, home[name]) for name in graph.inputs),
+        outputs=tuple(outputs),
+        placements=tuple(placements),
+        conversions=tuple(conversions.values()),
+        collectives=(),
+        forward_s=0.0,
+        backward_s=0.0,
+        apply_s=0.0,
+        memory_bytes=0,
+    )
+
+
+def _conversions(op: Operator, strategy: Strategy, home: Mapping[str, Spec]) -> int:
+    return sum(home[n] != s for n, s in zip(op.inputs, strategy.operand_specs, strict=True))
+
+
+def _least(items: Sequence[Strategy], key: Callable[[Strategy], int]) -> list[Strategy]:
+    least = min(map(key, items))
+    return [item for item in items if key(item) == least]
+
+
+def _transfers(layered: LayeredStep, stages: Sequence[Stage]) -> tuple[Transfer, ...]:
+    """Everything that a stage reads and does not make, from the stage that keeps or makes it."""
+    graph = layered.step.graph
+    stage_of = {p.operator: i for i, stage in enumerate(stages) for p in stage.placements}
+    entering = [{s.value: s.spec for s in stage.inputs} for stage in stages]
+    found = []
+    for name in graph.inputs:
+        if name in layered.updated:
+            home = next(
+                i
+                for i, s in enumerate(stages)
+                if s.first_layer <= layered.home[name] <= s.last_layer
+            )
+            for to, inputs in enumerate(entering):
+                if to != home and name in inputs:
+                    found.append(
+                        Transfer(
+                            name, "state", home, to, entering[home][name], inputs[name], 0, 0.0
+                        )
+                    )
+    for name, (source, destinations) in crossings(graph, stage_of).items():
+        phase = PHASE_NAMES[graph.operators[graph.producers[name][0]].phase]
+        leaving = {s.value: s.spec for s in stages[source].outputs}
+        for to in destinations:
+            found.append(
+                Transfer(name, phase, source, to, leaving[name], entering[to][name], 0, 0.0)
+            )
+    return tuple(found)

@@ -1,0 +1,209 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pipesched
+import pytest
+from costmodel import Cluster
+from frontends.cli import ScheduleName, main
+from frontends.plan import Plan
+
+TINY = ["--layers", "2", "--d-model", "32", "--heads", "2", "--sequence", "16", "--batch", "8",
+        "--microbatches", "2", "--devices", "4"]  # fmt: skip
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of the command line."""
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    code = stopped.value.code or 0
+    assert isinstance(code, int)
+    return code, *capsys.readouterr()
+
+
+def plain(text: str) -> str:
+    """The text of a box, without colours, frame and line breaks."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", text).split())
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a Python of its own."""
+    # What this process set for its own devices is not the other's.
+    kept = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=kept | environment
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Output folder and printed text of a short run in a process of its own."""
+    folder = tmp_path_factory.mktemp("train")
+    data = folder / "data.txt"
+    data.write_text("to be, or not to be, that is the question\n" * 20)
+    arguments = ["train", *TINY, "--steps", "6", "--verify-steps", "3", "--data", str(data)]
+    arguments += ["--output", str(folder / "output")]
+    result = python(f"from frontends.cli import main; main({arguments!r})")
+    assert result.returncode == 0, result.stderr
+    return folder / "output", result.stdout
+
+
+def test_train_prints_text_plan_progress_and_verification(trained: tuple[Path, str]) -> None:
+    folder, printed = trained
+    order = [
+        "Text: 0.0 MiB of 1 file",
+        "Model: GPTConfig(n_layers=2",
+        "Plan for cluster two-hosts: ",
+        "Stages",
+        "What is sharded how",
+        "training 6/6 loss",
+        "tokens/s",
+        "Verified: the first 3 losses equal a single device's",
+        "too few steps to ask how far it fell",
+        f"Results: {folder}",
+    ]
+    positions = [printed.index(part) for part in order]
+    assert positions == sorted(positions)
+
+
+def test_train_writes_the_plan_it_printed(trained: tuple[Path, str]) -> None:
+    folder, printed = trained
+    plan = Plan.load(folder / "plan.json")
+    assert plan.n_devices == 4
+    assert plan.microbatches == 2
+    assert [line.rstrip() for line in str(plan).splitlines()] == [
+        line for line in map(str.rstrip, printed.splitlines()) if line in str(plan).splitlines()
+    ][: len(str(plan).splitlines())]
+
+
+def test_train_writes_losses_and_pictures(trained: tuple[Path, str]) -> None:
+    folder, _ = trained
+    names = ["losses.json", "losses.png", "plan.json", "plan.png", "timeline.png"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    losses = json.loads((folder / "losses.json").read_text())
+    assert len(losses["parallel"]) == 6
+    assert losses["parallel"][:3] == pytest.approx(losses["single_device"], rel=1e-5)
+
+
+def test_show_prints_and_draws_a_saved_plan(
+    trained: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = trained
+    path = str(folder / "plan.json")
+    code, printed, _ = run(capsys, "show", path, "--picture", str(tmp_path / "plan.svg"),
+                           "--timeline", str(tmp_path / "timeline.svg"))  # fmt: skip
+    assert code == 0
+    lines = [line.rstrip() for line in printed.splitlines()]
+    assert lines == str(Plan.load(path)).splitlines()
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.svg", "timeline.svg"}
+
+
+def test_plan_takes_a_cluster_larger_than_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = replace(Cluster.preset("two-hosts"), name="my own", n_hosts=16)
+    (tmp_path / "cluster.json").write_text(cluster.to_json())
+    arguments = [*TINY[:-2], "--cluster", str(tmp_path / "cluster.json"), "--devices", "16"]
+    arguments += ["--save", str(tmp_path / "plan.json"), "--picture", str(tmp_path / "plan.png")]
+    code, printed, errors = run(capsys, "plan", *arguments)
+    assert code == 0, errors
+    assert "Plan for cluster my own: " in printed
+    assert Plan.load(tmp_path / "plan.json").n_devices == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--batch", "7"], "the batch's leading dim must be a multiple of microbatches",
+                     id="batch not divisible"),
+        pytest.param(["--devices", "64"], "JAX has already started, with 8 devices, and cannot "
+                     "have 64 any more", id="more devices than JAX started with"),
+        pytest.param(["--data", "nowhere.txt"], "there is no nowhere.txt", id="no data"),
+        pytest.param(["--sequence", "5000000000"], "bytes; Python's standard library",
+                     id="text too short"),
+        pytest.param(["--output", "/dev/null/results"], "/dev/null/results: Not a directory",
+                     id="output cannot be written"),
+        pytest.param(["--memory", "10kB"], "no plan fits 10000 bytes a device", id="no memory"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_one_line_and_exit_code_1(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, errors = run(capsys, "train", *TINY, "--output", str(tmp_path), *arguments)
+    assert code == 1
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    assert message in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--heads", "3"], "d_model must be a multiple of n_heads"),
+        (["--hosts", "3"], "--devices must be a multiple of --hosts; got 4 devices and 3 hosts"),
+        (["--cluster", "mine"], "--cluster is p3.16xlarge, two-hosts, virtual-cpu or a JSON file"),
+        (["--memory", "12 parsecs"], "got '12 parsecs'"),
+        (["--steps", "0"], "0 is not in the range x>=1"),
+        (["--schedule", "2f2b"], "'2f2b' is not one of"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, errors = run(capsys, "train", *TINY, *arguments)
+    assert code == 2
+    assert message in plain(errors)
+
+
+def test_a_damaged_plan_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    code, _, errors = run(capsys, "show", str(tmp_path / "plan.json"))
+    assert code == 1
+    assert errors.startswith("error: a plan is a JSON object")
+
+
+def test_jax_that_started_with_fewer_devices_is_refused() -> None:
+    code = f"import jax; jax.devices(); from frontends.cli import main; main(['train', *{TINY!r}])"
+    result = python(code)
+    assert result.returncode == 1
+    assert "JAX has already started, with 1 devices, and cannot have 4" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_backend_with_fewer_devices_than_the_plan_is_refused() -> None:
+    code = """
+import frontends.jax, jax, jax.numpy as jnp
+from costmodel import Cluster
+frontends.jax.init(2)
+def step(w, x):
+    return w - jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w)
+try:
+    frontends.jax.parallelize(step, cluster=Cluster.preset("two-hosts"), microbatches=2)(
+        jnp.ones((8, 8)), jnp.ones((16, 8)))
+except frontends.DeviceError as error:
+    print(error)
+"""
+    result = python(code)
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"8 devices.*has 2|has 2.*8 devices|2 devices", result.stdout)
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "show"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert f"python -m frontends {command}" in plain(printed)
+
+
+def test_offers_the_schedules_of_pipesched() -> None:
+    assert get_args(ScheduleName) == pipesched.NAMES

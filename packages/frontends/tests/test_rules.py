@@ -1,0 +1,211 @@
+"""Every strategy that a rule allows must compute what the whole operator computes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import autoshard
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import shardspec
+from frontends.jax import _compat
+from frontends.jax.local import run_locally
+from frontends.jax.lower import jax_mesh, partition_spec
+from frontends.jax.rules import flops_of, has_rule, rule_of
+from jax import lax
+from shardspec import Layout, Mesh
+
+MESH = Mesh((2, 2), ("x", "y"))
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def indices(high: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, high, shape).astype(np.int32)
+
+
+def conv(x: Any, w: Any) -> Any:
+    return lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def depthwise(x: Any, w: Any) -> Any:
+    return lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=4
+    )
+
+
+A, B, C = numbers(4, 8), numbers(4, 8), numbers(8, 4)
+CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "add": (lambda a, b: a + b, (A, B)),
+    "add literal": (lambda a: a + 1.0, (A,)),
+    "add broadcast": (lambda a, b: lax.add_p.bind(a, b), (A, numbers(1, 8))),
+    "sub": (lambda a, b: a - b, (A, B)),
+    "mul": (lambda a, b: a * b, (A, B)),
+    "mul literal": (lambda a: a * 2.0, (A,)),
+    "div": (lambda a, b: a / b, (A, B)),
+    "div literal": (lambda a: a / 3.0, (A,)),
+    "neg": (lambda a: -a, (A,)),
+    "tanh": (jnp.tanh, (A,)),
+    "max": (jnp.maximum, (A, B)),
+    "integer_pow 1": (lambda a: lax.integer_pow(a, 1), (A,)),
+    "integer_pow 3": (lambda a: lax.integer_pow(a, 3), (A,)),
+    "convert float": (lambda a: a.astype(jnp.bfloat16), (A,)),
+    "convert int": (lambda a: a.astype(jnp.int32), (A,)),
+    "select_n": (lambda p, a, b: lax.select_n(p, a, b), (A > 0, A, B)),
+    "clamp": (lambda a: lax.clamp(-0.5, a, 0.5), (A,)),
+    "dot": (lambda a, c: a @ c, (A, C)),
+    "dot batched": (
+        lambda a, b: jnp.einsum("bhqd,bhkd->bhqk", a, b),
+        (numbers(2, 4, 2, 8), numbers(2, 4, 4, 8)),
+    ),
+    "dot two contractions": (
+        lambda a, b: jnp.einsum("btk,btn->kn", a, b),
+        (numbers(4, 2, 8), numbers(4, 2, 4)),
+    ),
+    "conv": (conv, (numbers(4, 3, 3, 4), numbers(3, 3, 4, 8))),
+    "conv depthwise": (depthwise, (numbers(4, 3, 3, 4), numbers(3, 3, 1, 4))),
+    "transpose": (lambda a: a.transpose(2, 0, 1), (numbers(4, 2, 8),)),
+    "reshape split": (lambda a: a.reshape(4, 2, 4), (A,)),
+    "reshape merge": (lambda a: a.reshape(8, 4), (numbers(4, 2, 4),)),
+    "reshape ones": (lambda a: a.reshape(4, 1, 8), (A,)),
+    "squeeze": (lambda a: a.squeeze(1), (numbers(4, 1, 8),)),
+    "broadcast_in_dim": (lambda a: lax.broadcast_in_dim(a, (4, 8, 2), (1,)), (numbers(8),)),
+    "broadcast_in_dim one": (lambda a: lax.broadcast_in_dim(a, (4, 8), (0, 1)), (numbers(4, 1),)),
+    "iota": (lambda: lax.broadcasted_iota(jnp.int32, (4, 8), 1), ()),
+    "reduce_sum": (lambda a: a.sum(1), (A,)),
+    "reduce_max": (lambda a: a.max(0), (A,)),
+    "reduce_min": (lambda a: a.min((0, 1)), (A,)),
+    "reduce_prod": (lambda a: a.prod(1), (A,)),
+    "reduce_and": (lambda a: lax.reduce_and_p.bind(a, axes=(0,)), (A > 0,)),
+    "argmax": (lambda a: lax.argmax(a, 1, jnp.int32), (A,)),
+    "cumsum": (lambda a: lax.cumsum(a, 1), (A,)),
+    "cummax": (lambda a: lax.cummax(a, 0), (A,)),
+    "sort": (lambda a: lax.sort(a, dimension=1), (A,)),
+    "split": (lambda a: lax.split(a, (4, 4), 1), (A,)),
+    "concatenate": (lambda a, b: lax.concatenate([a, b], 0), (A, B)),
+    "rev": (lambda a: lax.rev(a, (1,)), (A,)),
+    "pad zero": (lambda a: lax.pad(a, 0.0, ((0, 0, 0), (1, 1, 0))), (A,)),
+    "pad one": (lambda a: lax.pad(a, 1.0, ((2, 0, 0), (0, 0, 0))), (A,)),
+    "slice": (lambda a: lax.slice(a, (0, 2), (4, 6)), (A,)),
+    "dynamic_slice": (
+        lambda a, i: lax.dynamic_slice(a, (i, jnp.int32(0)), (2, 8)),
+        (A, np.int32(1)),
+    ),
+    "dynamic_update_slice": (
+        lambda a, u, i: lax.dynamic_update_slice(a, u, (i, jnp.int32(0))),
+        (A, numbers(2, 8), np.int32(1)),
+    ),
+    "gather rows": (lambda a, i: a[i], (numbers(16, 8), indices(16, 4, 2))),
+    "gather along": (
+        lambda a, i: jnp.take_along_axis(a, i, 1),
+        (A, indices(8, 4, 2)),
+    ),
+    "scatter-add rows": (lambda a, i, u: a.at[i].add(u), (numbers(16, 8), indices(16, 4), A)),
+    "scatter rows": (
+        lambda a, i, u: a.at[i].set(u),
+        (numbers(16, 8), np.arange(4, dtype=np.int32), A),
+    ),
+    "erf_inv": (lax.erf_inv, (A / 10,)),
+    "no rule": (lambda a: lax.reduce_precision(a, 5, 10), (A,)),
+    "top_k": (lambda a: lax.top_k(a, 2), (A,)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_strategy_equals_the_whole_operator(case: str) -> None:
+    function, operands = CASES[case]
+    closed = _compat.eliminate_dead_code(_compat.inline_calls(jax.make_jaxpr(function)(*operands)))
+    environment: dict[Any, Any] = dict(zip(closed.jaxpr.invars, operands, strict=True))
+    environment.update(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    for equation in closed.jaxpr.eqns:
+        atoms = [
+            np.asarray(v.val) if isinstance(v, _compat.Literal) else np.asarray(environment[v])
+            for v in equation.invars
+        ]
+        wholes = _compat.bind(equation, [jnp.asarray(a) for a in atoms], dict(equation.params))
+        strategies = autoshard.enumerate_strategies(rule_of(equation), MESH.shape)
+        assert strategies
+        for strategy in strategies:
+            results = _run_sharded(equation, atoms, strategy)
+            for whole, result in zip(wholes, results, strict=True):
+                np.testing.assert_allclose(
+                    np.asarray(result, np.float64),
+                    np.asarray(whole, np.float64),
+                    rtol=1e-3,
+                    atol=1e-3,
+                    err_msg=f"{equation.primitive.name} as {strategy}",
+                )
+        environment.update(zip(equation.outvars, wholes, strict=True))
+
+
+def _run_sharded(equation: Any, atoms: list[Any], strategy: autoshard.Strategy) -> list[Any]:
+    """The operator run on shards, and its results put together."""
+    specs = iter(strategy.operand_specs)
+    places = [None if isinstance(v, _compat.Literal) else next(specs) for v in equation.invars]
+    stacked, in_specs = [], []
+    for atom, spec in zip(atoms, places, strict=True):
+        if spec is None:
+            continue
+        layout = Layout(atom.shape, MESH, spec)
+        shards = shardspec.shard(layout, atom)
+        stacked.append(
+            np.stack([shards[d] for d in MESH.device_ids]).reshape(2, 2, *shards[0].shape)
+        )
+        in_specs.append(jax.sharding.PartitionSpec("x", "y"))
+
+    def local(*shards: Any) -> list[Any]:
+        given = iter(shard[0, 0] for shard in shards)
+        operands = [
+            atom if spec is None else next(given) for atom, spec in zip(atoms, places, strict=True)
+        ]
+        results = run_locally(equation, operands, places, strategy.result_specs, MESH)
+        return [result[None, None] for result in results]
+
+    program = jax.shard_map(
+        local,
+        mesh=jax_mesh(MESH),
+        in_specs=tuple(in_specs),
+        out_specs=jax.sharding.PartitionSpec("x", "y"),
+        check_vma=False,
+    )
+    assembled = []
+    for v, spec, parts in zip(
+        equation.outvars, strategy.result_specs, jax.jit(program)(*stacked), strict=True
+    ):
+        flat = np.asarray(parts).reshape(4, *parts.shape[2:])
+        layout = Layout(v.aval.shape, MESH, spec)
+        assembled.append(shardspec.assemble(layout, dict(zip(MESH.device_ids, flat, strict=True))))
+    return assembled
+
+
+def test_partial_sums_pass_what_is_linear_and_stop_at_literals() -> None:
+    def linear(function: Callable[..., Any], *operands: np.ndarray) -> object:
+        return rule_of(jax.make_jaxpr(function)(*operands).jaxpr.eqns[0]).linear
+
+    assert linear(lambda a, b: a + b, A, B) == ((0, 1),)
+    assert linear(lambda a: a + 1.0, A) == ()
+    assert linear(lambda a: a * 2.0, A) == ((0,),)
+    assert linear(lambda a: 2.0 / a, A) == ()
+
+
+def test_a_primitive_without_a_rule_stays_whole() -> None:
+    equation = jax.make_jaxpr(lambda a: lax.top_k(a, 2))(A).jaxpr.eqns[0]
+    assert not has_rule(equation.primitive.name)
+    assert {factor.kind for factor in rule_of(equation).factors} == {"whole"}
+
+
+def test_flops_count_multiply_adds_twice() -> None:
+    dot = jax.make_jaxpr(lambda a, c: a @ c)(A, C).jaxpr.eqns[0]
+    assert flops_of(dot) == 2 * 4 * 8 * 4
+    convolution = jax.make_jaxpr(conv)(*CASES["conv"][1]).jaxpr.eqns[0]
+    assert flops_of(convolution) == 2 * (4 * 3 * 3 * 8) * (3 * 3 * 4)
+
+
+def test_partition_spec_stacks_partial_sums_in_front() -> None:
+    spec = shardspec.Spec.parse("S0R+P1")
+    assert partition_spec(spec, MESH) == jax.sharding.PartitionSpec(("y",), ("x",), None)
