@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,6 +35,10 @@ class Converter:
     The steps of a conversion depend on the shape only through which splits are even, and their time
     only on bytes. So plans are made for the smallest shape that splits like the real one, whose
     elements are taken to be as wide as it needs for the same bytes.
+
+    `shardspec.reshard` moves the fewest bytes, which is not always the fastest: partial sums over
+    two axes, one of them inside a host, are better reduced inside first. So a conversion may go
+    `via` a spec in which one axis has been reduced.
     """
 
     def __init__(self, mesh: Mesh, links: Sequence[Link]) -> None:
@@ -48,16 +52,44 @@ class Converter:
 
     def seconds(self, value: Value, src: SpecSet, dst: SpecSet) -> Array:
         """Seconds from each spec of `src` (rows) to each of `dst`; infinite if there is no way."""
-        small = tuple(math.gcd(size, self.mesh.size) for size in value.shape)
-        wide = value.n_bytes // math.prod(small)
+        small, wide = self._canonical(value)
         key = (small, wide, src, dst)
         if key not in self._seconds:
             plans = self._plan(small, src, dst)
             # index -1 is "no way", -2 is "no step"
             times = [step_time(step, wide, self.links) for step in self._examples]
             table = np.array([*times, 0.0, math.inf])[plans].sum(axis=2)
+            for row, spec in enumerate(src.specs):
+                for middle in _one_axis_reduced(spec):
+                    table[row] = np.minimum(table[row], self._through(value, spec, middle, dst))
             self._seconds[key] = table
         return self._seconds[key]
+
+    def via(self, value: Value, src: Spec, dst: Spec) -> Spec | None:
+        """Where the fastest way to `dst` stops first; `None` if it is one plan of `reshard`."""
+        best = self.seconds(value, spec_set((src,)), spec_set((dst,)))[0, 0]
+        for middle in _one_axis_reduced(src):
+            through = self._through(value, src, middle, spec_set((dst,)))[0]
+            if middle != dst and through == best and through < self._direct(value, src, dst):
+                return middle
+        return None
+
+    def _through(self, value: Value, src: Spec, middle: Spec, dst: SpecSet) -> Array:
+        rest: Array = self.seconds(value, spec_set((middle,)), dst)[0]
+        return rest + self._direct(value, src, middle)
+
+    def _direct(self, value: Value, src: Spec, dst: Spec) -> float:
+        """Seconds of the plan that `reshard` makes."""
+        small, wide = self._canonical(value)
+        steps = self._pair(small, src, dst)
+        if steps is None:
+            return math.inf
+        return sum(step_time(self._examples[step], wide, self.links) for step in steps)
+
+    def _canonical(self, value: Value) -> tuple[tuple[int, ...], int]:
+        """The smallest shape that splits like the value's, and the bytes of its elements."""
+        small = tuple(math.gcd(size, self.mesh.size) for size in value.shape)
+        return small, value.n_bytes // math.prod(small)
 
     def _plan(self, shape: tuple[int, ...], src: SpecSet, dst: SpecSet) -> NDArray[np.intp]:
         """Indices of steps, shape (sources, destinations, most steps of any plan)."""
@@ -95,3 +127,16 @@ class Converter:
             self._steps[key] = len(self._examples)
             self._examples.append(step)
         return self._steps[key]
+
+
+def _one_axis_reduced(spec: Spec) -> Iterator[Spec]:
+    """If several axes hold partial sums: what reducing one of them makes, whole or scattered."""
+    if len(spec.partial) < 2:
+        return
+    for partial in spec.partial:
+        rest = tuple(other for other in spec.partial if other != partial)
+        yield Spec(spec.dims, rest)
+        if partial.kind == "sum":
+            for dim in range(len(spec.dims)):
+                split = (*spec.dims[dim], partial.axis)
+                yield Spec((*spec.dims[:dim], split, *spec.dims[dim + 1 :]), rest)

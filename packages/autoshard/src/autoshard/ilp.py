@@ -18,6 +18,7 @@ import mip  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.evaluate import evaluate
 from autoshard.problem import Array, Problem
 
 
@@ -53,8 +54,7 @@ def solve_ilp(
     model = mip.Model(sense=mip.MINIMIZE)
     model.verbose = 0
     model.threads = 1  # more of them make the answer depend on timing
-    # costs of the order of one: CBC's tolerances are absolute
-    scale = _scale(problem)
+    scale = _scale(problem, start)
     x, node_terms = _add_choices(model, problem, scale)
     edge_terms = _add_edges(model, problem, x, scale)
     if peak:
@@ -80,7 +80,10 @@ def solve_ilp(
     return choice, bound
 
 
-def _scale(problem: Problem) -> float:
+def _scale(problem: Problem, start: list[int] | None) -> float:
+    """The unit of cost in the program: CBC's tolerances are absolute, so costs must not be tiny."""
+    if start is not None and (cost := evaluate(problem, start).cost) > 0.0:
+        return cost / 1e4
     finite = [
         float(np.max(cost, where=np.isfinite(cost), initial=0.0))
         for cost in problem.node_costs + problem.edge_costs

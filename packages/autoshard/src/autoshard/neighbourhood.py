@@ -80,14 +80,11 @@ class _Surroundings:
         return total
 
 
-def search(problem: Problem, start: list[int] | None = None) -> list[int]:
-    """A choice that no ball improves.
-
-    It begins at `start`, or builds a choice where there is none.
-    """
+def search(problem: Problem) -> list[int]:
+    """A choice that no ball improves; the limit is ignored."""
     around = _Surroundings(problem)
     order = around.breadth_first(list(range(problem.n_nodes)), problem.n_nodes)
-    choice = {} if start is None else dict(enumerate(start))
+    choice: dict[int, int] = {}
     changed: set[int] | None = None
     while changed is None or changed:
         before, changed = changed, set()
@@ -112,6 +109,6 @@ def search(problem: Problem, start: list[int] | None = None) -> list[int]:
                 changed.update(node for node in ball if old[node] != choice[node])
             else:
                 choice.update(old)
-        if before is None and start is None:
+        if before is None:
             changed = set(order)
     return [choice[node] for node in range(problem.n_nodes)]

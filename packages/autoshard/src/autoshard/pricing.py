@@ -126,6 +126,7 @@ def _best_prices(problem: Problem, memory: Memory, seen: list[list[int]]) -> Arr
     model.threads = 1
     price = [model.add_var(lb=0.0, ub=1e6) for _ in binding]
     worst = model.add_var(lb=-1e9)
+    model.add_var(var_type=mip.BINARY)  # without an integer mip calls Clp, which prints
     for cost, over in zip(costs, excess, strict=True):
         terms = [float(o) * p for o, p in zip(over[binding], price, strict=True) if o]
         model.add_constr(worst <= cost / scale + mip.xsum(terms))

@@ -17,7 +17,7 @@ def reduce_to_pairs(network: Network) -> None:
 
     Nodes in `network.bound` stay: their memory may decide.
     """
-    _reduce(network, list(network.unary), widest=2)
+    _reduce(network, list(network.unary))
 
 
 def eliminate_all(network: Network, most_entries: int) -> bool:
@@ -40,7 +40,7 @@ def eliminate_all(network: Network, most_entries: int) -> bool:
         size, node = min(sizes.values())
         if size > most_entries:
             return False
-        _reduce(network, network.eliminate(node), widest=2)
+        _reduce(network, network.eliminate(node))
     return True
 
 
@@ -69,7 +69,7 @@ def widest_table(network: Network) -> int:
     return widest
 
 
-def _reduce(network: Network, start: Iterable[int], widest: int) -> None:
+def _reduce(network: Network, start: Iterable[int]) -> None:
     """Work through the nodes from `start` and those that a change touches, first in first out."""
     queue = deque(start)
     queued = set(queue)
@@ -80,7 +80,7 @@ def _reduce(network: Network, start: Iterable[int], widest: int) -> None:
         if network.drop_superfluous(node, COMPARISONS):
             changed = network.neighbours(node)
         network.split_separable(node)
-        narrow = len(network.kept[node]) == 1 or len(network.neighbours(node)) <= widest
+        narrow = len(network.kept[node]) == 1 or len(network.neighbours(node)) <= 2
         if node not in network.bound and narrow:
             changed = network.eliminate(node)
         for other in changed:

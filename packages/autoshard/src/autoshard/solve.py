@@ -33,8 +33,8 @@ ENTRIES = 2_000_000
 """Of any table in an exact elimination."""
 HOPE = 100
 """How much wider than that tables may look before the strategies that fall on the way are known."""
-COLUMNS = 6_000
-"""Of the largest ILP that is tried [measured: CBC proves most such programs within seconds]."""
+COLUMNS = 100_000
+"""Of the largest ILP that is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ def solve(
     time_s: float = 60.0,
     *,
     points: Points | None = None,
+    ilp_columns: int = COLUMNS,
 ) -> Solution:
     """Find the cheapest choice within the memory limit.
 
@@ -77,6 +78,7 @@ def solve(
             same answer.
         points: Per node a point for each strategy, shape (strategies, axes), which lets the search
             move along one axis at a time; it begins at the points of every node's strategy 0.
+        ilp_columns: The most variables of an ILP that is worth trying.
 
     Raises:
         InfeasibleError: every choice has a forbidden strategy or pair, or breaks the limit.
@@ -87,10 +89,12 @@ def solve(
     def oracle(
         other: Problem, prices: list[Array] | None, start: list[int] | None
     ) -> tuple[list[int], float]:
-        choice, bound, _ = _without_limit(other, prices, start, points, 0.0)
+        choice, bound, _ = _without_limit(other, prices, start, points)
         return choice, bound
 
-    choice, bound, how = _without_limit(problem, None, None, points, ilp_s)
+    choice, bound, how = _without_limit(
+        problem, None, None, points, ilp_s=ilp_s, ilp_columns=ilp_columns
+    )
     judged = evaluate(problem, choice)
     if not math.isfinite(judged.cost):
         raise InfeasibleError(
@@ -103,12 +107,12 @@ def solve(
         cost = math.inf if limited is None else evaluate(problem, limited).cost
         if cost > bound + 1e-9 * abs(bound):
             left_s = ilp_s - (time.perf_counter() - begun)
-            better, proved = _by_ilp(problem, limited, left_s)
+            better, proved = _by_ilp(problem, limited, left_s, ilp_columns)
             bound = max(bound, proved)
             if better is not None and evaluate(problem, better).cost <= cost:
                 limited, how = better, "ilp"
         if limited is None:
-            raise _over_limit(problem, smallest, ilp_s)
+            raise _over_limit(problem, smallest, ilp_s, ilp_columns)
         choice = limited
     choice = leanest_of_equals(problem, choice)
     judged = evaluate(problem, choice)
@@ -143,7 +147,9 @@ def _without_limit(
     prices: list[Array] | None,
     start: list[int] | None,
     points: Points | None,
-    ilp_s: float,
+    *,
+    ilp_s: float = 0.0,
+    ilp_columns: int = 0,
 ) -> tuple[list[int], float, str]:
     """A choice, a lower bound on any choice's cost (prices included), and how it was found."""
     network = Network(problem, prices)
@@ -162,7 +168,7 @@ def _without_limit(
         best = descend(core, inside, begin)
     if best is None:
         best = search(core)
-    if ilp_s > 0.0 and fits(core, COLUMNS):
+    if ilp_s > 0.0 and fits(core, ilp_columns):
         free = replace(core, usage_limit=None)
         better, proved = solve_ilp(free, time_s=ilp_s, start=best)
         bound = max(bound, proved)
@@ -172,14 +178,14 @@ def _without_limit(
 
 
 def _by_ilp(
-    problem: Problem, start: list[int] | None, time_s: float, *, peak: bool = False
+    problem: Problem, start: list[int] | None, time_s: float, columns: int, *, peak: bool = False
 ) -> tuple[list[int] | None, float]:
     """The ILP on what reduction leaves; nothing and no bound if that is too large or time is up."""
     network = Network(problem)
     network.bound = {node: problem.usages[node] for node in _may_bind(problem)}
     reduce_to_pairs(network)
     core, nodes = network.core(problem)
-    if time_s <= 0.0 or not fits(core, COLUMNS):
+    if time_s <= 0.0 or not fits(core, columns):
         return None, -math.inf
     begin = None
     if start is not None and all(start[node] in network.kept[node] for node in nodes):
@@ -198,9 +204,9 @@ def _may_bind(problem: Problem) -> list[int]:
     return sorted(binding)
 
 
-def _over_limit(problem: Problem, smallest: float, time_s: float) -> InfeasibleError:
+def _over_limit(problem: Problem, smallest: float, time_s: float, columns: int) -> InfeasibleError:
     """Say which limit would do: proved by the ILP if it is small enough, else the best seen."""
-    leanest, _ = _by_ilp(free_of_cost(problem), None, time_s, peak=True)
+    leanest, _ = _by_ilp(free_of_cost(problem), None, time_s, columns, peak=True)
     if leanest is not None:
         smallest = evaluate(problem, leanest).peak_usage
     return InfeasibleError(
