@@ -12,6 +12,9 @@ what it made), a reader that asks for r pays q -> r (a slice is free). For two r
 lost: if only one of them gains by a copy, it could as well convert by itself. With three or more,
 serving some from p and others from q is left to decoding, which never pays more than this price.
 
+What an operator computes from nothing, such as a mask, is never sent: every device can compute it
+as it needs it, and XLA would merge or fold such a collective away.
+
 Memory: see `lifetime`. A result that is stored back into an input takes the input's place. The
 passing copies that conversions make are not counted.
 """
@@ -26,7 +29,7 @@ from numpy.typing import NDArray
 from shardspec import Mesh, Spec
 
 from autoshard.conversion import Converter
-from autoshard.graph import Graph
+from autoshard.graph import Graph, Value
 from autoshard.lifetime import lifetimes
 from autoshard.problem import Array, Problem
 from autoshard.strategy import stored_specs
@@ -58,6 +61,7 @@ class _Builder:
         self.intervals: list[tuple[int, int]] = []
         self.edges: list[tuple[int, int]] = []
         self.edge_costs: list[Array] = []
+        self.constants = _constants(graph)
         self.produced: dict[str, tuple[int, Column]] = {}
         self.read: dict[tuple[str, int], dict[int, list[Column]]] = {}
         """Per value and phase: each reading node and the columns of what it asks for."""
@@ -74,6 +78,11 @@ class _Builder:
 
     def add_reader(self, value: str, phase: int, node: int, asked: Column) -> None:
         self.read.setdefault((value, phase), {}).setdefault(node, []).append(asked)
+
+    def seconds(self, value: Value, src: Column, dst: Column) -> Array:
+        """The price of each conversion between distinct specs; `inf` to send a constant."""
+        seconds = self.converter.seconds(value, src.distinct, dst.distinct)
+        return np.where(seconds > 0.0, np.inf, seconds) if value.name in self.constants else seconds
 
     def connect(self, name: str, phase: int) -> tuple[int, tuple[Spec, ...]] | None:
         """Edges from a value to its readers in a phase; the relay between them, if there is one."""
@@ -95,11 +104,20 @@ class _Builder:
             for use, part in enumerate(columns):
                 # a reader that asks for the same spec twice pays once
                 again = [_same(part, earlier) for earlier in columns[:use]]
-                seconds = self.converter.seconds(value, there.distinct, part.distinct)
+                seconds = self.seconds(value, there, part)
                 seconds = seconds[np.ix_(there.index, part.index)]
                 cost += np.where(np.any(again, axis=0), 0.0, seconds) if again else seconds
             self.add_edge(node, reader, cost * repeats)
         return None if relay is None else (relay, there.distinct.specs)
+
+
+def _constants(graph: Graph) -> frozenset[str]:
+    """Values that depend on no input."""
+    found: set[str] = set()
+    for operator in graph.operators:
+        if found.issuperset(operator.inputs):
+            found.update(operator.outputs)
+    return frozenset(found)
 
 
 def _same(a: Column, b: Column) -> NDArray[np.bool_]:
