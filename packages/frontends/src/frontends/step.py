@@ -1,14 +1,15 @@
 """A traced training step, without the framework it came from.
 
 The step of one device reads a batch; the parallel one runs *forward* and *backward* once for each
-microbatch and *apply* once, on sums over the microbatches. `check_accumulation` proves that the
-sums are what the single device computes.
+microbatch and *apply* once, on sums over the microbatches. `accumulate` proves that the sums are
+what the single device computes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from autoshard import Graph, Operator, Value, elementwise, structural_hash
 
@@ -52,33 +53,69 @@ def identity(value: Value, name: str) -> Operator:
     return Operator(name, IDENTITY, (value.name,), (name,), rule, 0.0, APPLY)
 
 
-def check_accumulation(
-    full: Graph, micro: Graph, broadcasts: tuple[str, ...] = ("broadcast_in_dim",)
-) -> tuple[str, ...]:
-    """Prove that forward and backward give sums over microbatches; return the summed values.
+def accumulate(
+    full: Graph,
+    micro: Graph,
+    broadcasts: Collection[str] = ("broadcast_in_dim",),
+    zeros: Collection[str] = (),
+) -> tuple[Graph, tuple[str, ...]]:
+    """Prove that forward and backward give sums over microbatches, of which apply reads totals.
 
     Cutting a batch into microbatches is sharding over one more axis, in time instead of space. So
     the rules that say how an operator is sharded also say how it is accumulated: with every batch
     dim mapped to that axis no operator may need communication, and what apply reads is then a
     partial sum (added up over the microbatches) or does not depend on the batch at all.
 
+    What needs a total and is read by apply only moves to apply: the sum of a loss and a penalty on
+    the weights, or of their gradients.
+
     Args:
         full: The step on the whole batch.
         micro: The same step on one microbatch; names agree with `full`.
         broadcasts: Kinds of operators that fill a shape with copies of what they read.
+        zeros: Values that hold nothing but zeros.
+
+    Returns:
+        `micro` with such operators in apply, and the values that are to be summed.
 
     Raises:
         AccumulationError: An operator mixes examples other than by a sum: a mean over a mask,
             statistics over the batch, random numbers of the batch's shape.
     """
-    shapes = {value.name: value.shape for value in micro.values}
-    batch_dim: dict[str, int] = {}
+    batch_dim = _batch_dims(full, micro)
+    may_wait = _read_by_apply_only(full, batch_dim)
+    sums: set[str] = set()
+    late: set[str] = set()
+    for operator in full.operators:
+        if operator.phase == APPLY:
+            _check_apply(operator, batch_dim)
+            continue
+        if not late.isdisjoint(operator.inputs):
+            late.update(operator.outputs)
+            continue
+        try:
+            adds_up = _adds_up(operator, batch_dim, sums, broadcasts, zeros)
+        except AccumulationError:
+            if operator.name not in may_wait:
+                raise
+            late.update(operator.outputs)
+            continue
+        if adds_up:
+            sums.update(operator.outputs)
+    compute = [op for op in micro.operators if op.phase != APPLY and late.isdisjoint(op.outputs)]
+    moved = [replace(op, phase=APPLY) for op in micro.operators if not late.isdisjoint(op.outputs)]
+    apply = [*moved, *(op for op in micro.operators if op.phase == APPLY)]
+    read = {name for op in apply for name in op.inputs}
+    summed = (name for op in compute for name in op.outputs if name in sums and name in read)
+    return replace(micro, operators=(*compute, *apply)), tuple(summed)
+
+
+def _batch_dims(full: Graph, micro: Graph) -> dict[str, int]:
+    """The dim that holds the examples, of every value that has one."""
+    batch_dim = {}
     for value in full.values:
-        changed = [
-            d
-            for d, (n, m) in enumerate(zip(value.shape, shapes[value.name], strict=True))
-            if n != m
-        ]
+        sizes = enumerate(zip(value.shape, micro.value(value.name).shape, strict=True))
+        changed = [d for d, (whole, part) in sizes if whole != part]
         if len(changed) > 1:
             raise AccumulationError(
                 f"a value may hold the batch in one dim only; {value.name} of shape {value.shape} "
@@ -86,23 +123,25 @@ def check_accumulation(
             )
         if changed:
             batch_dim[value.name] = changed[0]
+    return batch_dim
 
-    sums: set[str] = set()
-    for operator in full.operators:
+
+def _read_by_apply_only(graph: Graph, batch_dim: Mapping[str, int]) -> set[str]:
+    """Operators of forward and backward that might as well run in apply."""
+    found: set[str] = set()
+    needed: set[str] = set()
+    for operator in reversed(graph.operators):
         if operator.phase == APPLY:
-            _check_apply(operator, batch_dim)
             continue
-        if _adds_up(operator, batch_dim, sums, broadcasts):
-            sums.update(operator.outputs)
-    computed = {
-        name for op in full.operators if op.phase != APPLY for name in op.outputs if name in sums
-    }
-    read = {name for op in full.operators if op.phase == APPLY for name in op.inputs}
-    order = (name for op in full.operators for name in op.outputs)
-    return tuple(name for name in order if name in computed and name in read)
+        touched = (*operator.inputs, *operator.outputs)
+        if batch_dim.keys().isdisjoint(touched) and needed.isdisjoint(operator.outputs):
+            found.add(operator.name)
+        else:
+            needed.update(operator.inputs)
+    return found
 
 
-def _check_apply(operator: Operator, batch_dim: dict[str, int]) -> None:
+def _check_apply(operator: Operator, batch_dim: Mapping[str, int]) -> None:
     for name in operator.inputs:
         if name in batch_dim:
             raise AccumulationError(
@@ -113,7 +152,11 @@ def _check_apply(operator: Operator, batch_dim: dict[str, int]) -> None:
 
 
 def _adds_up(
-    operator: Operator, batch_dim: dict[str, int], sums: set[str], broadcasts: tuple[str, ...]
+    operator: Operator,
+    batch_dim: Mapping[str, int],
+    sums: set[str],
+    broadcasts: Collection[str],
+    zeros: Collection[str],
 ) -> bool:
     """Whether the results of an operator are partial sums over the microbatches."""
     rule = operator.rule
@@ -137,6 +180,11 @@ def _adds_up(
     factor = rule.factors[entry[0]]
     if factor.kind == "whole" or (factor.kind == "reduce" and factor.reduction != "sum"):
         raise _mixing(operator, "it needs all examples at once")
+    if factor.kind == "reduce":
+        added = {i for group in rule.linear if len(group) > 1 for i in group}
+        whole = {operator.inputs[i] for i in added} - batch_dim.keys() - set(zeros)
+        if whole:
+            raise _mixing(operator, f"it would add {min(whole)} once for each microbatch")
     for name, dims in zip(operator.outputs, rule.results, strict=True):
         leading = [d for d, dim in enumerate(dims) if dim[:1] == entry]
         if leading != ([batch_dim[name]] if name in batch_dim else []):

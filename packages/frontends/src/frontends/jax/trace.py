@@ -27,7 +27,7 @@ from frontends.step import (
     FORWARD,
     PHASE_NAMES,
     Step,
-    check_accumulation,
+    accumulate,
     fingerprint,
     identity,
 )
@@ -44,6 +44,9 @@ class Argument:
 
     shape: tuple[int, ...]
     dtype: Any
+    weak_type: bool
+    """Whether it takes the type of what it meets, as Python's numbers do."""
+
     is_batch: bool
 
 
@@ -90,10 +93,11 @@ def trace(
     """
     leaves = describe(function, arguments, batch_argnums)
     tree = jax.tree.structure(tuple(arguments))
+    if microbatches != 1:
+        _check_divisible(leaves, microbatches)
     full, out_shape = _make_jaxpr(function, tree, leaves, 1)
     micro = full
     if microbatches != 1:
-        _check_divisible(leaves, microbatches)
         micro, _ = _make_jaxpr(function, tree, leaves, microbatches)
         micro = _with_constants_of(full, micro)
     repeated = _compat.repeated_equations(full, _phases(full.jaxpr.eqns))
@@ -101,12 +105,8 @@ def trace(
     aliases = _match_state(arguments, out_shape, batch_argnums)
     program = _Program(micro, leaves, aliases, microbatches)
     full_graph = _Program(full, leaves, {}, 1).graph
-    step = Step(
-        program.graph,
-        microbatches,
-        check_accumulation(full_graph, program.graph),
-        fingerprint(program.graph, microbatches),
-    )
+    graph, summed = accumulate(full_graph, program.graph, zeros=program.zeros)
+    step = Step(graph, microbatches, summed, fingerprint(graph, microbatches))
     return Trace(
         step,
         program.equations,
@@ -128,8 +128,8 @@ def describe(
         names = []
     names += [f"argument{i}" for i in range(len(names), len(arguments))]
     described = []
+    batch = _positions(batch_argnums, len(arguments))
     for i, argument in enumerate(arguments):
-        is_batch = i in [n % len(arguments) for n in batch_argnums]
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
             name = names[i] + jax.tree_util.keystr(path)
             aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
@@ -138,8 +138,19 @@ def describe(
                     f"arguments must have plain number types; {name} has {aval.dtype}: "
                     "pass jax.random.key_data(key) and wrap it inside the step"
                 )
-            described.append(Argument(name, tuple(aval.shape), aval.dtype, is_batch))
+            weak_type = bool(aval.weak_type)
+            described.append(Argument(name, tuple(aval.shape), aval.dtype, weak_type, i in batch))
     return tuple(described)
+
+
+def _positions(batch_argnums: Sequence[int], n_arguments: int) -> set[int]:
+    for number in batch_argnums:
+        if not -n_arguments <= number < n_arguments:
+            raise BatchError(
+                f"batch_argnums must number some of the step's {n_arguments} arguments; got "
+                f"batch_argnums={tuple(batch_argnums)}"
+            )
+    return {number % n_arguments for number in batch_argnums}
 
 
 def _check_divisible(leaves: Sequence[Argument], microbatches: int) -> None:
@@ -164,8 +175,9 @@ def _make_jaxpr(
 ) -> tuple[ClosedJaxpr, Any]:
     shapes = []
     for leaf in leaves:
-        shape = (leaf.shape[0] // parts, *leaf.shape[1:]) if leaf.is_batch else leaf.shape
-        shapes.append(jax.ShapeDtypeStruct(shape, leaf.dtype))
+        is_cut = leaf.is_batch and parts > 1
+        shape = (leaf.shape[0] // parts, *leaf.shape[1:]) if is_cut else leaf.shape
+        shapes.append(jax.ShapeDtypeStruct(shape, leaf.dtype, weak_type=leaf.weak_type))
     closed, out_shape = jax.make_jaxpr(function, return_shape=True)(
         *jax.tree.unflatten(tree, shapes)
     )
@@ -178,7 +190,10 @@ def _make_jaxpr(
 
 
 def _with_constants_of(full: ClosedJaxpr, micro: ClosedJaxpr) -> ClosedJaxpr:
-    """`micro` with the scalar constants of `full`, so that means divide by all examples."""
+    """`micro` with the scalar constants of `full`, so that means divide by all examples.
+
+    Any other difference than shapes would make one microbatch compute something else.
+    """
     before, after = full.jaxpr.eqns, micro.jaxpr.eqns
     if [e.primitive for e in before] != [e.primitive for e in after]:
         raise AccumulationError(
@@ -186,8 +201,21 @@ def _with_constants_of(full: ClosedJaxpr, micro: ClosedJaxpr) -> ClosedJaxpr:
             f"{len(before)} for the whole batch and {len(after)} for one microbatch: "
             "use fewer microbatches, so that each holds more than one example"
         )
+    if not all(map(_equal, full.consts, micro.consts)):
+        raise AccumulationError(
+            "a step that runs in microbatches must close over the same arrays for every batch "
+            "size; it makes one with NumPy that depends on the size of the batch: make it with "
+            "jax.numpy, or use microbatches=1"
+        )
     equations = []
     for old, new in zip(before, after, strict=True):
+        for name in old.params.keys() - _SHAPES:
+            if not _equal(old.params[name], new.params[name]):
+                raise AccumulationError(
+                    "a step that runs in microbatches must run the same operations for every "
+                    f"batch size; {name} of {old.primitive} is {old.params[name]} for the whole "
+                    f"batch and {new.params[name]} for one microbatch: use microbatches=1"
+                )
         operands = [
             x if _compat.is_scalar_literal(x) and _compat.is_scalar_literal(y) else y
             for x, y in zip(old.invars, new.invars, strict=True)
@@ -196,37 +224,56 @@ def _with_constants_of(full: ClosedJaxpr, micro: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(micro.jaxpr.replace(eqns=equations), micro.consts)
 
 
+_SHAPES = frozenset(("shape", "new_sizes", "slice_sizes", "limit_indices", "sizes"))
+"""Parameters of primitives that hold shapes, and may differ as far as results' shapes show it."""
+
+
+def _equal(old: Any, new: Any) -> bool:
+    if isinstance(old, np.ndarray | jax.Array):
+        return old is new or (
+            np.shape(old) == np.shape(new)
+            and np.asarray(old).tobytes() == np.asarray(new).tobytes()
+        )
+    return bool(old == new) or str(old) == str(new)  # nested programs are equal if they print so
+
+
 def _match_state(
     arguments: Sequence[Any], out_shape: Any, batch_argnums: Sequence[int]
 ) -> dict[int, int]:
     """Which leaf of the result replaces which leaf of the arguments in the next step.
 
     A result takes the place of the first argument of the same structure, shapes and types, as a
-    step that returns (params, opt_state, loss) from (params, opt_state, batch) means it.
+    step that returns (params, opt_state, loss) from (params, opt_state, batch) means it. Parts of
+    results and of arguments count too, the largest first, so that state is found in a dict or in
+    whatever else a step returns.
     """
-
-    def signature(tree: Any) -> tuple[Any, ...]:
-        leaves = jax.tree.leaves(tree)
-        return (jax.tree.structure(tree), *((tuple(x.shape), np.dtype(x.dtype)) for x in leaves))
-
-    batch = {n % len(arguments) for n in batch_argnums}
-    free: list[tuple[tuple[Any, ...], int]] = []
+    batch = _positions(batch_argnums, len(arguments))
+    state: list[tuple[Any, range]] = []
     offset = 0
     for i, argument in enumerate(arguments):
         shapes = jax.eval_shape(lambda tree: tree, argument)
         if i not in batch:
-            free.append((signature(shapes), offset))
-        offset += len(jax.tree.leaves(argument))
+            state += _subtrees(shapes, offset)
+        offset += len(jax.tree.leaves(shapes))
     aliases: dict[int, int] = {}
-    place = 0
-    for result in out_shape if isinstance(out_shape, tuple | list) else [out_shape]:
-        n_leaves = len(jax.tree.leaves(result))
-        match = next((entry for entry in free if entry[0] == signature(result)), None)
-        if match is not None:
-            free.remove(match)
-            aliases.update((place + k, match[1] + k) for k in range(n_leaves))
-        place += n_leaves
+    for wanted, places in sorted(_subtrees(out_shape, 0), key=lambda item: -len(item[1])):
+        if aliases.keys().isdisjoint(places):
+            taken = set(aliases.values())
+            same = (at for known, at in state if known == wanted and taken.isdisjoint(at))
+            aliases.update(zip(places, next(same, ()), strict=False))
     return aliases
+
+
+def _subtrees(tree: Any, offset: int) -> list[tuple[Any, range]]:
+    """A tree and its parts, parts later: structure, shapes and types, and the leaves' places."""
+    leaves = jax.tree.leaves(tree)
+    types = tuple((tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves)
+    found = [((jax.tree.structure(tree), types), range(offset, offset + len(leaves)))]
+    for part in jax.tree.leaves(tree, is_leaf=lambda node: node is not tree):
+        if part is not tree:
+            found += _subtrees(part, offset)
+            offset += len(jax.tree.leaves(part))
+    return found
 
 
 class _Program:
@@ -243,6 +290,7 @@ class _Program:
         self.operands: dict[str, tuple[str | Constant, ...]] = {}
         self.constants: dict[str, Any] = {}
         self.results: tuple[str | Constant, ...] = ()
+        self.zeros: set[str] = set()
         self._names: dict[Var, str] = {}
         self._values: dict[str, Value] = {}
         self._operators: list[Operator] = []
@@ -283,9 +331,11 @@ class _Program:
     def _add(self, equation: JaxprEqn, index: int, phase: int) -> None:
         name = f"{equation.primitive.name}.{index}"
         operands = tuple(
-            np.asarray(atom.val) if isinstance(atom, Literal) else self._names[atom]
+            _constant(atom) if isinstance(atom, Literal) else self._names[atom]
             for atom in equation.invars
         )
+        if equation.primitive.name == "broadcast_in_dim" and not np.any(operands[0]):
+            self.zeros.update(self._names[v] for v in equation.outvars)
         self.equations[name] = equation
         self.operands[name] = operands
         self._operators.append(
@@ -308,7 +358,7 @@ class _Program:
         results: list[str | Constant] = []
         for i, atom in enumerate(atoms):
             if isinstance(atom, Literal):
-                results.append(np.asarray(atom.val))
+                results.append(_constant(atom))
                 continue
             name = self._names[atom]
             if name not in made_by_apply or name in results:
@@ -326,6 +376,10 @@ class _Program:
         self._values[result] = Value(result, value.shape, value.dtype)
         self._operators.append(identity(value, result))
         return result
+
+
+def _constant(literal: Literal) -> Constant:
+    return np.asarray(literal.val, literal.aval.dtype)
 
 
 def _phases(equations: Sequence[JaxprEqn]) -> list[int]:

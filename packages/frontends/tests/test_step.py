@@ -1,0 +1,200 @@
+"""Whether sums over microbatches are what the single device computes, decided by sharding rules."""
+
+from collections.abc import Callable
+from typing import Any
+
+import autoshard
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from autoshard import Value
+from frontends.errors import AccumulationError, UnsupportedStepError
+from frontends.jax.testing import EXAMPLES, mlp
+from frontends.jax.trace import Trace, trace
+from frontends.step import APPLY, IDENTITY, fingerprint, identity
+
+RNG = np.random.default_rng(0)
+W = RNG.normal(size=(4, 4)).astype(np.float32)
+BATCH = {
+    "x": RNG.normal(size=(8, 4)).astype(np.float32),
+    "mask": (RNG.random(8) > 0.5).astype(np.float32),
+    "token": RNG.integers(0, 4, 8).astype(np.int32),
+}
+Loss = Callable[[Any, dict[str, Any]], Any]
+
+
+def rows(w: Any, batch: dict[str, Any]) -> Any:
+    return jnp.tanh(batch["x"] @ w)
+
+
+def traced(loss: Loss, microbatches: int = 2, has_aux: bool = False) -> Trace:
+    def step(w: Any, batch: Any) -> Any:
+        value, gradient = jax.value_and_grad(loss, has_aux=has_aux)(w, batch)
+        return w - gradient, value
+
+    return trace(step, (W, BATCH), batch_argnums=(1,), microbatches=microbatches)
+
+
+SUMS: dict[str, Loss] = {
+    "sum": lambda w, b: rows(w, b).sum(),
+    "mean": lambda w, b: rows(w, b).mean(),
+    "weighted by a constant": lambda w, b: 0.3 * rows(w, b).mean() - 2 * rows(w, b).sum(),
+    "weighted by data": lambda w, b: (rows(w, b) * b["mask"][:, None]).sum() / 8,
+    "where": lambda w, b: jnp.where(b["mask"][:, None] > 0, rows(w, b), 0.0).mean(),
+    "mean over other dims first": lambda w, b: rows(w, b).mean(1).sum(),
+    "softmax within examples": lambda w, b: jax.nn.log_softmax(rows(w, b))[:, 0].mean(),
+    "embedding": lambda w, b: (w[b["token"]] * rows(w, b)).sum(),
+    "gather along": lambda w, b: jnp.take_along_axis(rows(w, b), b["token"][:, None], 1).mean(),
+    "reshape": lambda w, b: rows(w, b).reshape(-1).sum(),
+    "batch last": lambda w, b: jnp.tanh(w @ b["x"].T).sum(),
+    "constant": lambda w, b: rows(w, b).sum() + 0.0 * jnp.ones(len(b["x"])).mean(),
+}
+
+MIXTURES: dict[str, tuple[Loss, str]] = {
+    "masked mean": (
+        lambda w, b: (rows(w, b) * b["mask"][:, None]).sum() / b["mask"].sum(),
+        r"operator div\.\d+ \(div, reads reduce_sum\.\d+\) is not: it is not linear in sums",
+    ),
+    "root of a mean": (
+        lambda w, b: jnp.sqrt(jnp.mean(rows(w, b) ** 2)),
+        r"operator sqrt\.\d+ .* not linear in sums over the batch",
+    ),
+    "batch norm": (
+        lambda w, b: ((rows(w, b) - rows(w, b).mean(0)) ** 2).sum(),
+        r"operator (sub|broadcast_in_dim)\.\d+ .* single examples with a sum over all of them",
+    ),
+    "maximum": (
+        lambda w, b: rows(w, b).max(),
+        r"operator reduce_max\.\d+ .* it needs all examples at once",
+    ),
+    "sort": (
+        lambda w, b: jax.lax.sort(jax.lax.stop_gradient(rows(w, b)), dimension=0).sum() * w.sum(),
+        r"operator sort\.\d+ .* it needs all examples at once",
+    ),
+    "cumulative": (
+        lambda w, b: jnp.sin(jnp.cumsum(rows(w, b), 0)).sum(),
+        r"operator cumsum\.\d+ .* it needs all examples at once",
+    ),
+    "reversed": (
+        lambda w, b: (rows(w, b) * rows(w, b)[::-1]).sum(),
+        r"operator rev\.\d+ .* it needs all examples at once",
+    ),
+    "contrastive": (
+        lambda w, b: jnp.tanh(rows(w, b) @ rows(w, b).T).sum(),
+        r"may hold the batch in one dim only; dot_general\.\d+ of shape \(8, 8\)",
+    ),
+    "dropout": (
+        lambda w, b: (
+            rows(w, b) * jax.random.bernoulli(jax.random.key(0), 0.5, b["x"].shape)
+        ).sum(),
+        "its values depend on the size of the batch",
+    ),
+    "position in the batch": (
+        lambda w, b: (rows(w, b) * jnp.arange(len(b["x"]))[:, None]).sum(),
+        r"operator (iota|convert_element_type)\.\d+ \((iota|\w+), reads (nothing|.*)\) is not: "
+        "its values depend on the size of the batch",
+    ),
+    "interleaved": (
+        lambda w, b: jnp.tanh(rows(w, b).T.reshape(-1)).sum(),
+        r"operator reshape\.\d+ .* interleaves examples of several microbatches",
+    ),
+    "counts on top of others": (
+        lambda w, b: jnp.sin(w).at[b["token"]].add(rows(w, b)).sum(),
+        r"operator scatter-add\.\d+ .* once for each microbatch",
+    ),
+    "no rule": (
+        lambda w, b: jax.lax.top_k(rows(w, b).T, 2)[0].sum(),
+        r"operator top_k\.\d+ .* it needs all examples at once",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_accepts_sums_over_examples(name: str) -> None:
+    found = traced(SUMS[name])
+    assert found.step.summed
+    computed = {n for op in found.step.graph.operators if op.phase != APPLY for n in op.outputs}
+    read = {n for op in found.step.graph.operators if op.phase == APPLY for n in op.inputs}
+    assert set(found.step.summed) <= computed & read
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_refuses_what_mixes_examples_and_names_the_operator(name: str) -> None:
+    loss, message = MIXTURES[name]
+    with pytest.raises(AccumulationError, match=message):
+        traced(loss)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_one_microbatch_may_mix_examples(name: str) -> None:
+    loss, _ = MIXTURES[name]
+    assert traced(loss, microbatches=1).step.summed == ()
+
+
+def test_refuses_results_for_each_example() -> None:
+    def loss(w: Any, batch: dict[str, Any]) -> Any:
+        logits = rows(w, batch)
+        return logits.sum(), logits
+
+    with pytest.raises(
+        AccumulationError, match=r"returns or updates with tanh\.\d+, .* each example"
+    ):
+        traced(loss, has_aux=True)
+
+
+def test_accepts_other_results_that_are_sums() -> None:
+    def loss(w: Any, batch: dict[str, Any]) -> Any:
+        logits = rows(w, batch)
+        right = jnp.argmax(logits, 1) == batch["token"]
+        return logits.sum(), {"accuracy": right.mean(), "right": right.sum()}
+
+    found = traced(loss, has_aux=True)
+    dtypes = [found.step.graph.value(name).dtype for name in found.step.summed]
+    assert "int32" in dtypes
+
+
+def test_what_does_not_depend_on_the_batch_is_not_summed() -> None:
+    def loss(w: Any, batch: dict[str, Any]) -> Any:
+        return rows(w, batch).sum(), jnp.sum(w**2)
+
+    found = traced(loss, has_aux=True)
+    aux = next(op for op in found.step.graph.operators if op.name == found.results[2])
+    assert aux.kind == IDENTITY
+    assert not set(aux.inputs) & set(found.step.summed)
+
+
+def test_a_penalty_on_the_weights_is_added_once() -> None:
+    def loss(w: Any, batch: dict[str, Any]) -> Any:
+        return rows(w, batch).mean() + 0.1 * jnp.sum(w**2)
+
+    found = traced(loss)
+    apply = [op.kind for op in found.step.graph.operators if op.phase == APPLY]
+    assert apply[:2] == ["add", "add_any"]  # of the losses, and of the gradients
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_gradient_and_the_loss_are_summed(name: str) -> None:
+    example = EXAMPLES[name]()
+    step = example.trace().step
+    graph = step.graph
+    shapes = sorted(graph.value(n).shape for n in step.summed)
+    assert shapes == sorted([*(p.shape for p in jax.tree.leaves(example.params)), ()])
+
+
+def test_identity_hands_a_value_on() -> None:
+    operator = identity(Value("a", (2, 3), "float32"), "b")
+    assert (operator.inputs, operator.outputs, operator.phase) == (("a",), ("b",), APPLY)
+    assert operator.rule.linear == ((0,),)
+
+
+def test_fingerprints_depend_on_names_and_microbatches() -> None:
+    graph = mlp().trace().step.graph
+    assert fingerprint(graph, 2) == fingerprint(graph, 2) != fingerprint(graph, 4)
+    assert len(fingerprint(graph, 2)) == 16
+    autoshard.verify(graph)
+
+
+def test_accumulation_errors_are_errors_of_the_step() -> None:
+    assert issubclass(AccumulationError, UnsupportedStepError)
+    assert issubclass(AccumulationError, ValueError)
