@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import frontends.jax
+import jax
 import pytest
 from frontends.plan import (
     Alternative,
@@ -24,7 +25,8 @@ settings.register_profile("default", max_examples=100, deadline=None, derandomiz
 settings.register_profile("nightly", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-frontends.jax.init(8)  # before any test uses JAX
+frontends.jax.init(8)
+jax.devices()  # starts JAX, so that no test's `init` takes devices away from the others
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -63,13 +63,13 @@ def test_train_prints_text_plan_progress_and_verification(trained: tuple[Path, s
         "Stages",
         "What is sharded how",
         "training 6/6 loss",
-        "tokens/s",
         "Verified: the first 3 losses equal a single device's",
         "too few steps to ask how far it fell",
         f"Results: {folder}",
     ]
     positions = [printed.index(part) for part in order]
     assert positions == sorted(positions)
+    assert re.search(r"training 6/6 loss \d\.\d{3}, [\d,]+ tokens/s", printed)
 
 
 def test_train_writes_the_plan_it_printed(trained: tuple[Path, str]) -> None:
@@ -77,9 +77,7 @@ def test_train_writes_the_plan_it_printed(trained: tuple[Path, str]) -> None:
     plan = Plan.load(folder / "plan.json")
     assert plan.n_devices == 4
     assert plan.microbatches == 2
-    assert [line.rstrip() for line in str(plan).splitlines()] == [
-        line for line in map(str.rstrip, printed.splitlines()) if line in str(plan).splitlines()
-    ][: len(str(plan).splitlines())]
+    assert str(plan) in "\n".join(line.rstrip() for line in printed.splitlines())
 
 
 def test_train_writes_losses_and_pictures(trained: tuple[Path, str]) -> None:
@@ -99,22 +97,22 @@ def test_show_prints_and_draws_a_saved_plan(
     code, printed, _ = run(capsys, "show", path, "--picture", str(tmp_path / "plan.svg"),
                            "--timeline", str(tmp_path / "timeline.svg"))  # fmt: skip
     assert code == 0
-    lines = [line.rstrip() for line in printed.splitlines()]
-    assert lines == str(Plan.load(path)).splitlines()
+    assert "\n".join(map(str.rstrip, printed.splitlines())) == str(Plan.load(path))
     assert {path.name for path in tmp_path.iterdir()} == {"plan.svg", "timeline.svg"}
 
 
 def test_plan_takes_a_cluster_larger_than_this_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = replace(Cluster.preset("two-hosts"), name="my own", n_hosts=16)
+    cluster = replace(Cluster.preset("two-hosts"), name="my own", n_hosts=1)
     (tmp_path / "cluster.json").write_text(cluster.to_json())
-    arguments = [*TINY[:-2], "--cluster", str(tmp_path / "cluster.json"), "--devices", "16"]
+    arguments = [*TINY, "--cluster", str(tmp_path / "cluster.json"), "--devices", "9"]
+    arguments += ["--layers", "1"]
     arguments += ["--save", str(tmp_path / "plan.json"), "--picture", str(tmp_path / "plan.png")]
     code, printed, errors = run(capsys, "plan", *arguments)
     assert code == 0, errors
     assert "Plan for cluster my own: " in printed
-    assert Plan.load(tmp_path / "plan.json").n_devices == 16
+    assert Plan.load(tmp_path / "plan.json").n_devices == 9
 
 
 @pytest.mark.parametrize(
@@ -129,7 +127,8 @@ def test_plan_takes_a_cluster_larger_than_this_machine(
                      id="text too short"),
         pytest.param(["--output", "/dev/null/results"], "/dev/null/results: Not a directory",
                      id="output cannot be written"),
-        pytest.param(["--memory", "10kB"], "no plan fits 10000 bytes a device", id="no memory"),
+        pytest.param(["--memory", "2kB", "--devices", "1", "--hosts", "1", "--layers", "1"],
+                     "no plan fits 2000 bytes a device", id="no memory"),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_is_one_line_and_exit_code_1(
@@ -153,8 +152,8 @@ def test_what_goes_wrong_is_one_line_and_exit_code_1(
         (["--hosts", "3"], "--devices must be a multiple of --hosts; got 4 devices and 3 hosts"),
         (["--cluster", "mine"], "--cluster is p3.16xlarge, two-hosts, virtual-cpu or a JSON file"),
         (["--memory", "12 parsecs"], "got '12 parsecs'"),
-        (["--steps", "0"], "0 is not in the range x>=1"),
-        (["--schedule", "2f2b"], "'2f2b' is not one of"),
+        (["--steps", "0"], "Invalid value for '--steps'"),
+        (["--schedule", "2f2b"], "Invalid value for '--schedule'"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(
@@ -195,7 +194,7 @@ except frontends.DeviceError as error:
 """
     result = python(code)
     assert result.returncode == 0, result.stderr
-    assert re.search(r"8 devices.*has 2|has 2.*8 devices|2 devices", result.stdout)
+    assert "JAX has 2 cpu devices: call frontends.jax.init(8)" in result.stdout
 
 
 @pytest.mark.parametrize("command", ["train", "plan", "show"])

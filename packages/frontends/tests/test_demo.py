@@ -6,10 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from costmodel import Cluster
 from frontends.demo import gpt, text
 from frontends.demo.text import Text, batches, read_text, standard_library
-from frontends.demo.train import RELATIVE_TOLERANCE, check_equal, check_fallen, make_folder
-from frontends.errors import DataError, OutputError, VerificationError
+from frontends.demo.train import (
+    RELATIVE_TOLERANCE,
+    Job,
+    check_equal,
+    check_fallen,
+    make_folder,
+)
+from frontends.errors import DataError, DeviceError, OutputError, VerificationError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -188,3 +195,11 @@ def test_a_model_has_no_size_zero(field: str) -> None:
 def test_heads_divide_the_width() -> None:
     with pytest.raises(ValueError, match="d_model=16 and n_heads=3"):
         gpt.GPTConfig(d_model=16, n_heads=3)
+
+
+def test_names_a_backend_with_too_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontends.jax.init", lambda n_devices: None)
+    monkeypatch.setattr("jax.device_count", lambda: 1)
+    job = Job(TINY, Cluster.preset("two-hosts"), 1, 8, 2, "1f1b", None, 1e-3, 0)
+    with pytest.raises(DeviceError, match=r"'two-hosts' needs 8 devices; .* 'cpu' has 1: set"):
+        job.start()

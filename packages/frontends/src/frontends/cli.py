@@ -84,7 +84,7 @@ def train(
     microbatches: Microbatches = 8,
     schedule: Schedule = "1f1b",
     memory: Memory = None,
-    learning_rate: LearningRate = 3e-3,
+    learning_rate: LearningRate = 1e-3,
     seed: Seed = 0,
     output: Annotated[
         Path, typer.Option(help="Folder for the plan, the pictures and the losses.")
@@ -250,7 +250,7 @@ def _cluster(name: str, devices: int | None, hosts: int | None) -> Cluster:
     return replace(found, n_hosts=n_hosts, devices_per_host=n_devices // n_hosts)
 
 
-_UNITS = {"": 1, "B": 1} | {
+_UNITS = {
     f"{prefix}{infix}B": base**power
     for infix, base in (("", 1000), ("i", 1024))
     for power, prefix in enumerate("KMGT", 1)
@@ -258,13 +258,13 @@ _UNITS = {"": 1, "B": 1} | {
 
 
 def _bytes(text: str | None) -> int | None:
-    """A size as people write it: 1000000, 512MiB, 1.5 GB."""
+    """A size as people write it: 1000000, 512MiB, 1.5 gb."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2] not in _UNITS:
+    units = {"": 1, "B": 1} | {name.upper(): n_bytes for name, n_bytes in _UNITS.items()}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE)
+    if match is None or match[2].upper() not in units:
         raise typer.BadParameter(
-            f"--memory is a number of bytes with a unit of {', '.join(list(_UNITS)[1:])} or none; "
-            f"got {text!r}"
+            f"--memory is a number of bytes, or of {', '.join(_UNITS)}; got {text!r}"
         )
-    return int(float(match[1]) * _UNITS[match[2]])
+    return int(float(match[1]) * units[match[2].upper()])

@@ -62,7 +62,8 @@ def plan_tables(plan: Plan) -> RenderableType:
         parts.append(
             Text(f"Warning: no sharding rule for {kinds}; every device runs these whole", "yellow")
         )
-    return Group(*(part for one in parts for part in (one, "")))
+    spaced = [row for part in parts for row in ("", part)]
+    return Group(*spaced[1:])
 
 
 @dataclass(frozen=True, slots=True)

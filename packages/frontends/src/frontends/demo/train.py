@@ -30,7 +30,8 @@ RELATIVE_TOLERANCE = 1e-5
 _FALLEN = 0.75
 """The last losses are below this part of the first one, if the run was long enough to tell."""
 
-_LONG_ENOUGH = 50
+_LONG_ENOUGH = 100
+"""Steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def train(job: Job, text: Text, output: Path, verify_steps: int, console: Consol
     console.print(f"Model: {job.config}, {n_parameters:,} parameters")
     with display:
         plan = step.prepare(*shapes).plan
-    console.print(plan_tables(plan))
+    console.print("", plan_tables(plan), "", sep="\n")
     plan.save(output / "plan.json")
     draw_plan(plan, output / "plan.png")
     draw_timeline(plan, output / "timeline.png")
@@ -141,9 +142,11 @@ def train(job: Job, text: Text, output: Path, verify_steps: int, console: Consol
             display("training", len(losses), job.steps, note)
         single = single_device_losses(job, text, min(verify_steps, job.steps), display)
     _write_losses(losses, single, output)
-    console.print(check_equal(losses, single))
-    console.print(check_fallen(losses))
-    console.print(f"Results: {output.resolve()}", soft_wrap=True)
+    try:
+        console.print(check_equal(losses, single))
+        console.print(check_fallen(losses))
+    finally:
+        console.print(f"Results: {output.resolve()}", soft_wrap=True)
 
 
 def single_device_losses(job: Job, text: Text, n_steps: int, display: Display) -> list[float]:
