@@ -17,6 +17,7 @@ from autoshard import (
     collectives,
     einsum,
     elementwise,
+    labelled,
     shard,
 )
 from autoshard.programs import Program, gpt_step, mlp_step
@@ -478,3 +479,34 @@ def test_which_devices_of_a_host_does_not_matter(ids):
     graph = mlp_step(batch=16, width=8, hidden=16)
     here = shard(graph, replace(FLAT, device_ids=ids), cluster())
     assert here.objective_s == shard(graph, FLAT, cluster()).objective_s
+
+
+def test_constants_are_never_sent():
+    """A mask is computed by every device as it needs it, whatever that costs."""
+    wide = (64, 64)
+    mask = Operator("mask", "iota", (), ("mask",), labelled("->ij", (), (wide,)), 2.0**22)
+    inputs = (Value("x", wide, "float32", "batch"), Value("w", wide, "float32", "parameter"))
+    left = Operator("y", "einsum", ("x", "mask"), ("y",), einsum("ij,jk->ik", wide, wide), 2.0**19)
+    right = Operator("z", "einsum", ("mask", "w"), ("z",), einsum("ij,jk->ik", wide, wide), 2.0**19)
+    made = tuple(Value(name, wide, "float32") for name in ("mask", "y", "z"))
+    graph = Graph(
+        (Phase("run"),),
+        (*inputs, *made),
+        (mask, left, right),
+        ("x", "w"),
+        (Output("y"), Output("z")),
+    )
+    found = shard(graph, SQUARE, cluster(flops=1e7))  # slow, so that splitting the mask would pay
+    assert "mask" not in {collective.value for collective in collectives(graph, found)}
+
+
+def test_every_conversion_is_one_step_made_once():
+    for mesh in (FLAT, SQUARE):
+        program = mlp_step(batch=8, width=16, hidden=32, microbatches=2)
+        found = shard(program, mesh, cluster())
+        made = [(c.phase, c.value, c.dst) for c in found.conversions]
+        assert len(set(made)) == len(made)
+        for conversion in found.conversions:
+            shape = program.value(conversion.value).shape
+            layouts = (Layout(shape, mesh, spec) for spec in (conversion.src, conversion.dst))
+            assert len(reshard(*layouts).steps) == 1

@@ -74,6 +74,10 @@ class Converter:
                 return middle
         return None
 
+    def steps(self, value: Value, src: Spec, dst: Spec) -> tuple[Step, ...]:
+        """What `reshard` does to bring a value from `src` to `dst`."""
+        return reshard(*(Layout(value.shape, self.mesh, spec) for spec in (src, dst))).steps
+
     def _through(self, value: Value, src: Spec, middle: Spec, dst: SpecSet) -> Array:
         rest: Array = self.seconds(value, spec_set((middle,)), dst)[0]
         return rest + self._direct(value, src, middle)

@@ -251,9 +251,12 @@ class _Conversions:
             self.need(name, phase, middle)
             self.need(name, phase, spec)
             return
-        self.conversions.append(Conversion(phase, name, src, spec))
-        self.seconds[phase] += self._cost(name, src, spec)
-        there.append(spec)
+        for step in self.converter.steps(self.graph.value(name), src, spec):
+            before, after = step.src.spec, step.dst.spec
+            if after not in there:  # conversions share the steps that they begin with
+                self.conversions.append(Conversion(phase, name, before, after))
+                self.seconds[phase] += self._cost(name, before, after)
+                there.append(after)
 
     def _cost(self, name: str, src: Spec, dst: Spec) -> float:
         value = self.graph.value(name)

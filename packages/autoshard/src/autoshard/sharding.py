@@ -13,7 +13,7 @@ from autoshard.strategy import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A value that is there as `src` is made available as `dst`, once, in one phase.
+    """A value that is there as `src` is made available as `dst`, by one step, once in one phase.
 
     All readers in that phase that ask for `dst` share it. `src` is how the value is made or stored,
     or the `dst` of an earlier conversion of the same value in the same phase.
