@@ -94,7 +94,7 @@ class _Builder:
             asked = [part for columns in readers.values() for part in columns]
             specs = dict.fromkeys(s for part in [there, *asked] for s in part.distinct.specs)
             copy = column(tuple(specs), self.mesh.shape)
-            cost = self.converter.seconds(value, there.distinct, copy.distinct)[there.index]
+            cost = self.seconds(value, there, copy)[there.index]
             # an empty interval: the copy passes, and its bytes only break ties
             relay = self.add_node(np.zeros(len(specs)), value.n_bytes / copy.shards)
             self.add_edge(node, relay, cost * repeats)
