@@ -104,9 +104,9 @@ def test_says_that_there_is_no_standard_library(
 
 
 def test_says_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="there is no .*missing"):
+    with pytest.raises(DataError, match=r"there is no .*missing"):
         read_text(tmp_path / "missing")
-    with pytest.raises(DataError, match="has files in it; .* has none"):
+    with pytest.raises(DataError, match=r"has files in it; .* has none"):
         read_text(tmp_path)
     (tmp_path / "secret").write_text("x")
 

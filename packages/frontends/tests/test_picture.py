@@ -65,5 +65,5 @@ def test_names_a_picture_that_cannot_be_written(
     assert callable(draw)
     with pytest.raises(OutputError, match=r"ends in \.png"):
         draw(example_plan, tmp_path / "plan.txt")
-    with pytest.raises(OutputError, match="written to a file; .*No such file"):
+    with pytest.raises(OutputError, match=r"written to a file; .*No such file"):
         draw(example_plan, tmp_path / "nowhere" / "plan.png")

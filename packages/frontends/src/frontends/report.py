@@ -28,9 +28,8 @@ _SHOWN = 4
 """Layouts of an argument, and transfers between two stages in one phase, that are shown singly."""
 
 _STAGES_NOTE = "forward and backward: of one microbatch; memory: peak of one device"
-_LAYOUTS_NOTE = (
-    "S0R: dim 0 is split over mesh axis 0, dim 1 is whole; S01: over axes 0 and 1; (): a scalar"
-)
+_COLLECTIVES_NOTE = "devices: that take part in one; sent: bytes, by one device"
+_LAYOUTS_NOTE = "S0R: dim 0 is split over mesh axis 0, dim 1 is whole; S01: over both axes"
 
 
 def plan_text(plan: Plan, width: int = WIDTH) -> str:
@@ -52,7 +51,7 @@ def plan_tables(plan: Plan) -> RenderableType:
         Group(_layouts(plan), Text(_LAYOUTS_NOTE, "dim")),
     ]
     if rows := sum_collectives(plan):
-        parts.append(_collectives(plan, rows))
+        parts.append(Group(_collectives(plan, rows), Text(_COLLECTIVES_NOTE, "dim")))
     if plan.transfers:
         parts.append(_transfers(plan))
     if plan.alternatives:
@@ -193,11 +192,12 @@ def _header(plan: Plan) -> Text:
         text.append(f", {ratio:.2f} times the bound {format_seconds(plan.lower_bound_s)}")
     peak = max(stage.memory_bytes for stage in plan.stages)
     limit = plan.memory_limit_bytes
-    text.append(f"; fullest device {format_bytes(peak)} of {format_bytes(limit)}")
+    text.append(f"\nFullest device {format_bytes(peak)} of {format_bytes(limit)}")
     return text
 
 
-def _table(title: str, *columns: str, numbers: Sequence[str] = ()) -> Table:
+def _table(title: str, *columns: str, numbers: Sequence[str] = (), wrapped: str = "") -> Table:
+    """An empty table with columns of text, of numbers, and one whose cells may take lines."""
     table = Table(
         box=SIMPLE_HEAD,
         show_edge=False,
@@ -208,9 +208,11 @@ def _table(title: str, *columns: str, numbers: Sequence[str] = ()) -> Table:
         header_style="",
     )
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, no_wrap=True)
     for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, no_wrap=True, justify="right")
+    if wrapped:
+        table.add_column(wrapped, overflow="fold")
     return table
 
 
@@ -220,14 +222,13 @@ def _cells(table: Table, *cells: str) -> None:
 
 
 def _stages(plan: Plan) -> Table:
-    limit = plan.memory_limit_bytes
     table = _table(
         "Stages",
         "stage",
         "layers",
         "mesh",
         "devices",
-        numbers=("forward", "backward", "apply", "memory", "of limit"),
+        numbers=("forward", "backward", "apply", "memory"),
     )
     for index, stage in enumerate(plan.stages):
         _cells(
@@ -238,13 +239,12 @@ def _stages(plan: Plan) -> Table:
             _ranges(stage.mesh.device_ids),
             *map(format_seconds, (stage.forward_s, stage.backward_s, stage.apply_s)),
             format_bytes(stage.memory_bytes),
-            f"{stage.memory_bytes / limit:.1%}" if limit else "",
         )
     return table
 
 
 def _layouts(plan: Plan) -> Table:
-    table = _table("What is sharded how", "stage", "argument", "values and their layout")
+    table = _table("What is sharded how", "stage", "argument", wrapped="values and their layout")
     for index in range(len(plan.stages)):
         for argument, layouts in describe_inputs(plan, index):
             _cells(table, str(index), argument, layouts)
@@ -257,8 +257,8 @@ def _collectives(plan: Plan, rows: Sequence[CollectiveSum]) -> Table:
         "stage",
         "phase",
         "kind",
-        "over",
-        numbers=("runs", "bytes sent by a device", "time"),
+        "axes",
+        numbers=("devices", "runs", "sent", "time"),
     )
     for row in rows:
         names = plan.stages[row.stage].mesh.axis_names
@@ -267,7 +267,8 @@ def _collectives(plan: Plan, rows: Sequence[CollectiveSum]) -> Table:
             str(row.stage),
             PHASE_NAMES[row.phase],
             row.kind.replace("_", "-"),
-            f"{', '.join(names[axis] for axis in row.axes)} ({row.group_size} devices)",
+            ", ".join(names[axis] for axis in row.axes),
+            str(row.group_size),
             f"{row.runs:,}",
             format_bytes(row.sent_bytes),
             format_seconds(row.time_s),
@@ -280,9 +281,8 @@ def _transfers(plan: Plan) -> Table:
         "Transfers between stages, per step",
         "stages",
         "phase",
-        "value",
-        "layout",
         numbers=("runs", "bytes", "time"),
+        wrapped="value and layout",
     )
     groups: dict[tuple[int, int, str], list[Transfer]] = {}
     for transfer in plan.transfers:
@@ -295,29 +295,31 @@ def _transfers(plan: Plan) -> Table:
         if rest := ordered[n_shown:]:
             parts.append(rest)
         for part in parts:
-            is_one = len(part) == 1
+            first = part[0]
+            what = f"{first.value}: {first.src_spec} to {first.dst_spec}"
+            if len(part) > 1:
+                what = f"{len(part)} smaller values"
             runs = [runs_per_step(plan, t) for t in part]
             _cells(
                 table,
                 f"{source} to {destination}",
                 phase,
-                part[0].value if is_one else f"{len(part)} smaller values",
-                f"{part[0].src_spec} to {part[0].dst_spec}" if is_one else "",
                 f"{sum(runs):,}",
                 format_bytes(sum(t.n_bytes * n for t, n in zip(part, runs, strict=True))),
                 format_seconds(sum(t.time_s * n for t, n in zip(part, runs, strict=True))),
+                what,
             )
     return table
 
 
 def _alternatives(plan: Plan) -> Table:
-    table = _table("Not taken", "plan", "why", numbers=("step", "memory"))
+    table = _table("Not taken", "plan", numbers=("step", "memory"), wrapped="why")
     for other in plan.alternatives:
         _cells(
             table,
             other.name,
-            other.reason,
             "cannot run" if other.step_s is None else format_seconds(other.step_s),
             "" if other.memory_bytes is None else format_bytes(other.memory_bytes),
+            other.reason,
         )
     return table
