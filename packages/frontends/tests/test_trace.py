@@ -381,7 +381,7 @@ def test_rejects_side_effects() -> None:
         jax.debug.print("{}", x.sum())
         return LINEAR(w, x)
 
-    with pytest.raises(UnsupportedStepError, match="free of side effects.*remove prints"):
+    with pytest.raises(UnsupportedStepError, match=r"free of side effects.*remove prints"):
         traced(step, W, X)
 
 
@@ -409,5 +409,5 @@ def test_rejects_a_closed_over_array_that_depends_on_the_size_of_the_batch() -> 
     def loss(w: Any, x: Any) -> Any:
         return jnp.sum(jnp.tanh(x @ w) * np.linspace(0, 1, len(x), dtype=np.float32)[:, None])
 
-    with pytest.raises(AccumulationError, match="close over the same arrays.*NumPy"):
+    with pytest.raises(AccumulationError, match=r"close over the same arrays.*NumPy"):
         traced(sgd(loss), W, X)

@@ -1,9 +1,10 @@
 """Cut a step into layers, the units that stages are made of, and extract runs of them.
 
-Forward operators are clustered in program order (Alpa Eq. 6). Backward operators follow the forward
-values they read, as Alpa's colocation asks (§5.1), without marks. Apply follows the state that it
-updates. The result is a graph that can be cut between any two layers: whatever crosses a cut is
-known by name, and flows forwards in forward, backwards in backward.
+Forward operators are clustered in program order (Alpa Eq. 6); casts of weights, masks and the like
+are made where they are read. Backward operators follow the forward values they read, as Alpa's
+colocation asks (§5.1), without marks. Apply follows the state that it updates. The result is a
+graph that can be cut between any two layers: whatever crosses a cut is known by name, and flows
+forwards in forward, backwards in backward.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import stagecut
 from autoshard import Graph, Operator, Output
 
 from frontends.step import APPLY, BACKWARD, FORWARD, Step, identity
+
+_DEFAULT_LAYERS = 8
 
 _ADDITIONS = ("add", "add_any")
 
@@ -86,18 +89,33 @@ def layer(step: Step, n_layers: int | None = None) -> LayeredStep:
         n_layers: How many layers at most; by default one for each eighth of the heavy work, as
             Alpa finds that the exact number matters little (§5.2).
     """
-    forward = [op for op in step.graph.operators if op.phase == FORWARD]
-    spans = _cluster(step.graph, forward, n_layers or min(8, len(forward)))
+    graph = step.graph
+    with_examples = _depends_on_batch(graph)
+    forward = [op for op in graph.operators if op.name in with_examples]
+    wanted = min(_DEFAULT_LAYERS if n_layers is None else n_layers, len(forward))
+    spans = _cluster(graph, forward, wanted) if forward else ((0, -1),)
     layer_of = {
         op.name: index
         for index, (first, last) in enumerate(spans)
         for op in forward[first : last + 1]
     }
-    _place_backward(step.graph, layer_of, len(spans))
+    _place_constants(graph, layer_of)
+    _place_backward(graph, layer_of, len(spans))
     step = _add_in_apply(step, layer_of)
     home = _place_apply(step.graph, layer_of)
     step = _hand_over_totals(step, layer_of)
     return LayeredStep(step, len(spans), layer_of, home)
+
+
+def _depends_on_batch(graph: Graph) -> set[str]:
+    """The operators of forward that compute with examples."""
+    varying = {name for name in graph.inputs if graph.value(name).role == "batch"}
+    found = set()
+    for op in graph.operators:
+        if op.phase == FORWARD and not varying.isdisjoint(op.inputs):
+            found.add(op.name)
+            varying.update(op.outputs)
+    return found
 
 
 def _cluster(
@@ -118,6 +136,27 @@ def _cluster(
         return stagecut.cluster_operators(flops, boundaries, n_layers)
     except stagecut.InfeasibleClusteringError as error:
         return stagecut.cluster_operators(flops, boundaries, n_layers, delta=error.smallest_delta)
+
+
+def _place_constants(graph: Graph, layer_of: dict[str, int]) -> None:
+    """Put what does not depend on the batch where it is read first, or else with what it reads.
+
+    A step that casts or transposes all its weights at its beginning would otherwise have all of
+    them in its first layer, and send them on for every microbatch.
+    """
+    first: dict[str, int] = {}
+    forward = [op for op in graph.operators if op.phase == FORWARD]
+    for op in reversed(forward):
+        read_by = [first[name] for name in op.outputs if name in first]
+        if op.name not in layer_of and read_by:
+            layer_of[op.name] = min(read_by)
+        if op.name in layer_of:
+            for name in op.inputs:
+                first[name] = min(first.get(name, layer_of[op.name]), layer_of[op.name])
+    for op in forward:
+        if op.name not in layer_of:
+            layer_of[op.name] = min((first[n] for n in op.inputs if n in first), default=0)
+            first.update(dict.fromkeys(op.outputs, layer_of[op.name]))
 
 
 def _place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> None:

@@ -66,8 +66,8 @@ def accumulate(
     dim mapped to that axis no operator may need communication, and what apply reads is then a
     partial sum (added up over the microbatches) or does not depend on the batch at all.
 
-    What needs a total and is read by apply only moves to apply: the sum of a loss and a penalty on
-    the weights, or of their gradients.
+    What is read by apply only moves to apply if it needs a total or does not depend on the batch:
+    a penalty on the weights, its sum with the loss, and that of their gradients.
 
     Args:
         full: The step on the whole batch.
@@ -82,6 +82,8 @@ def accumulate(
         AccumulationError: An operator mixes examples other than by a sum: a mean over a mask,
             statistics over the batch, random numbers of the batch's shape.
     """
+    if micro.phases[FORWARD].repeats == 1:
+        return micro, ()
     batch_dim = _batch_dims(full, micro)
     may_wait = _read_by_apply_only(full, batch_dim)
     sums: set[str] = set()
@@ -90,17 +92,9 @@ def accumulate(
         if operator.phase == APPLY:
             _check_apply(operator, batch_dim)
             continue
-        if not late.isdisjoint(operator.inputs):
+        if operator.name in may_wait and not _adds_up_alone(operator, sums, late):
             late.update(operator.outputs)
-            continue
-        try:
-            adds_up = _adds_up(operator, batch_dim, sums, broadcasts, zeros)
-        except AccumulationError:
-            if operator.name not in may_wait:
-                raise
-            late.update(operator.outputs)
-            continue
-        if adds_up:
+        elif _adds_up(operator, batch_dim, sums, broadcasts, zeros):
             sums.update(operator.outputs)
     compute = [op for op in micro.operators if op.phase != APPLY and late.isdisjoint(op.outputs)]
     moved = [replace(op, phase=APPLY) for op in micro.operators if not late.isdisjoint(op.outputs)]
@@ -149,6 +143,12 @@ def _check_apply(operator: Operator, batch_dim: Mapping[str, int]) -> None:
                 f"{operator.name} returns or updates with {name}, which holds a value for each "
                 "example: reduce it in the loss function, or use microbatches=1"
             )
+
+
+def _adds_up_alone(operator: Operator, sums: Collection[str], late: Collection[str]) -> bool:
+    """Whether the results are partial sums, for an operator that no batch dim touches."""
+    partial = tuple(i for i, name in enumerate(operator.inputs) if name in sums)
+    return partial in operator.rule.linear and not any(name in late for name in operator.inputs)
 
 
 def _adds_up(

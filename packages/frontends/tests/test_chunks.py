@@ -1,0 +1,167 @@
+"""Chunks are straight programs: each reads what is there and leaves what others need."""
+
+import random
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from frontends.chunks import Chunk, build_chunks, stages_of_operators
+from frontends.errors import PlanError
+from frontends.jax.testing import EXAMPLES
+from frontends.layers import LayeredStep, layer
+from frontends.plan import Placement, Plan, Stored
+from frontends.step import APPLY, FORWARD
+from frontends.testing import random_plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shardspec import Mesh
+
+MESHES = (
+    Mesh((2, 2), ("x", "y"), (0, 1, 2, 3)),
+    Mesh((2,), ("x",), (4, 5)),
+    Mesh((1,), ("x",), (6,)),
+)
+
+
+@cache
+def layered(name: str) -> LayeredStep:
+    return layer(EXAMPLES[name]().trace().step, 4)
+
+
+def plans(step: LayeredStep) -> st.SearchStrategy[Plan]:
+    return st.builds(
+        lambda seed, meshes: random_plan(step, meshes, random.Random(seed)),
+        st.integers(0, 2**32),
+        st.lists(st.sampled_from(MESHES), min_size=1, max_size=3),
+    )
+
+
+@given(st.sampled_from(sorted(EXAMPLES)), st.data())
+@settings(max_examples=40)
+def test_a_chunk_reads_what_is_there_and_runs_every_operator_once(
+    name: str, data: st.DataObject
+) -> None:
+    step = layered(name)
+    plan = data.draw(plans(step))
+    chunks = build_chunks(step.step.graph, plan)
+    for index, stage in enumerate(plan.stages):
+        there = {*stage.inputs}
+        for chunk in (c for c in chunks if c.stage == index):
+            assert set(chunk.reads) <= there
+            live = set(chunk.reads)
+            assert len(live) == len(chunk.reads)
+            for action in chunk.actions:
+                live |= follow(step, action, live)
+            assert set(chunk.writes) <= live - set(chunk.reads)
+            there |= set(chunk.writes)
+        assert set(stage.outputs) <= there
+    run = [a.operator for c in chunks for a in c.actions if isinstance(a, Placement)]
+    assert sorted(run) == sorted(op.name for op in step.step.graph.operators)
+
+
+def follow(step: LayeredStep, action: object, live: set[Stored]) -> set[Stored]:
+    """What an action makes; everything it reads must be live."""
+    if isinstance(action, Placement):
+        graph = step.step.graph
+        operator = next(op for op in graph.operators if op.name == action.operator)
+        assert set(map(Stored, operator.inputs, action.operands)) <= live
+        return set(map(Stored, operator.outputs, action.results))
+    assert Stored(action.value, action.src) in live
+    made = Stored(action.value, action.dst)
+    assert made not in live, "a conversion is made once and shared"
+    return {made}
+
+
+@given(st.sampled_from(sorted(EXAMPLES)), st.data())
+@settings(max_examples=40)
+def test_a_chunk_writes_only_what_is_read_later(name: str, data: st.DataObject) -> None:
+    step = layered(name)
+    plan = data.draw(plans(step))
+    chunks = build_chunks(step.step.graph, plan)
+    for i, chunk in enumerate(chunks):
+        later = {s for c in chunks[i + 1 :] if c.stage == chunk.stage for s in c.reads}
+        assert set(chunk.writes) <= later | set(plan.stages[chunk.stage].outputs)
+
+
+@given(st.sampled_from(sorted(EXAMPLES)), st.data())
+@settings(max_examples=40)
+def test_every_conversion_of_the_plan_is_made_once(name: str, data: st.DataObject) -> None:
+    step = layered(name)
+    plan = data.draw(plans(step))
+    chunks = build_chunks(step.step.graph, plan)
+    for index, stage in enumerate(plan.stages):
+        made = [
+            action
+            for chunk in chunks
+            if chunk.stage == index
+            for action in chunk.actions
+            if not isinstance(action, Placement)
+        ]
+        assert len(made) == len(set(made))
+        assert set(made) == set(stage.conversions)
+
+
+def levels(chunks: tuple[Chunk, ...], stage: int) -> list[int]:
+    return [c.level for c in chunks if c.stage == stage and c.phase == APPLY]
+
+
+def three_stages(name: str) -> tuple[LayeredStep, Plan]:
+    step = layered(name)
+    return step, random_plan(step, MESHES, random.Random(0))
+
+
+def test_apply_of_independent_parameters_is_one_chunk() -> None:
+    step, plan = three_stages("mlp")
+    chunks = build_chunks(step.step.graph, plan)
+    assert [len(levels(chunks, stage)) for stage in range(3)] == [1, 1, 1]
+
+
+def test_clipping_by_the_global_norm_cuts_apply_into_levels() -> None:
+    step, plan = three_stages("clipped")
+    chunks = build_chunks(step.step.graph, plan)
+    per_stage = [levels(chunks, stage) for stage in range(3)]
+    assert max(map(len, per_stage)) >= 2
+    stage_of = stages_of_operators(plan)
+    level_of = {
+        a.operator: c.level
+        for c in chunks
+        if c.phase == APPLY
+        for a in c.actions
+        if isinstance(a, Placement)
+    }
+    graph = step.step.graph
+    maker = {n: op.name for op in graph.operators if op.phase == APPLY for n in op.outputs}
+    for op in graph.operators:
+        for name in op.inputs if op.phase == APPLY else ():
+            if name in maker:
+                crosses = stage_of[maker[name]] != stage_of[op.name]
+                assert level_of[maker[name]] + crosses <= level_of[op.name]
+
+
+def test_chunks_print_what_they_are() -> None:
+    step, plan = three_stages("clipped")
+    texts = [str(chunk) for chunk in build_chunks(step.step.graph, plan)]
+    assert texts[:2] == ["forward of stage 0", "backward of stage 0"]
+    assert len(set(texts)) == len(texts)
+    assert any(text.startswith("apply.1 of stage") for text in texts)
+
+
+def test_rejects_a_plan_of_another_step() -> None:
+    _, plan = three_stages("mlp")
+    with pytest.raises(PlanError, match="made for another step: it places other operators"):
+        build_chunks(layered("skip").step.graph, plan)
+
+
+def test_rejects_a_plan_that_lacks_a_conversion() -> None:
+    for seed in range(10):
+        step = layered("mlp")
+        plan = random_plan(step, MESHES[:1], random.Random(seed))
+        (stage,) = plan.stages
+        forward = [c for c in stage.conversions if c.phase == FORWARD]
+        if forward:
+            kept = tuple(c for c in stage.conversions if c != forward[0])
+            broken = replace(plan, stages=(replace(stage, conversions=kept),))
+            with pytest.raises(PlanError, match=r"stage 0 has no way to .* in forward: plan again"):
+                build_chunks(step.step.graph, broken)
+            return
+    raise AssertionError("no random plan converted anything")
