@@ -29,6 +29,7 @@ from autoshard.graph import (
 from autoshard.problem import Problem
 from autoshard.rule import (
     Factor,
+    Reduction,
     Rule,
     broadcast,
     einsum,
@@ -62,6 +63,7 @@ __all__ = [
     "Phase",
     "Problem",
     "ProblemError",
+    "Reduction",
     "Rule",
     "RuleError",
     "Sharding",

@@ -7,7 +7,7 @@ about. Nothing is decided while a step runs.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pipesched
@@ -64,7 +64,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """Add the microbatch's gradients and losses to the totals; keep the rest of what apply reads."""
+    """Add the microbatch's gradients and losses to the totals; keep what else apply reads."""
 
     summed: tuple[Stored, ...]
     kept: tuple[Stored, ...]
@@ -221,7 +221,7 @@ class _Binder:
         yield from (Send(i, None) for i, _ in self._transfers(phase, lambda t: t.source))
         yield from (Receive(i, None) for i, _ in self._transfers(phase, lambda t: t.destination))
 
-    def _transfers(self, phase: str, end) -> list[tuple[int, Transfer]]:
+    def _transfers(self, phase: str, end: Callable[[Transfer], int]) -> list[tuple[int, Transfer]]:
         return [
             (i, t)
             for i, t in enumerate(self.plan.transfers)

@@ -161,6 +161,8 @@ class Plan:
     """Kinds of operators that had no rule, so that every device runs them whole."""
 
     alternatives: tuple[Alternative, ...]
+    strategy: str = "search"
+    """What made the plan: the search, or one of the obvious plans."""
 
     def __repr__(self) -> str:
         meshes = " + ".join("x".join(map(str, stage.mesh.shape)) for stage in self.stages)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 import autoshard
 import crossmesh
@@ -43,6 +44,12 @@ _BASELINES: tuple[autoshard.Baseline, ...] = ("data_parallel", "megatron", "zero
 _EQUAL_LAYERS = "equal_layers"
 """A stage a host, with equally many layers each (stagecut)."""
 
+_SEARCH = "search"
+"""Stages, submeshes and shardings, all searched."""
+
+STRATEGIES = ("auto", _SEARCH, *_BASELINES, _EQUAL_LAYERS)
+"""What `make_plan` may be asked for."""
+
 
 def make_plan(
     layered: LayeredStep,
@@ -50,6 +57,7 @@ def make_plan(
     *,
     undivided: LayeredStep | None = None,
     keep_microbatches: bool = False,
+    strategy: str = "auto",
     schedule: str = "1f1b",
     memory_bytes: int | None = None,
     unsharded: Sequence[str] = (),
@@ -65,6 +73,7 @@ def make_plan(
         undivided: The same step with one microbatch: without a pipeline, cutting the batch only
             costs time, so that the obvious plans are tried both ways.
         keep_microbatches: Whether a plan for `undivided` is priced only, and not taken.
+        strategy: `auto` takes the fastest plan; another name of `STRATEGIES` takes that one.
         schedule: A pipesched name: `gpipe`, `1f1b` or `eager-1f1b`.
         memory_bytes: Limit of one device; the cluster's by default.
         unsharded: Kinds of operators without a rule, for the report.
@@ -72,41 +81,49 @@ def make_plan(
 
     Raises:
         NoPlanError: Nothing fits the memory.
-        PlanError: There is no such schedule.
+        PlanError: There is no such schedule or strategy.
     """
     if schedule not in pipesched.NAMES:
         raise PlanError(f"a schedule is one of {', '.join(pipesched.NAMES)}; got {schedule!r}")
+    if strategy not in STRATEGIES:
+        raise PlanError(f"a strategy is one of {', '.join(STRATEGIES)}; got {strategy!r}")
     memory = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
     steps = [step for step in (layered, undivided) if step is not None]
     searched, *others = (
         _Candidates(Pricer(step, cluster, memory), schedule, unsharded) for step in steps
     )
+    tries = [(_SEARCH, searched)]
+    tries += [(name, candidates) for name in _BASELINES for candidates in (searched, *others)]
+    tries.append((_EQUAL_LAYERS, searched))
+    if strategy != "auto":
+        tries = [(name, candidates) for name, candidates in tries if name == strategy]
     found: dict[str, Plan | str] = {}
-    try:
-        found["search"] = searched.search(progress)
-    except NoPlanError as error:
-        found["search"] = str(error)
-    obvious = [(name, c) for name in _BASELINES for c in (searched, *others)]
-    obvious.append((_EQUAL_LAYERS, searched))
-    for done, (name, candidates) in enumerate(obvious):
+    for done, (name, candidates) in enumerate(tries):
         if progress is not None:
-            progress("pricing baselines", done, len(obvious))
+            progress("pricing plans", done, len(tries))
         label = name if candidates is searched else f"{name}, 1 microbatch"
         try:
-            found[label] = candidates.baseline(name)
+            found[label] = candidates.make(name, progress)
         except (autoshard.AutoshardError, stagecut.StagecutError) as error:
             found[label] = str(error)
     if progress is not None:
-        progress("pricing baselines", len(obvious), len(obvious))
-    return _choose(found, layered.step.microbatches if keep_microbatches else None)
+        progress("pricing plans", len(tries), len(tries))
+    chosen = _choose(found, layered.step.microbatches if keep_microbatches else None)
+    if chosen is None:
+        reasons = "; ".join(f"{name}: {why}" for name, why in found.items())
+        raise NoPlanError(
+            f"no plan fits {memory} bytes a device of cluster {cluster.name!r}: raise the memory, "
+            f"cut the batch into more microbatches, or take more devices ({reasons})"
+        )
+    return chosen
 
 
-def _choose(found: Mapping[str, Plan | str], microbatches: int | None) -> Plan:
+def _choose(found: Mapping[str, Plan | str], microbatches: int | None) -> Plan | None:
     """The fastest plan, with the others and why they were not taken."""
     plans = {name: plan for name, plan in found.items() if isinstance(plan, Plan)}
     allowed = {n: p for n, p in plans.items() if microbatches in (None, p.microbatches)}
     if not allowed:
-        raise NoPlanError(str(found["search"]))
+        return None
     taken = min(allowed, key=lambda name: allowed[name].step_s)
     best = allowed[taken]
     alternatives = []
@@ -123,7 +140,7 @@ def _choose(found: Mapping[str, Plan | str], microbatches: int | None) -> Plan:
         else:
             reason = f"{ratio:.2f} times as long a step" if ratio > 1.005 else "no faster"
         alternatives.append(Alternative(name, other.step_s, memory, reason))
-    return replace(best, alternatives=tuple(alternatives))
+    return replace(best, strategy=taken, alternatives=tuple(alternatives))
 
 
 class _Candidates:
@@ -135,35 +152,33 @@ class _Candidates:
         self.shape = (self.cluster.n_hosts, self.cluster.devices_per_host)
         self.unsharded = tuple(unsharded)
 
-    def search(self, progress: Progress | None) -> Plan:
+    def make(self, name: str, progress: Progress | None) -> Plan:
+        """The plan of one of the strategies."""
+        return self._search(progress) if name == _SEARCH else self._baseline(name)
+
+    def _search(self, progress: Progress | None) -> Plan:
         """The best slicing, as a plan.
 
         stagecut counts transfers as part of their stage. Here they are simulated, and may overlap;
         so the best slicing with each number of stages is simulated before one is taken.
         """
         report = None if progress is None else lambda n, of: progress("pricing stages", n, of)
-        try:
-            slicing = stagecut.slice_stages(
-                self.layered.n_layers,
-                self.shape,
-                self.pricer.microbatches,
-                self._cost,
-                self.pricer.memory_bytes,
-                bound_s=self.pricer.bound_s,
-                boundary_s=self.pricer.boundary_s,
-                in_flight=self._in_flight,
-                progress=report,
-            )
-        except stagecut.InfeasibleStagesError as error:
-            raise NoPlanError(
-                f"no plan fits {self.pricer.memory_bytes} bytes a device of cluster "
-                f"{self.cluster.name!r}: {error}"
-            ) from error
+        slicing = stagecut.slice_stages(
+            self.layered.n_layers,
+            self.shape,
+            self.pricer.microbatches,
+            self._cost,
+            self.pricer.memory_bytes,
+            bound_s=self.pricer.bound_s,
+            boundary_s=self.pricer.boundary_s,
+            in_flight=self._in_flight,
+            progress=report,
+        )
         plans = [self._plan([(s.first, s.last, s.submesh) for s in slicing.stages])]
         plans += [self._plan(other.spans) for other in slicing.alternatives if other.is_priced]
         return min(plans, key=lambda plan: plan.step_s)
 
-    def baseline(self, name: str) -> Plan:
+    def _baseline(self, name: str) -> Plan:
         """A plan that anyone would try."""
         last = self.layered.n_layers - 1
         if name == _EQUAL_LAYERS:
@@ -181,7 +196,11 @@ class _Candidates:
         graph = self.pricer.graph(0, last)
         mesh = logical_meshes(self.shape, self.cluster)[-1]
         sharding = autoshard.baseline(
-            graph, mesh, self.cluster, name, memory_bytes=self.pricer.memory_bytes
+            graph,
+            mesh,
+            self.cluster,
+            cast("autoshard.Baseline", name),
+            memory_bytes=self.pricer.memory_bytes,
         )
         return self._join([(0, last, mesh, Priced(graph, sharding, stage_cost(graph, sharding)))])
 

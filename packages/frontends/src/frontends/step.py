@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from autoshard import Graph, Operator, Value, elementwise, structural_hash
 
@@ -18,7 +19,9 @@ from frontends.errors import AccumulationError
 FORWARD, BACKWARD, APPLY = range(3)
 """Phases of the graph of every step, by index."""
 
-PHASE_NAMES = ("forward", "backward", "apply")
+PhaseName = Literal["forward", "backward", "apply"]
+
+PHASE_NAMES: tuple[PhaseName, ...] = ("forward", "backward", "apply")
 
 IDENTITY = "identity"
 """Kind of an operator that only hands a value on; no framework knows it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import autoshard
 import shardspec
@@ -74,7 +74,8 @@ def _random_stage(graph: Graph, first: int, last: int, mesh: Mesh, rng: random.R
             if all(map(reachable, op.inputs, strategy.operand_specs))
         ]
         if rng.random() < 0.8:  # mostly as things lie: every conversion has to be compiled
-            possible = _least(possible, lambda s: _conversions(op, s, home))
+            counts = [_conversions(op, strategy, home) for strategy in possible]
+            possible = [s for s, n in zip(possible, counts, strict=True) if n == min(counts)]
         chosen = rng.choice(possible)
         for name, spec in zip(op.inputs, chosen.operand_specs, strict=True):
             need(op.phase, name, spec)
@@ -111,36 +112,27 @@ def _conversions(op: Operator, strategy: Strategy, home: Mapping[str, Spec]) -> 
     return sum(home[n] != s for n, s in zip(op.inputs, strategy.operand_specs, strict=True))
 
 
-def _least(items: Sequence[Strategy], key: Callable[[Strategy], int]) -> list[Strategy]:
-    least = min(map(key, items))
-    return [item for item in items if key(item) == least]
-
-
 def _transfers(layered: LayeredStep, stages: Sequence[Stage]) -> tuple[Transfer, ...]:
     """Everything that a stage reads and does not make, from the stage that keeps or makes it."""
     graph = layered.step.graph
     stage_of = {p.operator: i for i, stage in enumerate(stages) for p in stage.placements}
+    stage_of_layer = {
+        k: i for i, s in enumerate(stages) for k in range(s.first_layer, s.last_layer + 1)
+    }
     entering = [{s.value: s.spec for s in stage.inputs} for stage in stages]
+    leaving = [{s.value: s.spec for s in stage.outputs} for stage in stages]
     found = []
     for name in graph.inputs:
-        if name in layered.updated:
-            home = next(
-                i
-                for i, s in enumerate(stages)
-                if s.first_layer <= layered.home[name] <= s.last_layer
-            )
-            for to, inputs in enumerate(entering):
-                if to != home and name in inputs:
-                    found.append(
-                        Transfer(
-                            name, "state", home, to, entering[home][name], inputs[name], 0, 0.0
-                        )
-                    )
+        home = stage_of_layer[layered.home[name]]
+        found += [
+            Transfer(name, "state", home, to, entering[home][name], inputs[name], 0, 0.0)
+            for to, inputs in enumerate(entering)
+            if name in layered.updated and to != home and name in inputs
+        ]
     for name, (source, destinations) in crossings(graph, stage_of).items():
         phase = PHASE_NAMES[graph.operators[graph.producers[name][0]].phase]
-        leaving = {s.value: s.spec for s in stages[source].outputs}
-        for to in destinations:
-            found.append(
-                Transfer(name, phase, source, to, leaving[name], entering[to][name], 0, 0.0)
-            )
+        found += [
+            Transfer(name, phase, source, to, leaving[source][name], entering[to][name], 0, 0.0)
+            for to in destinations
+        ]
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Compare what runs with what was promised: losses with one device's, collectives with the plan's."""
+"""Compare what runs with what was promised: losses with one device's, programs with the plan."""
 
 from __future__ import annotations
 

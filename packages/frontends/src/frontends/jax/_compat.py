@@ -7,7 +7,7 @@ dead-code elimination, and no public call inlines nested calls.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 from jax._src import core as _core
@@ -30,6 +30,20 @@ _BODY_OF_CALL = {
 """Calls that only wrap a body: primitive name -> parameter that holds the body."""
 
 Atom = Var | Literal
+
+
+class Shaped(Protocol):
+    """What is known of an array before it exists; every value of a step has one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+def aval(atom: Atom) -> Shaped:
+    """Shape and type of an operand or result."""
+    return cast("Shaped", atom.aval)
 
 
 def _body(equation: JaxprEqn) -> ClosedJaxpr | None:
@@ -179,7 +193,9 @@ __all__ = [
     "Jaxpr",
     "JaxprEqn",
     "Literal",
+    "Shaped",
     "Var",
+    "aval",
     "bind",
     "eliminate_dead_code",
     "inline_calls",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import jax
 from costmodel import Cluster
@@ -78,6 +79,7 @@ def plan_for(
     *,
     microbatches: int | None = None,
     batch_argnums: Sequence[int] = (-1,),
+    strategy: str = "auto",
     schedule: str = "1f1b",
     memory_bytes: int | None = None,
     n_layers: int | None = None,
@@ -94,6 +96,8 @@ def plan_for(
             that divides it, or 1 if a plan without a pipeline is faster.
         batch_argnums: Which arguments hold the batch, examples in the leading dim; the last by
             default. All others are state that the step updates, or constants.
+        strategy: `auto` takes the fastest plan. `search`, `data_parallel`, `megatron`, `zero` and
+            `equal_layers` take that one.
         schedule: `gpipe`, `1f1b` or `eager-1f1b`.
         memory_bytes: Limit of one device; the cluster's by default.
         n_layers: How finely the model may be cut into stages.
@@ -128,6 +132,7 @@ def plan_for(
             cluster,
             undivided=steps[1][1] if microbatches > 1 else None,
             keep_microbatches=keep,
+            strategy=strategy,
             schedule=schedule,
             memory_bytes=memory_bytes,
             unsharded=[kind for kind in kinds if not has_rule(kind)],
@@ -156,6 +161,7 @@ class ParallelStep:
         functools.update_wrapper(self, function)
         self._function, self._cluster, self._options = function, cluster, options
         self._planned: Planned | None = None
+        self._tree: Any = None
         self._runtime: Runtime | None = None
 
     def __repr__(self) -> str:
@@ -213,23 +219,30 @@ class ParallelStep:
         return self.planned.plan
 
 
+@overload
 def parallelize(
-    function: Callable[..., Any] | None = None,
-    *,
-    cluster: Cluster | None = None,
-    microbatches: int | None = None,
-    batch_argnums: Sequence[int] = (-1,),
-    schedule: str = "1f1b",
-    memory_bytes: int | None = None,
-    n_layers: int | None = None,
-    plan: Plan | None = None,
-    progress: Progress | None = None,
+    function: Callable[..., Any], *, cluster: Cluster | None = None, **options: Any
+) -> ParallelStep: ...
+@overload
+def parallelize(
+    function: None = None, *, cluster: Cluster | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], ParallelStep]: ...
+def parallelize(
+    function: Callable[..., Any] | None = None, *, cluster: Cluster | None = None, **options: Any
 ) -> ParallelStep | Callable[[Callable[..., Any]], ParallelStep]:
     """Let a training step run on all devices, by a plan that is found at its first call.
 
-    Use it as a function, `parallelize(step)`, or as a decorator with or without options. The
-    step stays as it was written for one device; what it may do is said at `plan_for`, whose
-    arguments these are. The cluster is by default the devices of this process.
+    Use it as a function, `parallelize(step)`, or as a decorator with or without options. The step
+    stays as it was written for one device.
+
+    Args:
+        function: The step; a decorator is returned without it.
+        cluster: What to plan for; by default the devices of this process, as one host.
+        options: Any of `plan_for`: `microbatches`, `batch_argnums`, `strategy`, `schedule`,
+            `memory_bytes`, `n_layers`, `plan`, `progress`.
+
+    Raises:
+        TypeError: There is no such option.
 
     Examples:
         >>> @parallelize(microbatches=4)
@@ -237,15 +250,11 @@ def parallelize(
         >>> train_step
         <ParallelStep of train_step: not planned yet>
     """
-    options = {
-        "microbatches": microbatches,
-        "batch_argnums": tuple(batch_argnums),
-        "schedule": schedule,
-        "memory_bytes": memory_bytes,
-        "n_layers": n_layers,
-        "plan": plan,
-        "progress": progress,
-    }
+    known = inspect.signature(plan_for).parameters
+    for name in options:
+        if name not in known or known[name].kind is not inspect.Parameter.KEYWORD_ONLY:
+            names = (n for n, p in known.items() if p.kind is inspect.Parameter.KEYWORD_ONLY)
+            raise TypeError(f"parallelize has the options cluster, {', '.join(names)}; got {name}")
     if function is None:
         return lambda function: ParallelStep(function, cluster, options)
     return ParallelStep(function, cluster, options)

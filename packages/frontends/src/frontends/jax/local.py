@@ -15,7 +15,7 @@ from jax import lax
 from shardspec import Mesh, Spec
 
 from frontends.jax import _compat
-from frontends.jax._compat import JaxprEqn
+from frontends.jax._compat import JaxprEqn, aval
 
 Array = Any
 Shape = tuple[int, ...]
@@ -44,21 +44,21 @@ def run_locally(
         if sharding in params:
             params[sharding] = None
     results = [
-        _local_shape(v.aval.shape, spec, mesh)
+        _local_shape(aval(v).shape, spec, mesh)
         for v, spec in zip(equation.outvars, result_specs, strict=True)
     ]
     if name == "iota":
         return [_iota(params, results[0], result_specs[0], mesh)]
     if name == "scatter-add":
         operands = _count_once(operands, operand_specs, result_specs[0], mesh)
-    if name in _LOCAL_PARAMETERS and results[0] != equation.outvars[0].aval.shape:
+    if name in _LOCAL_PARAMETERS and results[0] != aval(equation.outvars[0]).shape:
         shapes = [
-            v.aval.shape if spec is None else _local_shape(v.aval.shape, spec, mesh)
+            aval(v).shape if spec is None else _local_shape(aval(v).shape, spec, mesh)
             for v, spec in zip(equation.invars, operand_specs, strict=True)
         ]
         params.update(_LOCAL_PARAMETERS[name](equation, shapes, results[0]))
     elif name == "gather":
-        operand = _local_shape(equation.invars[0].aval.shape, operand_specs[0], mesh)
+        operand = _local_shape(aval(equation.invars[0]).shape, operand_specs[0], mesh)
         params.update(_gather(equation, [operand], results[0]))
     return _compat.bind(equation, operands, params)
 
@@ -71,9 +71,9 @@ def _local_shape(shape: Shape, spec: Spec | None, mesh: Mesh) -> Shape:
 
 def _slice(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
     """A dim that is cut stays whole, so limits change only where the whole dim is taken."""
-    whole = equation.invars[0].aval.shape
+    whole = aval(equation.invars[0]).shape
     limits = equation.params["limit_indices"]
-    kept = equation.outvars[0].aval.shape
+    kept = aval(equation.outvars[0]).shape
     return {
         "limit_indices": tuple(
             n if kept[d] == whole[d] else limits[d] for d, n in enumerate(operands[0])
@@ -82,7 +82,7 @@ def _slice(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict
 
 
 def _gather(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
-    whole = equation.invars[0].aval.shape
+    whole = aval(equation.invars[0]).shape
     sizes = equation.params["slice_sizes"]
     batching = equation.params["dimension_numbers"].operand_batching_dims
     return {

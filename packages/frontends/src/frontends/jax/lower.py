@@ -86,10 +86,8 @@ def lower_chunk(
                 else ((), ())
             )
             local = run_locally(equation, operands, specs, placement.results, mesh)
-        for slot, result in zip(
-            map(Stored, operator.outputs, placement.results), local, strict=True
-        ):
-            environment[slot] = result
+        made = map(Stored, operator.outputs, placement.results)
+        environment.update(zip(made, local, strict=True))
 
     def local_program(*operands: Array) -> tuple[Array, ...]:
         environment: dict[Stored, Array] = {}
@@ -125,7 +123,7 @@ def _convert(x: Array, shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec)
     return x
 
 
-_REDUCTIONS = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
+_REDUCTIONS: dict[str, Callable[..., Array]] = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
 
 
 def _collective(x: Array, step: shardspec.Step, mesh: Mesh) -> Array:

@@ -16,7 +16,7 @@ from typing import Any
 import autoshard
 from autoshard import Factor, Rule
 
-from frontends.jax._compat import JaxprEqn, Literal
+from frontends.jax._compat import JaxprEqn, Literal, aval
 
 Shape = tuple[int, ...]
 Dims = tuple[tuple[int, ...], ...]
@@ -48,8 +48,8 @@ class _Factors:
 
 def _shapes(equation: JaxprEqn) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
     return (
-        tuple(v.aval.shape for v in equation.invars),
-        tuple(v.aval.shape for v in equation.outvars),
+        tuple(aval(v).shape for v in equation.invars),
+        tuple(aval(v).shape for v in equation.outvars),
     )
 
 
@@ -67,7 +67,7 @@ def _integer_pow(equation: JaxprEqn) -> Rule:
 
 def _convert(equation: JaxprEqn) -> Rule:
     """Sums pass a conversion to a type at least as precise; parts would be rounded one by one."""
-    before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+    before, after = aval(equation.invars[0]).dtype, aval(equation.outvars[0]).dtype
     is_exact = all(kind in "fc" for kind in (before.kind, after.kind)) or before == after
     return _elementwise(((0,),) if is_exact and after.itemsize >= before.itemsize else ())(equation)
 
@@ -434,9 +434,9 @@ def flops_of(equation: JaxprEqn) -> float:
     sizes = [math.prod(shape) for shape in (*operands, *results)]
     if equation.primitive.name == "dot_general":
         (left_sum, _), _ = equation.params["dimension_numbers"]
-        return 2.0 * math.prod(results[0]) * math.prod(operands[0][d] for d in left_sum)
+        return float(2 * math.prod(results[0]) * math.prod(operands[0][d] for d in left_sum))
     if equation.primitive.name == "conv_general_dilated":
         kernel = operands[1]
         features = kernel[equation.params["dimension_numbers"].rhs_spec[0]]
-        return 2.0 * math.prod(results[0]) * math.prod(kernel) / max(1, features)
+        return float(2 * math.prod(results[0]) * math.prod(kernel) / max(1, features))
     return float(max(sizes, default=0))

@@ -204,7 +204,8 @@ class Runtime:
 
     def _check(self, arguments: Sequence[Any]) -> None:
         for given, expected in zip(arguments, self._trace.arguments, strict=True):
-            shape, dtype = np.shape(given), jax.dtypes.canonicalize_dtype(np.result_type(given))
+            aval = jax.typeof(given)
+            shape, dtype = aval.shape, aval.dtype
             if shape != expected.shape or dtype != expected.dtype:
                 raise BatchError(
                     "arguments must have the shapes and types that the step was planned for; got "

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from autoshard import Graph, Operator, Output, Phase, Value
 
@@ -133,7 +134,7 @@ def describe(
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
             name = names[i] + jax.tree_util.keystr(path)
             aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
-            if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+            if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
                 raise UnsupportedStepError(
                     f"arguments must have plain number types; {name} has {aval.dtype}: "
                     "pass jax.random.key_data(key) and wrap it inside the step"
@@ -379,7 +380,7 @@ class _Program:
 
 
 def _constant(literal: Literal) -> Constant:
-    return np.asarray(literal.val, literal.aval.dtype)
+    return np.asarray(literal.val, _compat.aval(literal).dtype)
 
 
 def _phases(equations: Sequence[JaxprEqn]) -> list[int]:
