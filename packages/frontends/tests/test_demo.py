@@ -10,9 +10,7 @@ from costmodel import Cluster
 from frontends.demo import gpt, text
 from frontends.demo.text import Text, batches, read_text, standard_library
 from frontends.demo.train import (
-    RELATIVE_TOLERANCE,
     Job,
-    check_equal,
     check_fallen,
     make_folder,
 )
@@ -129,27 +127,6 @@ def test_names_an_output_folder_that_cannot_be_written(tmp_path: Path, name: str
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=rf"{name}: .*: name another with --output"):
         make_folder(tmp_path / name)
-
-
-@given(
-    st.lists(st.floats(0.1, 10), min_size=1, max_size=12),
-    st.lists(st.floats(-0.9, 0.9), min_size=12, max_size=12),
-)
-def test_losses_within_the_tolerance_are_equal(losses: list[float], noise: list[float]) -> None:
-    single = [loss / (1 + RELATIVE_TOLERANCE * e) for loss, e in zip(losses, noise, strict=False)]
-    assert f"first {len(losses)} losses equal" in check_equal(losses, single)
-
-
-@given(
-    st.lists(st.floats(0.1, 10), min_size=1, max_size=12),
-    st.data(),
-    st.sampled_from([1 + 2 * RELATIVE_TOLERANCE, 1 - 2 * RELATIVE_TOLERANCE, math.nan, math.inf]),
-)
-def test_one_wrong_loss_is_found(losses: list[float], data: st.DataObject, factor: float) -> None:
-    step = data.draw(st.integers(0, len(losses) - 1))
-    wrong = [loss * factor if i == step else loss for i, loss in enumerate(losses)]
-    with pytest.raises(VerificationError, match=rf"; step {step + 1} has .* instead of"):
-        check_equal(wrong, losses)
 
 
 def test_a_loss_that_does_not_fall_is_found() -> None:

@@ -54,7 +54,9 @@ Sequence_ = Annotated[
     int, typer.Option("--sequence", min=1, help="Bytes that the GPT sees at once.")
 ]
 Batch = Annotated[int, typer.Option(min=1, help="Sequences in a step.")]
-Microbatches = Annotated[int, typer.Option(min=1, help="Parts that the batch is cut into.")]
+Microbatches = Annotated[
+    int | None, typer.Option(min=1, help="Parts that the batch is cut into; searched if not set.")
+]
 ScheduleName = Literal["gpipe", "1f1b", "eager-1f1b"]
 Schedule = Annotated[ScheduleName, typer.Option(help="Order of the pipeline's work.")]
 Memory = Annotated[
@@ -72,7 +74,7 @@ def train(
         Path | None,
         typer.Option(help="File or folder to learn; Python's standard library if not set."),
     ] = None,
-    steps: Steps = 100,
+    steps: Steps = 150,
     cluster: ClusterName = "two-hosts",
     devices: Devices = None,
     hosts: Hosts = None,
@@ -80,8 +82,8 @@ def train(
     d_model: DModel = 128,
     heads: Heads = 4,
     sequence: Sequence_ = 128,
-    batch: Batch = 32,
-    microbatches: Microbatches = 8,
+    batch: Batch = 16,
+    microbatches: Microbatches = None,
     schedule: Schedule = "1f1b",
     memory: Memory = None,
     learning_rate: LearningRate = 1e-3,
@@ -122,8 +124,8 @@ def plan(
     d_model: DModel = 128,
     heads: Heads = 4,
     sequence: Sequence_ = 128,
-    batch: Batch = 32,
-    microbatches: Microbatches = 8,
+    batch: Batch = 16,
+    microbatches: Microbatches = None,
     schedule: Schedule = "1f1b",
     memory: Memory = None,
     save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
@@ -211,7 +213,7 @@ def _job(
     model: tuple[int, int, int, int],
     steps: int,
     batch: int,
-    microbatches: int,
+    microbatches: int | None,
     schedule: str,
     memory_bytes: int | None,
     learning_rate: float,

@@ -92,6 +92,13 @@ def make_plan(
     searched, *others = (
         _Candidates(Pricer(step, cluster, memory), schedule, unsharded) for step in steps
     )
+    state_bytes = searched.pricer.state_bytes(layered.step.graph)
+    if state_bytes > memory * cluster.n_devices:
+        raise NoPlanError(
+            f"parameters and optimizer state must fit the devices; they take {state_bytes} bytes, "
+            f"and the {cluster.n_devices} devices of cluster {cluster.name!r} have {memory} each: "
+            "raise the memory or take more devices"
+        )
     tries = [(_SEARCH, searched)]
     tries += [(name, candidates) for name in _BASELINES for candidates in (searched, *others)]
     tries.append((_EQUAL_LAYERS, searched))
@@ -99,21 +106,19 @@ def make_plan(
         tries = [(name, candidates) for name, candidates in tries if name == strategy]
     found: dict[str, Plan | str] = {}
     for done, (name, candidates) in enumerate(tries):
-        if progress is not None:
-            progress("pricing plans", done, len(tries))
         label = name if candidates is searched else f"{name}, 1 microbatch"
         try:
             found[label] = candidates.make(name, progress)
         except (autoshard.AutoshardError, stagecut.StagecutError) as error:
             found[label] = str(error)
-    if progress is not None:
-        progress("pricing plans", len(tries), len(tries))
+        if progress is not None and name != _SEARCH:
+            progress("pricing others", done + 1, len(tries))
     chosen = _choose(found, layered.step.microbatches if keep_microbatches else None)
     if chosen is None:
-        reasons = "; ".join(f"{name}: {why}" for name, why in found.items())
+        reason = next(str(why) for why in found.values())
         raise NoPlanError(
-            f"no plan fits {memory} bytes a device of cluster {cluster.name!r}: raise the memory, "
-            f"cut the batch into more microbatches, or take more devices ({reasons})"
+            f"no plan fits {memory} bytes a device of cluster {cluster.name!r} ({reason}): raise "
+            "the memory, cut the batch into more microbatches, or take more devices"
         )
     return chosen
 

@@ -49,6 +49,8 @@ class Pricer:
     def price(self, first: int, last: int, submesh: Submesh) -> Priced | None:
         """The best sharding of layers `first` to `last`; None if none fits the memory."""
         graph, structure = self._described(first, last)
+        if self.state_bytes(graph) > self.memory_bytes * math.prod(submesh):
+            return None
         if (structure, submesh) not in self._found:
             self._found[structure, submesh] = self._search(graph, submesh)
         found = self._found[structure, submesh]
@@ -66,6 +68,12 @@ class Pricer:
     def step_bound_s(self) -> float:
         """Time of one step that no plan beats: the devices are never idle and nothing is sent."""
         return sum(self._work_s(self.layered.step.graph)) / self.cluster.n_devices
+
+    def state_bytes(self, graph: Graph) -> int:
+        """Bytes of parameters and optimizer state, which the devices hold between steps."""
+        state = ("parameter", "optimizer_state")
+        values = (graph.value(name) for name in graph.inputs)
+        return sum(value.n_bytes for value in values if value.role in state)
 
     def _work_s(self, graph: Graph) -> tuple[float, float]:
         """Seconds that one device needs for all that a graph computes in a step, and launches."""

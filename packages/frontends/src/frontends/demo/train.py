@@ -23,9 +23,7 @@ from frontends.demo.text import Text, batches
 from frontends.errors import DeviceError, OutputError, VerificationError
 from frontends.picture import draw_losses, draw_plan, draw_timeline
 from frontends.report import plan_tables
-
-RELATIVE_TOLERANCE = 1e-5
-"""Between losses of the parallel and the single-device run, which add float32 in another order."""
+from frontends.verify import check_collectives, check_losses
 
 _FALLEN = 0.75
 """The last losses are below this part of the first one, if the run was long enough to tell."""
@@ -42,7 +40,7 @@ class Job:
     cluster: Cluster
     steps: int
     batch: int
-    microbatches: int
+    microbatches: int | None
     schedule: str
     memory_bytes: int | None
     learning_rate: float
@@ -129,7 +127,7 @@ def train(job: Job, text: Text, output: Path, verify_steps: int, console: Consol
     draw_timeline(plan, output / "timeline.png")
 
     with display:
-        step.compile(*shapes)
+        runtime = step.compile(*shapes)
         params, opt_state = job.state()
         losses: list[float] = []
         started_s = time.perf_counter()
@@ -143,7 +141,14 @@ def train(job: Job, text: Text, output: Path, verify_steps: int, console: Consol
         single = single_device_losses(job, text, min(verify_steps, job.steps), display)
     _write_losses(losses, single, output)
     try:
-        console.print(check_equal(losses, single))
+        if single:
+            difference = check_losses(losses[: len(single)], single)
+            console.print(
+                f"Verified: the first {len(single)} losses equal a single device's; "
+                f"largest relative difference {difference:.1e}"
+            )
+        n_collectives = check_collectives(runtime)
+        console.print(f"Verified: the {n_collectives} collectives of the programs are the plan's")
         console.print(check_fallen(losses))
     finally:
         console.print(f"Results: {output.resolve()}", soft_wrap=True)
@@ -159,30 +164,6 @@ def single_device_losses(job: Job, text: Text, n_steps: int, display: Display) -
         losses.append(float(loss))
         display("verifying", len(losses), n_steps)
     return losses
-
-
-def check_equal(losses: Sequence[float], single_device: Sequence[float]) -> str:
-    """Compare the first losses with those of a single device; say how near they are.
-
-    Raises:
-        VerificationError: One differs by more than `RELATIVE_TOLERANCE`, or is no number.
-    """
-    if not single_device:
-        return "Not verified against a single device"
-    pairs = list(zip(losses, single_device, strict=False))
-    differences = [abs(loss - exact) / abs(exact) for loss, exact in pairs]
-    n = len(pairs)
-    for i, difference in enumerate(differences):
-        if not difference <= RELATIVE_TOLERANCE:
-            raise VerificationError(
-                f"the losses of the first {n} steps must equal a single device's to a relative "
-                f"{RELATIVE_TOLERANCE:g}; step {i + 1} has {losses[i]!r} instead of "
-                f"{single_device[i]!r}, a relative difference of {difference:.2g}"
-            )
-    return (
-        f"Verified: the first {n} losses equal a single device's; "
-        f"largest relative difference {max(differences):.1e}"
-    )
 
 
 def check_fallen(losses: Sequence[float]) -> str:

@@ -46,6 +46,7 @@ def init(n_devices: int) -> None:
                 "of JAX in this process"
             )
         return
+    n_devices = max(n_devices, _compat.n_cpu_devices())  # an earlier call may have asked for more
     os.environ.setdefault("NPROC", str(max(64, 8 * n_devices)))
     flags = os.environ.get("XLA_FLAGS", "")
     for flag in (
@@ -56,6 +57,7 @@ def init(n_devices: int) -> None:
             flags = f"{flags} {flag}".strip()
     os.environ["XLA_FLAGS"] = flags
     jax.config.update("jax_num_cpu_devices", n_devices)
+    jax.config.update("jax_platforms", "cpu")
 
 
 def default_cluster() -> Cluster:
