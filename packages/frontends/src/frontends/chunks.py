@@ -60,11 +60,10 @@ def build_chunks(graph: Graph, plan: Plan) -> tuple[Chunk, ...]:
     if set(stage_of) != {op.name for op in graph.operators}:
         raise PlanError("the plan was made for another step: it places other operators; plan again")
     levels = _levels(graph, stage_of)
-    arriving = {(transfer.value, transfer.destination) for transfer in plan.transfers}
     chunks: list[Chunk] = []
     for index, stage in enumerate(plan.stages):
         operators = [op for op in graph.operators if stage_of[op.name] == index]
-        builder = _StageBuilder(graph, index, stage, operators, levels, arriving)
+        builder = _StageBuilder(graph, index, stage, operators, levels)
         chunks.extend(builder.build())
     return tuple(chunks)
 
@@ -101,7 +100,6 @@ class _StageBuilder:
         stage: Stage,
         operators: Sequence[Operator],
         levels: Mapping[str, int],
-        arriving: set[tuple[str, int]],
     ) -> None:
         self.graph, self.index, self.stage = graph, index, stage
         self.placement = {p.operator: p for p in stage.placements}
