@@ -14,6 +14,7 @@ from frontends.jax.local import run_locally
 from frontends.jax.lower import jax_mesh, partition_spec
 from frontends.jax.rules import flops_of, has_rule, rule_of
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from shardspec import Layout, Mesh
 
 MESH = Mesh((2, 2), ("x", "y"))
@@ -56,6 +57,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "integer_pow 3": (lambda a: lax.integer_pow(a, 3), (A,)),
     "convert float": (lambda a: a.astype(jnp.bfloat16), (A,)),
     "convert int": (lambda a: a.astype(jnp.int32), (A,)),
+    "bitcast": (lambda a: lax.bitcast_convert_type(a, jnp.int32), (A,)),
+    "bitcast to smaller": (lambda a: lax.bitcast_convert_type(a, jnp.int16), (A,)),
+    "name": (lambda a: checkpoint_name(a, "saved"), (A,)),
     "select_n": (lambda p, a, b: lax.select_n(p, a, b), (A > 0, A, B)),
     "clamp": (lambda a: lax.clamp(-0.5, a, 0.5), (A,)),
     "dot": (lambda a, c: a @ c, (A, C)),

@@ -9,11 +9,15 @@ import random
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
+from frontends.errors import BatchError, DeadlockError, DeviceError
+from frontends.instructions import Send
 from frontends.jax.runtime import Runtime
-from frontends.jax.testing import EXAMPLES, Example
+from frontends.jax.testing import EXAMPLES, Example, mlp
+from frontends.jax.trace import trace
 from frontends.layers import layer
 from frontends.testing import random_plan
 from shardspec import Mesh
@@ -38,7 +42,7 @@ CASES = [
     ("skip", 3, "1f1b"),
     ("gpt", 2, "1f1b"),
 ]
-SEEDS = range(25 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 1)
+SEEDS = range(25 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 2)
 
 
 def runtime(
@@ -77,3 +81,144 @@ def test_random_plans_compute_the_single_device_step(
         assert_equal(results, expected)
         ours = [*results[:-1], *ours[-n_batch:]]  # state and loss out, state and batch in
         theirs = (*expected[:2], example.batch)
+
+
+def two_stages(function: Any, arguments: tuple[Any, ...], seed: int = 0) -> Runtime:
+    traced = trace(function, arguments, batch_argnums=(-1,), microbatches=2)
+    layered = layer(traced.step, 4)
+    plan = random_plan(layered, MESHES[2], random.Random(seed))
+    return Runtime(traced, layered, plan, Cluster.preset("two-hosts"))
+
+
+RNG = np.random.default_rng(0)
+WEIGHTS = [jnp.asarray(RNG.normal(size=(8, 8), scale=0.5), jnp.float32) for _ in range(3)]
+X, Y = (RNG.normal(size=(8, 8)).astype(np.float32) for _ in range(2))
+
+
+def network(weights: Any, x: Any) -> Any:
+    for weight in weights:
+        x = jnp.tanh(x @ weight)
+    return x
+
+
+def test_a_step_with_something_of_everything() -> None:
+    """State and batch as dicts, counters, constants, masks, a penalty, random numbers, metrics."""
+    mask = np.tril(np.ones((8, 8), np.float32))
+
+    def step(state: Any, rate: Any, batch: Any) -> Any:
+        key = jax.random.wrap_key_data(state["key"])
+
+        def loss(weights: Any) -> Any:
+            noise = jax.random.normal(key, weights[0].shape)
+            out = network([w + 0.01 * noise for w in weights], batch["x"] @ mask)
+            kept = jnp.where(batch["keep"][:, None], out - batch["y"], 0.0)
+            right = jnp.argmax(out, 1) == jnp.argmax(batch["y"], 1)
+            penalty = sum(jnp.sum(w**2) for w in weights)
+            return jnp.mean(kept**2) + 0.01 * penalty, {"right": right.sum(), "penalty": penalty}
+
+        (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(state["weights"])
+        return {
+            "state": {
+                "weights": jax.tree.map(lambda w, g: w - rate * g, state["weights"], gradient),
+                "count": state["count"] + 1,
+                "key": jax.random.key_data(jax.random.split(key)[0]),
+                "frozen": state["frozen"],
+            },
+            "metrics": {"loss": value, **aux, "always": 1.5},
+        }
+
+    key = jax.random.key_data(jax.random.key(0))
+    state = {"weights": WEIGHTS, "count": 0, "key": key, "frozen": X[0]}
+    batch = {"x": X, "y": Y, "keep": Y[:, 0] > 0}
+    run = two_stages(step, (state, 0.1, batch))
+    tree = jax.tree.structure(jax.eval_shape(step, state, 0.1, batch))
+    ours = theirs = (state, 0.1, batch)
+    for rate in (0.1, 0.05):
+        results, expected = run(jax.tree.leaves(ours)), jax.jit(step)(*theirs)
+        assert_equal(results, expected)
+        ours = (jax.tree.unflatten(tree, results)["state"], rate, batch)
+        theirs = (expected["state"], rate, batch)
+
+
+def test_bfloat16_weights_stay_bfloat16() -> None:
+    def step(weights: Any, batch: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            return jnp.mean(network(weights, batch.astype(jnp.bfloat16)).astype(jnp.float32) ** 2)
+
+        value, gradient = jax.value_and_grad(loss)(weights)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient), value
+
+    weights = [w.astype(jnp.bfloat16) for w in WEIGHTS]
+    results = two_stages(step, (weights, X))(jax.tree.leaves((weights, X)))
+    for ours, theirs in zip(results, jax.tree.leaves(jax.jit(step)(weights, X)), strict=True):
+        assert ours.dtype == theirs.dtype
+        a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+        assert np.abs(a - b).max() <= 2**-7 * np.abs(b).max()  # an ulp of bfloat16
+
+
+def test_unchanged_microbatches_give_bitwise_equal_results() -> None:
+    example = mlp()
+    run = runtime(example, MESHES[2], microbatches=4)
+    leaves = jax.tree.leaves(example.arguments)
+    for a, b in zip(run(leaves), run(leaves), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_state_that_a_step_returned_is_taken_without_a_copy() -> None:
+    example = mlp()
+    run = runtime(example, MESHES[2])
+    leaves = jax.tree.leaves(example.arguments)
+    results = run(leaves)
+    seen = []
+    place = run._place
+
+    def spy(stage: int, stored: Any, arguments: Any) -> Any:
+        placed = place(stage, stored, arguments)
+        seen.append(any(placed is argument for argument in arguments))
+        return placed
+
+    run._place = spy  # type: ignore[method-assign]
+    run([*results[:-1], *leaves[-2:]])
+    assert seen
+    assert all(seen)
+
+
+def test_numpy_arguments_may_change_after_a_step() -> None:
+    def step(weights: Any, frozen: Any, batch: Any) -> Any:
+        loss = lambda w: jnp.mean(network(w, batch + frozen) ** 2)  # noqa: E731
+        value, gradient = jax.value_and_grad(loss)(weights)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient), frozen, value
+
+    weights, frozen = [np.array(w) for w in WEIGHTS], np.ones(8, np.float32)
+    run = two_stages(step, (weights, frozen, X))
+    results = run([*weights, frozen, X])
+    before = [np.array(r) for r in results]
+    for array in (*weights, frozen):
+        array[:] = np.nan
+    for was, now in zip(before, results, strict=True):
+        np.testing.assert_array_equal(was, np.asarray(now))
+
+
+def test_rejects_arguments_of_other_shapes_and_types() -> None:
+    run = two_stages(lambda w, x: jax.grad(lambda w: jnp.sum(network(w, x)))(w), (WEIGHTS, X))
+    with pytest.raises(BatchError, match=r"got x of float32\[4, 8\] instead of float32\[8, 8\]"):
+        run([*WEIGHTS, X[:4]])
+    with pytest.raises(BatchError, match=r"got x of int32\[8, 8\].*plan again with parallelize"):
+        run([*WEIGHTS, X.astype(np.int32)])
+
+
+def test_a_lost_message_is_a_deadlock_that_names_who_waits() -> None:
+    run = runtime(mlp(), MESHES[2])
+    first, second = run.instructions
+    run.instructions = (tuple(i for i in first if not isinstance(i, Send)), second)
+    message = r"stage 0 waits for \S+ of microbatch 0 from stage 1, stage 1 waits for \S+ of micro"
+    with pytest.raises(DeadlockError, match=message):
+        run(jax.tree.leaves(mlp().arguments))
+
+
+def test_rejects_a_plan_for_more_devices_than_there_are() -> None:
+    meshes = (Mesh((2,), ("x",), (0, jax.device_count() + 3)),)
+    with pytest.raises(
+        DeviceError, match=r"plan uses device \d+, but JAX has \d+ cpu devices: call"
+    ):
+        runtime(mlp(), meshes)

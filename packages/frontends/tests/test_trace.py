@@ -373,6 +373,7 @@ def test_a_key_may_be_wrapped_inside_the_step() -> None:
 
     data = jax.random.key_data(jax.random.key(0))
     found = traced(step, W, data, X)
+    assert all(value.dtype != "key<fry>" for value in found.step.graph.values)
     assert_same(run_in_microbatches(found, (W, data, X)), jax.jit(step)(W, data, X))
 
 
@@ -401,7 +402,7 @@ def test_rejects_a_program_that_depends_on_the_size_of_the_batch() -> None:
 
 
 def test_rejects_an_exponent_that_depends_on_the_size_of_the_batch() -> None:
-    with pytest.raises(AccumulationError, match="y of integer_pow is 8 for the whole batch and 4"):
+    with pytest.raises(AccumulationError, match="integer_pow runs with another y for the whole"):
         traced(sgd(lambda w, x: jnp.sum(lax.integer_pow(x @ w, len(x)))), W, X)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
+import jax
 import numpy as np
 from jax._src import core as _core
 from jax._src import xla_bridge
@@ -158,6 +159,56 @@ def without_repeated(closed: ClosedJaxpr, repeated: Mapping[int, int]) -> Closed
     return ClosedJaxpr(closed.jaxpr.replace(eqns=equations, outvars=outputs), closed.consts)
 
 
+def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program with the numbers of random keys in place of typed keys.
+
+    A typed key has no shape and no bytes of its own that a plan could lay out. What touches one
+    becomes a call that wraps the numbers, does the same, and unwraps.
+    """
+    numbers: dict[Var, Var] = {}
+
+    def raw(atom: Atom) -> Atom:
+        if isinstance(atom, Literal) or not _is_key(atom):
+            return atom
+        if atom not in numbers:
+            aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(*_type_of(atom)))
+            numbers[atom] = _core.Var(_core.ShapedArray(aval.shape, aval.dtype))
+        return numbers[atom]
+
+    def unkeyed(equation: JaxprEqn) -> JaxprEqn:
+        if not any(map(_is_key, (*equation.invars, *equation.outvars))):
+            return equation
+
+        def call(*operands: Any) -> list[Any]:
+            typed = [
+                jax.random.wrap_key_data(x, impl=v.aval.dtype._impl) if _is_key(v) else x
+                for v, x in zip(equation.invars, operands, strict=True)
+            ]
+            results = bind(equation, typed, dict(equation.params))
+            return [
+                jax.random.key_data(x) if _is_key(v) else x
+                for v, x in zip(equation.outvars, results, strict=True)
+            ]
+
+        operands = [raw(atom) for atom in equation.invars]
+        call.__name__ = equation.primitive.name
+        shapes = [jax.ShapeDtypeStruct(*_type_of(v)) for v in operands]
+        (wrapped,) = jax.make_jaxpr(jax.jit(call))(*shapes).jaxpr.eqns
+        results = [raw(v) for v in equation.outvars]
+        return wrapped.replace(invars=operands, outvars=results, source_info=equation.source_info)
+
+    equations = [unkeyed(equation) for equation in closed.jaxpr.eqns]
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts)
+
+
+def _type_of(atom: Atom) -> tuple[Any, Any]:
+    return atom.aval.shape, atom.aval.dtype
+
+
+def _is_key(atom: Atom) -> bool:
+    return bool(jax.dtypes.issubdtype(atom.aval.dtype, jax.dtypes.prng_key))
+
+
 def bind(equation: JaxprEqn, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """Run one equation's primitive on `operands`, with `params` in place of its own."""
     bound = equation.primitive.get_bind_params(params)
@@ -182,6 +233,11 @@ def is_initialized() -> bool:
     return bool(xla_bridge.backends_are_initialized())
 
 
+def n_cpu_devices() -> int:
+    """How many virtual CPU devices JAX was asked for; -1 for none in particular."""
+    return int(getattr(jax.config, "jax_num_cpu_devices"))  # noqa: B009  it is not declared
+
+
 def is_scalar_literal(atom: Atom) -> bool:
     """Whether `atom` is a constant number written into the program."""
     return isinstance(atom, Literal) and np.shape(atom.val) == ()
@@ -203,6 +259,8 @@ __all__ = [
     "is_differentiated",
     "is_initialized",
     "is_scalar_literal",
+    "n_cpu_devices",
     "repeated_equations",
+    "without_keys",
     "without_repeated",
 ]

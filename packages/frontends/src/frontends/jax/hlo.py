@@ -27,7 +27,7 @@ _KINDS = {
     "collective-broadcast": "broadcast",
 }
 _OPERATION = re.compile(
-    rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{'|'.join(_KINDS)})(?:-start)?\(.*?"
+    rf"= (?P<result>\(.*?\)|\S+) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\(.*?"
     r"replica_groups=(?P<groups>\{(?:\{[\d,]*\},?)*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\S+)"
 )
 _TYPE = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
@@ -52,6 +52,8 @@ def collectives_of(text: str) -> Counter[Key]:
         kind = _KINDS[match["kind"]]
         groups = parse_groups(match["groups"])
         sizes = [_n_bytes(*item) for item in _TYPE.findall(match["result"])]
+        if kind == "all_gather" and match["start"]:  # gives its operands too, before its results
+            sizes = sizes[len(sizes) // 2 :]
         if kind == "all_to_all":  # its operands are the parts for each device
             sizes = [sum(sizes)]
         found.update((kind, groups, size) for size in sizes)

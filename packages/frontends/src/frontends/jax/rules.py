@@ -72,6 +72,11 @@ def _convert(equation: JaxprEqn) -> Rule:
     return _elementwise(((0,),) if is_exact and after.itemsize >= before.itemsize else ())(equation)
 
 
+def _bitcast(equation: JaxprEqn) -> Rule:
+    (operand,), (result,) = _shapes(equation)
+    return _elementwise()(equation) if operand == result else _whole(equation)
+
+
 def _same_dims(
     equation: JaxprEqn, whole_dims: Sequence[int], linear: Linear = (), n_scalars: int = 0
 ) -> Rule:
@@ -369,7 +374,7 @@ _NONLINEAR = [
 _RULES: dict[str, Callable[[JaxprEqn], Rule]] = {
     **dict.fromkeys(_NONLINEAR, _elementwise()),
     **dict.fromkeys(
-        ("neg", "copy", "copy_p", "real", "imag", "stop_gradient"), _elementwise(((0,),))
+        ("neg", "copy", "copy_p", "name", "real", "imag", "stop_gradient"), _elementwise(((0,),))
     ),
     **dict.fromkeys(("add", "add_any", "sub"), _elementwise(((0, 1),))),
     "mul": _elementwise(((0,), (1,))),
@@ -377,6 +382,7 @@ _RULES: dict[str, Callable[[JaxprEqn], Rule]] = {
     "select_n": lambda equation: _elementwise((tuple(range(1, len(equation.invars))),))(equation),
     "integer_pow": _integer_pow,
     "convert_element_type": _convert,
+    "bitcast_convert_type": _bitcast,
     "dot_general": _dot_general,
     "conv_general_dilated": _conv,
     "transpose": _transpose,

@@ -105,6 +105,14 @@ class Runtime:
             ]
             for index, stage in enumerate(plan.stages)
         ]
+        self._constants = {
+            (stage, stored): jax.device_put(
+                trace.constants[stored.value], self._submeshes.sharding(stage, stored.spec)
+            )
+            for stage, placed in enumerate(self._placed)
+            for stored in placed
+            if stored.value in trace.constants
+        }
         self._results = _find_results(trace, layered, plan)
         self.programs = compile_chunks(self.chunks, trace, graph, self._submeshes, progress)
 
@@ -176,11 +184,11 @@ class Runtime:
 
     def _place(self, stage: int, stored: Stored, arguments: Sequence[Any]) -> Any:
         """An argument or constant in the layout of the plan; state of the last step already is."""
+        if (stage, stored) in self._constants:
+            return self._constants[stage, stored]
         where = self._submeshes.sharding(stage, stored.spec)
-        if stored.value in self._trace.constants:
-            return jax.device_put(self._trace.constants[stored.value], where)
         array = arguments[self._argument[stored.value]]
-        if isinstance(array, jax.Array) and array.sharding == where:
+        if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(where, array.ndim):
             return array
         # JAX may use a numpy array's memory in place, and the caller may change it later.
         return jax.device_put(np.array(array), where)

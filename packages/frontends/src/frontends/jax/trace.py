@@ -101,6 +101,7 @@ def trace(
     if microbatches != 1:
         micro, _ = _make_jaxpr(function, tree, leaves, microbatches)
         micro = _with_constants_of(full, micro)
+    full, micro = _compat.without_keys(full), _compat.without_keys(micro)
     repeated = _compat.repeated_equations(full, _phases(full.jaxpr.eqns))
     full, micro = (_compat.without_repeated(closed, repeated) for closed in (full, micro))
     aliases = _match_state(arguments, out_shape, batch_argnums)
@@ -214,8 +215,8 @@ def _with_constants_of(full: ClosedJaxpr, micro: ClosedJaxpr) -> ClosedJaxpr:
             if not _equal(old.params[name], new.params[name]):
                 raise AccumulationError(
                     "a step that runs in microbatches must run the same operations for every "
-                    f"batch size; {name} of {old.primitive} is {old.params[name]} for the whole "
-                    f"batch and {new.params[name]} for one microbatch: use microbatches=1"
+                    f"batch size; {old.primitive} runs with another {name} for the whole batch "
+                    "than for one microbatch: use microbatches=1"
                 )
         operands = [
             x if _compat.is_scalar_literal(x) and _compat.is_scalar_literal(y) else y

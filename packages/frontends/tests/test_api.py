@@ -1,0 +1,250 @@
+"""`parallelize` as users call it."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import frontends.jax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from costmodel import Cluster
+from frontends.errors import (
+    AccumulationError,
+    BatchError,
+    DeviceError,
+    NoPlanError,
+    PlanError,
+    UnsupportedStepError,
+)
+from frontends.jax import parallelize, plan_for
+from frontends.jax.testing import mlp
+from frontends.verify import check_collectives
+
+CLUSTER = replace(Cluster.preset("two-hosts"), devices_per_host=2)
+RNG = np.random.default_rng(0)
+W = jnp.asarray(RNG.normal(size=(8, 8)), jnp.float32)
+X = RNG.normal(size=(8, 8)).astype(np.float32)
+
+
+def step(w: Any, x: Any) -> Any:
+    """One step of gradient descent."""
+    value, gradient = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+    return w - 0.1 * gradient, value
+
+
+def assert_equal(ours: Any, theirs: Any) -> None:
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
+
+
+def test_as_a_function() -> None:
+    parallel = parallelize(step, cluster=CLUSTER, microbatches=2)
+    assert_equal(parallel(W, X), step(W, X))
+    assert parallel.plan.microbatches == 2
+    assert parallel.plan.cluster == "two-hosts"
+
+
+def test_as_a_decorator_with_options() -> None:
+    @parallelize(cluster=CLUSTER, microbatches=4, schedule="gpipe")
+    def decorated(w: Any, x: Any) -> Any:
+        return step(w, x)
+
+    assert_equal(decorated(W, X), step(W, X))
+    assert (decorated.plan.microbatches, decorated.plan.schedule) == (4, "gpipe")
+
+
+def test_as_a_bare_decorator_on_the_devices_of_the_process() -> None:
+    @parallelize
+    def decorated(w: Any, x: Any) -> Any:
+        return step(w, x)
+
+    assert_equal(decorated(W, X), step(W, X))
+    assert decorated.plan.cluster == "virtual-cpu"
+
+
+def test_the_default_cluster_is_this_process() -> None:
+    cluster = frontends.jax.default_cluster()
+    assert (cluster.n_hosts, cluster.n_devices) == (1, jax.device_count())
+
+
+def test_it_looks_like_the_function() -> None:
+    parallel = parallelize(step)
+    assert parallel.__name__ == "step"
+    assert parallel.__doc__ == "One step of gradient descent."
+    assert parallel.__wrapped__ is step
+
+
+def test_repr_before_and_after_planning() -> None:
+    parallel = parallelize(step, cluster=CLUSTER, microbatches=2)
+    assert repr(parallel) == "<ParallelStep of step: not planned yet>"
+    parallel.prepare(W, X)
+    assert repr(parallel) == f"<ParallelStep of step: {parallel.plan!r}>"
+
+
+def test_there_is_no_plan_before_the_first_call() -> None:
+    with pytest.raises(PlanError, match=r"after its first call, or after prepare\(\*arguments\)"):
+        _ = parallelize(step).plan
+
+
+def test_a_plan_is_made_once_and_takes_new_values() -> None:
+    parallel = parallelize(step, cluster=CLUSTER, microbatches=2)
+    parallel(W, X)
+    plan = parallel.plan
+    assert_equal(parallel(2 * W, X[::-1]), step(2 * W, X[::-1]))
+    assert parallel.plan is plan
+
+
+def test_state_goes_round_and_round() -> None:
+    example = mlp()
+    parallel = parallelize(example.function, cluster=CLUSTER, microbatches=2)
+    ours = theirs = (example.params, example.opt_state)
+    for _ in range(3):
+        *ours, loss = parallel(*ours, example.batch)
+        *theirs, expected = example.function(*theirs, example.batch)
+        assert_equal(loss, expected)
+    assert_equal(tuple(ours), tuple(theirs))
+    assert check_collectives(parallel.compile(*example.arguments)) >= 0
+
+
+class State(NamedTuple):
+    weights: Any
+    count: Any
+
+
+def test_the_batch_may_come_first_and_state_may_be_one_tuple() -> None:
+    def first(batch: Any, state: State) -> State:
+        weights, _ = step(state.weights, batch["x"])
+        return State(weights, state.count + 1)
+
+    parallel = parallelize(first, cluster=CLUSTER, microbatches=2, batch_argnums=(0,))
+    state = State(W, 0)
+    assert_equal(parallel({"x": X}, state), jax.jit(first)({"x": X}, state))
+    state = parallel({"x": X}, state)
+    assert isinstance(state, State)
+    assert int(parallel({"x": X}, state).count) == 2
+
+
+def test_shapes_are_enough_to_plan() -> None:
+    shapes = jax.ShapeDtypeStruct(W.shape, W.dtype), jax.ShapeDtypeStruct(X.shape, X.dtype)
+    planned = plan_for(step, shapes, CLUSTER, microbatches=2)
+    assert planned.plan == plan_for(step, (W, X), CLUSTER, microbatches=2).plan
+    assert planned.plan.step == planned.trace.step.fingerprint
+
+
+def test_a_given_plan_is_used() -> None:
+    plan = plan_for(step, (W, X), CLUSTER, microbatches=4).plan
+    parallel = parallelize(step, cluster=CLUSTER, plan=plan)
+    assert_equal(parallel(W, X), step(W, X))
+    assert parallel.plan == plan
+
+
+def test_rejects_a_plan_of_another_step() -> None:
+    plan = plan_for(step, (W, X), CLUSTER, microbatches=2).plan
+    other = parallelize(lambda w, x: step(w, jnp.sin(x)), cluster=CLUSTER, plan=plan)
+    with pytest.raises(PlanError, match=r"one is for step [0-9a-f]{16}, and the function given is"):
+        other(W, X)
+    with pytest.raises(PlanError, match="give the arguments the shapes of then"):
+        plan_for(step, (W, X[:4]), CLUSTER, plan=plan)
+
+
+def test_rejects_arguments_of_another_structure() -> None:
+    parallel = parallelize(step, cluster=CLUSTER, microbatches=2)
+    parallel(W, X)
+    with pytest.raises(BatchError, match="must have the structure that the step was planned for"):
+        parallel([W], X)
+
+
+def test_rejects_arguments_of_other_shapes_and_types() -> None:
+    parallel = parallelize(step, cluster=CLUSTER, microbatches=2)
+    parallel(W, X)
+    with pytest.raises(BatchError, match=r"got x of float32\[4, 8\] instead of float32\[8, 8\]"):
+        parallel(W, X[:4])
+    with pytest.raises(BatchError, match=r"got w of int32\[8, 8\] instead of float32\[8, 8\]"):
+        parallel(W.astype(int), X)
+
+
+def test_rejects_what_cannot_be_cut_into_microbatches() -> None:
+    with pytest.raises(BatchError, match="multiple of microbatches"):
+        parallelize(step, cluster=CLUSTER, microbatches=3)(W, X)
+    with pytest.raises(AccumulationError, match="Use microbatches=1"):
+        parallelize(
+            lambda w, x: jax.grad(lambda w: jnp.sqrt(jnp.sum(jnp.tanh(x @ w))))(w),
+            cluster=CLUSTER,
+            microbatches=2,
+        )(W, X)
+    with pytest.raises(UnsupportedStepError, match="must compute a gradient"):
+        parallelize(lambda w, x: w + x.sum(), cluster=CLUSTER, microbatches=2)(W, X)
+
+
+def test_rejects_an_unknown_schedule() -> None:
+    with pytest.raises(PlanError, match="a schedule is one of gpipe, 1f1b.*got 'zigzag'"):
+        parallelize(step, cluster=CLUSTER, schedule="zigzag")(W, X)
+
+
+def test_says_when_nothing_fits_the_memory() -> None:
+    with pytest.raises(NoPlanError, match="no plan fits 100 bytes a device"):
+        parallelize(step, cluster=CLUSTER, microbatches=2, memory_bytes=100)(W, X)
+
+
+def test_rejects_a_cluster_with_more_devices_than_there_are() -> None:
+    cluster = replace(CLUSTER, n_hosts=8)
+    parallel = parallelize(step, cluster=cluster, microbatches=1, strategy="data_parallel")
+    x = np.ones((32, 8), np.float32)
+    with pytest.raises(DeviceError, match=r"the plan uses device \d+, but JAX has \d+ cpu devices"):
+        parallel(W, x)
+
+
+@pytest.mark.parametrize("n_devices", [0, -1])
+def test_init_needs_devices(n_devices: int) -> None:
+    with pytest.raises(DeviceError, match=f"at least one device; got n_devices={n_devices}"):
+        frontends.jax.init(n_devices)
+
+
+def test_init_may_be_called_again_for_as_many_devices_or_fewer() -> None:
+    devices = jax.devices()
+    frontends.jax.init(len(devices))
+    frontends.jax.init(1)
+    assert jax.devices() == devices
+
+
+def run_python(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_init_gives_the_process_devices() -> None:
+    assert (
+        run_python("import frontends.jax, jax; frontends.jax.init(3); print(jax.device_count())")
+        == "3"
+    )
+
+
+def test_init_is_too_late_once_jax_has_started_with_fewer_devices() -> None:
+    program = (
+        "import frontends.jax, frontends, jax\n"
+        "jax.devices()\n"
+        "try: frontends.jax.init(5)\n"
+        "except frontends.DeviceError as error: print(error)\n"
+    )
+    assert "JAX has already started, with 1 devices, and cannot have 5 any more" in run_python(
+        program
+    )
+
+
+def test_importing_starts_no_devices() -> None:
+    program = (
+        "import frontends.jax, sys; from frontends.jax import _compat; "
+        "print(_compat.is_initialized())"
+    )
+    assert run_python(program) == "False"
+
+
+def test_importing_the_package_does_not_import_jax() -> None:
+    assert run_python("import frontends, sys; print('jax' in sys.modules)") == "False"
