@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -16,14 +17,20 @@ from typing import Any
 
 Record = Mapping[str, Any]
 
+BASELINE = "baseline"
+"""Key of a benchmark's extra info: the name of another in its file that it is compared with."""
+
 _HEAD = """# Benchmarks
 
 Written by `nox -s bench` from the records in `docs/results`; edit those, or the benchmarks, not
 this page. Each row is one benchmark: the median of its rounds, the distance between their quartiles
-(IQR), and how many rounds there were. Only the newest record of each suite and machine is shown.
+(IQR), and how many rounds there were. "of baseline" is the median over that of the row it names,
+from the same run: below 1 is faster. Only the newest record of each suite and machine is shown.
 
-What is not shown: small differences. Most machines here are a few cores shared with other work, so
-compare rows of one table with each other, and expect a repeated run to differ by more than the IQR.
+What is not shown: small differences. The machines here are a few cores shared with other work, as
+the load average tells (processes that ran or waited to run, the benchmark's own included). Rows are
+measured one after the other, so a baseline may have had a quieter minute than what is compared with
+it: expect a repeated run to differ by more than the IQR.
 """
 
 
@@ -44,6 +51,7 @@ def make_record(suite: str, raw: Mapping[str, Any], root: Path) -> Record:
         "commit": commit["id"] + ("+changes" if commit.get("dirty") else ""),
         "machine": f"{cpu.get('brand_raw') or machine['machine']}, {cpu.get('count', '?')} cores",
         "versions": {"python": machine["python_version"], **_versions()},
+        "load_15_min": round(os.getloadavg()[2], 1),
         "command": f"nox -s bench  # pytest packages/{suite}/benchmarks",
         "about": {file: ast.get_docstring(ast.parse((root / file).read_text())) for file in files},
         "benchmarks": [
@@ -87,19 +95,33 @@ def read_records(folder: Path) -> list[Record]:
 
 def _section(record: Record) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    commit, *changes = record["commit"].split("+")
     lines = [f"## {record['suite']}: {record['machine']}, {record['date']}", ""]
-    lines += [f"Commit `{record['commit'][:12]}`, {versions}. Command: `{record['command']}`.", ""]
+    lines += [f"Commit `{'+'.join([commit[:12], *changes])}`, {versions}."]
+    lines += [f"Load average of the last 15 minutes: {record['load_15_min']}."]
+    lines += [f"Command: `{record['command']}`.", ""]
     for file, about in record["about"].items():
         lines += [f"### `{file}`", "", about or "", ""]
-        lines += ["| benchmark | median | IQR | rounds | result |", "|---|--:|--:|--:|---|"]
-        for bench in record["benchmarks"]:
-            if bench["file"] == file:
-                median, iqr = format_seconds(bench["median_s"]), format_seconds(bench["iqr_s"])
-                result = ", ".join(f"{key}: {value}" for key, value in bench["extra_info"].items())
-                rounds = len(bench["seconds"])
-                lines.append(f"| `{bench['name']}` | {median} | {iqr} | {rounds} | {result} |")
+        lines += ["| benchmark | median | IQR | rounds | of baseline | result |"]
+        lines += ["|---|--:|--:|--:|---|---|"]
+        benches = [bench for bench in record["benchmarks"] if bench["file"] == file]
+        medians_s = {bench["name"]: bench["median_s"] for bench in benches}
+        lines += [_row(bench, medians_s) for bench in benches]
         lines.append("")
     return "\n".join(lines)
+
+
+def _row(bench: Mapping[str, Any], medians_s: Mapping[str, float]) -> str:
+    cells = [f"`{bench['name']}`", format_seconds(bench["median_s"])]
+    cells += [format_seconds(bench["iqr_s"]), str(len(bench["seconds"]))]
+    extra = dict(bench["extra_info"])
+    baseline = extra.pop(BASELINE, None)
+    if baseline in medians_s:
+        cells.append(f"{bench['median_s'] / medians_s[baseline]:.3g} × `{baseline}`")
+    else:
+        cells.append("" if baseline is None else f"`{baseline}` did not run")
+    cells.append(", ".join(f"{key}: {value}" for key, value in extra.items()))
+    return f"| {' | '.join(cells)} |"
 
 
 def _versions() -> dict[str, str]:

@@ -12,6 +12,7 @@ def test_add(benchmark):
     assert benchmark(lambda: 1 + 1) == 2
 
 def test_power(benchmark):
+    benchmark.extra_info["baseline"] = "test_add"
     assert benchmark(lambda: 2 ** 9) == 512
 '''
 
@@ -34,6 +35,7 @@ def test_a_record_has_all_that_is_needed_to_judge_it(record):
     assert [bench["name"] for bench in record["benchmarks"]] == ["test_add", "test_power"]
     assert record["commit"]
     assert record["machine"].endswith("cores")
+    assert record["load_15_min"] >= 0
     assert record["versions"]["python"] == sys.version.split()[0]
     for bench in record["benchmarks"]:
         assert len(bench["seconds"]) >= 3
@@ -54,6 +56,18 @@ def test_the_page_shows_question_and_figures(record):
     median = report.format_seconds(record["benchmarks"][0]["median_s"])
     assert f"| `test_add` | {median} |" in page
     assert "| terms: 2 |" in page
+
+
+def test_the_page_compares_a_benchmark_with_its_baseline(record):
+    add, power = record["benchmarks"]
+    ratio = power["median_s"] / add["median_s"]
+    assert f"| {ratio:.3g} × `test_add` |  |" in report.render([record])
+    assert "| `test_add` did not run |" in report.render([{**record, "benchmarks": [power]}])
+
+
+def test_the_page_names_the_commit_and_whether_files_had_changed(record):
+    changed = {**record, "commit": "0123456789abcdef+changes"}
+    assert "`0123456789ab+changes`" in report.render([changed])
 
 
 def test_the_page_shows_only_the_newest_of_a_suite_and_machine(record):
