@@ -182,7 +182,7 @@ def test_rejects_what_cannot_be_cut_into_microbatches() -> None:
 
 
 def test_rejects_an_unknown_schedule() -> None:
-    with pytest.raises(PlanError, match="a schedule is one of gpipe, 1f1b.*got 'zigzag'"):
+    with pytest.raises(PlanError, match=r"a schedule is one of gpipe, 1f1b.*got 'zigzag'"):
         parallelize(step, cluster=CLUSTER, schedule="zigzag")(W, X)
 
 

@@ -100,7 +100,7 @@ def test_rejects_damaged_plans(example_plan: Plan, damage: str) -> None:
 def test_rejects_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"read from a JSON file; .*nowhere\.json: .*No such file"):
         Plan.load(tmp_path / "nowhere.json")
-    with pytest.raises(PlanError, match="read from a JSON file; .*directory"):
+    with pytest.raises(PlanError, match=r"read from a JSON file; .*directory"):
         Plan.load(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PlanError, match=r"read from a JSON file; .*binary: .*decode"):

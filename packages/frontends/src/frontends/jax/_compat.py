@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax._src import core as _core
 from jax._src import xla_bridge
@@ -165,7 +166,7 @@ def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
     A typed key has no shape and no bytes of its own that a plan could lay out. What touches one
     becomes a call that wraps the numbers, does the same, and unwraps.
     """
-    numbers: dict[Var, Var] = {}
+    numbers: dict[Any, Var] = {}
 
     def raw(atom: Atom) -> Atom:
         if isinstance(atom, Literal) or not _is_key(atom):
@@ -175,7 +176,7 @@ def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
             numbers[atom] = _core.Var(_core.ShapedArray(aval.shape, aval.dtype))
         return numbers[atom]
 
-    def unkeyed(equation: JaxprEqn) -> JaxprEqn:
+    def unkeyed(equation: Any) -> Any:
         if not any(map(_is_key, (*equation.invars, *equation.outvars))):
             return equation
 
@@ -201,12 +202,12 @@ def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
     return ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts)
 
 
-def _type_of(atom: Atom) -> tuple[Any, Any]:
+def _type_of(atom: Any) -> tuple[Any, Any]:
     return atom.aval.shape, atom.aval.dtype
 
 
-def _is_key(atom: Atom) -> bool:
-    return bool(jax.dtypes.issubdtype(atom.aval.dtype, jax.dtypes.prng_key))
+def _is_key(atom: Any) -> bool:
+    return bool(jnp.issubdtype(atom.aval.dtype, jax.dtypes.prng_key))
 
 
 def bind(equation: JaxprEqn, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:

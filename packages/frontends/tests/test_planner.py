@@ -1,0 +1,191 @@
+"""The plan that is found: right, never worse than the obvious, within memory, and what runs."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax
+import numpy as np
+import pipesched
+import pytest
+from costmodel import Cluster, Link
+from frontends.chunks import build_chunks
+from frontends.errors import NoPlanError, PlanError
+from frontends.instructions import build_instructions
+from frontends.jax.runtime import Runtime
+from frontends.jax.testing import EXAMPLES, Example, mlp, small_gpt
+from frontends.layers import LayeredStep, layer
+from frontends.plan import Plan
+from frontends.planner import STRATEGIES, make_plan, predict_step_s, simulate
+from frontends.verify import check_collectives
+from shardspec import Layout, Spec
+
+CLUSTER = replace(Cluster.preset("two-hosts"), devices_per_host=2)
+SLOW = replace(CLUSTER, inter_host=Link(1e-6, 1e6))
+"""A network on which a gradient costs more than an activation, so that a pipeline pays."""
+
+
+@cache
+def layered(name: str, microbatches: int = 2) -> LayeredStep:
+    return layer(EXAMPLES[name]().trace(microbatches).step, 4)
+
+
+@cache
+def found(name: str, strategy: str = "auto", schedule: str = "1f1b") -> Plan:
+    return make_plan(
+        layered(name),
+        SLOW,
+        undivided=layered(name, 1),
+        keep_microbatches=True,
+        strategy=strategy,
+        schedule=schedule,
+    )
+
+
+@pytest.mark.parametrize("name", ["mlp", "tied", "clipped"])
+def test_no_allowed_alternative_is_faster(name: str) -> None:
+    plan = found(name)
+    names = {plan.strategy, *(other.name for other in plan.alternatives)}
+    assert {"search", "data_parallel", "megatron", "zero", "equal_layers"} <= names
+    for other in plan.alternatives:
+        if other.step_s is None:
+            assert other.reason
+        elif not other.name.endswith("1 microbatch"):
+            assert plan.step_s <= other.step_s
+    assert plan.lower_bound_s <= plan.step_s
+
+
+def test_one_microbatch_is_taken_only_if_the_user_left_it_open() -> None:
+    steps = {"undivided": layered("mlp", 1), "strategy": "data_parallel"}
+    kept = make_plan(layered("mlp"), CLUSTER, keep_microbatches=True, **steps)
+    free = make_plan(layered("mlp"), CLUSTER, **steps)
+    assert (kept.microbatches, free.microbatches) == (2, 1)
+    assert free.step_s <= kept.step_s
+    (other,) = kept.alternatives
+    assert (other.name, other.reason) == (
+        "data_parallel, 1 microbatch",
+        "2 microbatches were asked for",
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_strategy_can_be_asked_for(strategy: str) -> None:
+    plan = found("mlp", strategy)
+    assert strategy in ("auto", plan.strategy)
+    if strategy == "data_parallel":
+        state = [s for s in plan.stages[0].inputs if s.value.startswith("params")]
+        assert all(s.spec == Spec.replicated(len(s.spec.dims)) for s in state)
+    if strategy == "equal_layers":
+        assert len(plan.stages) == 2
+
+
+@pytest.mark.parametrize("name", ["mlp", "tied", "clipped", "skip"])
+def test_a_plan_covers_the_step_and_the_devices_once(name: str) -> None:
+    step = layered(name)
+    for strategy in ("search", "equal_layers"):
+        plan = found(name, strategy)
+        spans = [(stage.first_layer, stage.last_layer) for stage in plan.stages]
+        assert [k for a, b in spans for k in range(a, b + 1)] == list(range(step.n_layers))
+        assert len(set(plan.device_ids)) == len(plan.device_ids) == plan.n_devices
+        assert plan.n_devices <= CLUSTER.n_devices
+        chunks = build_chunks(step.step.graph, plan)
+        build_instructions(step.step, plan, chunks)
+
+
+@pytest.mark.parametrize("name", ["mlp", "tied", "clipped", "skip"])
+def test_every_layout_of_a_plan_is_even_and_whole_values_are_whole(name: str) -> None:
+    graph = layered(name).step.graph
+    whole = {output.value for output in graph.outputs if output.whole}
+    for stage in found(name, "equal_layers").stages:
+        for stored in (*stage.inputs, *stage.outputs):
+            shape = graph.value(stored.value).shape
+            assert Layout(shape, stage.mesh, stored.spec).is_even
+            assert not stored.spec.is_partial
+            if stored.value in whole:
+                assert stored.spec == Spec.replicated(len(shape))
+
+
+def test_json_round_trip_of_a_found_plan() -> None:
+    plan = found("tied", "equal_layers")
+    assert plan.transfers
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_plan_is_the_same_every_time() -> None:
+    plans = [make_plan(layered("tied"), SLOW, strategy="search") for _ in range(2)]
+    assert plans[0] == plans[1]
+
+
+def test_predicted_time_is_the_simulated_pipeline_then_apply() -> None:
+    plan = found("clipped", "equal_layers")
+    schedule = pipesched.make(plan.schedule, len(plan.stages), plan.microbatches)
+    timeline = simulate(plan.stages, plan.transfers, schedule)
+    busy_s = max(plan.microbatches * (s.forward_s + s.backward_s) for s in plan.stages)
+    assert timeline.makespan_s >= busy_s
+    once_s = sum(t.time_s for t in plan.transfers if t.phase in ("state", "apply"))
+    apply_s = max(stage.apply_s for stage in plan.stages)
+    assert plan.step_s == predict_step_s(plan.stages, plan.transfers, schedule)
+    assert plan.step_s == pytest.approx(timeline.makespan_s + apply_s + once_s)
+
+
+def test_gpipe_needs_more_memory_than_1f1b() -> None:
+    gpipe, f1b1 = found("mlp", "equal_layers", "gpipe"), found("mlp", "equal_layers")
+    assert gpipe.stages[-1].memory_bytes > f1b1.stages[-1].memory_bytes
+
+
+def test_the_memory_limit_is_kept() -> None:
+    step = layer(mlp(width=64).trace().step, 4)
+    roomy = make_plan(step, CLUSTER)
+    peak_bytes = max(stage.memory_bytes for stage in roomy.stages)
+    limit = peak_bytes * 3 // 4
+    tight = make_plan(step, CLUSTER, memory_bytes=limit)
+    assert max(stage.memory_bytes for stage in tight.stages) <= limit < peak_bytes
+    assert tight.memory_limit_bytes == limit
+    assert tight.step_s >= roomy.step_s
+
+
+def test_says_when_the_state_cannot_fit() -> None:
+    with pytest.raises(NoPlanError, match=r"optimizer state must fit the devices; they take 1152 "):
+        make_plan(layered("mlp"), CLUSTER, memory_bytes=100)
+
+
+def test_says_when_nothing_fits() -> None:
+    with pytest.raises(NoPlanError, match=r"no plan fits 300 bytes a device .*: raise the memory"):
+        make_plan(layered("mlp"), CLUSTER, memory_bytes=300)
+
+
+def test_rejects_unknown_names() -> None:
+    with pytest.raises(PlanError, match=r"a schedule is one of gpipe, .*; got 'none'"):
+        make_plan(layered("mlp"), CLUSTER, schedule="none")
+    with pytest.raises(PlanError, match=r"a strategy is one of auto, search, .*; got 'best'"):
+        make_plan(layered("mlp"), CLUSTER, strategy="best")
+
+
+def test_progress_counts_up_to_the_end() -> None:
+    seen: list[tuple[str, int, int]] = []
+    make_plan(layered("mlp"), CLUSTER, progress=lambda *report: seen.append(report))
+    assert {what for what, _, _ in seen} == {"pricing stages", "pricing others"}
+    assert all(0 <= done <= total for _, done, total in seen)
+    assert seen[-1][1] == seen[-1][2]
+
+
+def run_and_check(example: Example, step: LayeredStep, plan: Plan) -> int:
+    runtime = Runtime(example.trace(), step, plan, CLUSTER)
+    results = runtime(jax.tree.leaves(example.arguments))
+    expected = jax.tree.leaves(jax.jit(example.function)(*example.arguments))
+    for ours, theirs in zip(results, expected, strict=True):
+        a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+        assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1e-6)
+    return check_collectives(runtime)
+
+
+@pytest.mark.parametrize("name", ["tied", "clipped", "skip"])
+def test_a_found_plan_runs_and_communicates_as_it_says(name: str) -> None:
+    run_and_check(EXAMPLES[name](), layered(name), found(name, "equal_layers"))
+
+
+def test_a_gpt_on_two_stages_runs_and_communicates_as_its_plan_says() -> None:
+    example = small_gpt()
+    step = layer(example.trace().step, 4)
+    plan = make_plan(step, CLUSTER, strategy="equal_layers")
+    assert [stage.mesh.size for stage in plan.stages] == [2, 2]
+    assert run_and_check(example, step, plan) > 0

@@ -1,0 +1,142 @@
+"""Prices of runs of layers: never below what no sharding can beat, and each made once."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import autoshard
+import pytest
+from costmodel import Cluster
+from frontends.jax.testing import EXAMPLES, mlp
+from frontends.layers import LayeredStep, layer
+from frontends.pricing import Pricer, logical_meshes, stage_cost
+from frontends.step import FORWARD
+from shardspec import Mesh
+
+CLUSTER = replace(Cluster.preset("two-hosts"), devices_per_host=2)
+SUBMESHES = ((1, 1), (1, 2), (2, 2))
+
+
+@cache
+def layered(name: str) -> LayeredStep:
+    return layer(EXAMPLES[name]().trace().step, 4)
+
+
+@cache
+def pricer(name: str) -> Pricer:
+    return Pricer(layered(name), CLUSTER, CLUSTER.device.memory_bytes)
+
+
+@pytest.mark.parametrize("submesh", SUBMESHES)
+@pytest.mark.parametrize("name", ["mlp", "tied", "clipped"])
+def test_no_price_is_below_its_bound(name: str, submesh: tuple[int, int]) -> None:
+    prices, n_layers = pricer(name), layered(name).n_layers
+    for first, last in ((0, 0), (0, n_layers - 1), (1, 2), (n_layers - 1, n_layers - 1)):
+        priced = prices.price(first, last, submesh)
+        assert priced is not None
+        assert prices.bound_s(first, last, submesh) <= priced.cost.time_s
+
+
+def test_the_bound_of_a_step_is_the_sum_of_its_layers() -> None:
+    prices, n_layers = pricer("mlp"), layered("mlp").n_layers
+    layers_s = sum(
+        math.fsum(prices._work_s(prices.graph(k, k)))  # split over no devices
+        for k in range(n_layers)
+    )
+    assert prices.step_bound_s() == pytest.approx(layers_s / CLUSTER.n_devices)
+
+
+def test_equal_layers_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    shard = autoshard.shard
+
+    def counted(graph: autoshard.Graph, mesh: Mesh, *args: object, **options: object) -> object:
+        calls.append((graph, mesh))
+        return shard(graph, mesh, *args, **options)
+
+    monkeypatch.setattr(autoshard, "shard", counted)
+    prices = Pricer(layered("mlp"), CLUSTER, CLUSTER.device.memory_bytes)
+    second, third = prices.price(1, 1, (1, 2)), prices.price(2, 2, (1, 2))
+    assert len(calls) == 1
+    assert second is not None
+    assert third is not None
+    assert second.cost == third.cost
+    assert second.sharding.strategies == third.sharding.strategies
+
+
+def test_a_price_that_was_found_elsewhere_has_this_runs_names() -> None:
+    prices = pricer("mlp")
+    for k in (1, 2):
+        priced = prices.price(k, k, (1, 2))
+        assert priced is not None
+        graph = prices.graph(k, k)
+        assert priced.graph is graph
+        assert [name for name, _ in priced.sharding.input_specs] == list(graph.inputs)
+        assert {c.value for c in priced.sharding.conversions} <= {v.name for v in graph.values}
+        autoshard.collectives(graph, priced.sharding)
+
+
+def test_a_price_counts_all_phases_and_all_memory() -> None:
+    prices = pricer("clipped")
+    priced = prices.price(0, 1, (1, 2))
+    assert priced is not None
+    sharding = priced.sharding
+    total_s = sum(sharding.compute_s) + sum(sharding.communication_s)
+    assert priced.cost == stage_cost(priced.graph, sharding)
+    assert priced.cost.time_s * prices.microbatches == pytest.approx(total_s)
+    assert priced.cost.peak_bytes(1) >= sharding.peak_bytes - 1
+    assert priced.cost.peak_bytes(3) > priced.cost.peak_bytes(1)
+
+
+def test_what_does_not_fit_has_no_price() -> None:
+    prices = Pricer(layered("mlp"), CLUSTER, 400)
+    assert prices.price(0, 3, (1, 1)) is None
+    wide = layer(mlp(width=64).trace().step, 4)
+    state_bytes = pricer("mlp").state_bytes(wide.step.graph)
+    assert state_bytes == 4 * (64 * 64 + 64) * 4
+    assert Pricer(wide, CLUSTER, state_bytes // 2 - 1).price(0, 3, (1, 2)) is None
+
+
+def test_more_memory_never_costs_more() -> None:
+    step = layer(mlp(width=64).trace().step, 4)
+    times = []
+    for memory_bytes in (40_000, 60_000, 80_000, 160_000, 10**9):
+        priced = Pricer(step, CLUSTER, memory_bytes).price(0, 3, (2, 2))
+        times.append(math.inf if priced is None else priced.cost.time_s)
+        assert priced is None or priced.sharding.peak_bytes <= memory_bytes
+    assert all(more <= less * (1 + 1e-9) for less, more in pairwise(times))
+    assert times[-1] < math.inf
+
+
+def test_a_boundary_costs_what_crosses_it() -> None:
+    prices, link = pricer("mlp"), CLUSTER.inter_host
+    crossing_bytes = 2 * 4 * 8 * 4  # an activation of 4 examples, and its gradient
+    assert prices.boundary_s(1) == pytest.approx(
+        2 * link.latency_s + crossing_bytes / link.bandwidth_bytes_per_s
+    )
+    assert prices.boundary_s(0) == 0.0
+    one_host = Pricer(layered("mlp"), replace(CLUSTER, n_hosts=1), 10**9)
+    assert one_host.boundary_s(1) < prices.boundary_s(1)
+
+
+def test_logical_meshes_cover_a_submesh() -> None:
+    cluster = Cluster.preset("two-hosts")
+    shapes = {
+        submesh: [mesh.shape for mesh in logical_meshes(submesh, cluster)]
+        for submesh in ((1, 1), (1, 2), (1, 4), (2, 4))
+    }
+    assert shapes == {
+        (1, 1): [(1,)],
+        (1, 2): [(2,)],
+        (1, 4): [(4,), (2, 2)],
+        (2, 4): [(8,), (2, 4)],
+    }
+    for mesh in logical_meshes((2, 4), cluster):
+        assert mesh.device_ids == tuple(range(8))
+
+
+def test_graphs_of_layers_are_made_once() -> None:
+    prices = pricer("tied")
+    assert prices.graph(1, 2) is prices.graph(1, 2)
+    assert {op.phase for op in prices.graph(1, 2).operators} >= {FORWARD}
