@@ -1,12 +1,13 @@
 """What does a step of the parallel runtime cost beside the plain step on one device?
 
 Baseline: the same function under `jax.jit`, on one device of the same process. The default GPT (4
-blocks, d = 128, sequence 128) trains on a batch of 16 by the plan found for the preset `two-hosts`.
-A round is one step; compiling is left out. The losses of the first step are equal to 1e-5.
+blocks, d = 128, sequence 128) trains on a batch of 16 in 8 microbatches, by the plan found for the
+preset `two-hosts`. A round is one step; compiling is left out. The losses of the first step are
+equal to 1e-5.
 
-The eight virtual devices share the cores that the single device has to itself, so this cannot be
-below 1 by parallel work: it is what microbatches, transfers and collectives cost where they gain
-nothing. Not shown: a step on real devices, whose time `Plan.step_s` predicts.
+Not shown: what a cluster gains. The virtual devices share the cores that the single device has to
+itself; the ratio sets what microbatches, transfers and collectives cost against the cores that
+XLA's one program leaves idle, and changes with what else the machine does.
 """
 
 import jax
