@@ -164,24 +164,29 @@ class _Candidates:
     def _search(self, progress: Progress | None) -> Plan:
         """The best slicing, as a plan.
 
-        stagecut counts transfers as part of their stage. Here they are simulated, and may overlap;
-        so the best slicing with each number of stages is simulated before one is taken.
+        stagecut counts transfers in full or, as Alpa does, not at all. The truth is between: they
+        overlap with other microbatches as the schedule allows. So the best slicings of both kinds,
+        with each number of stages, are simulated before one is taken.
         """
         report = None if progress is None else lambda n, of: progress("pricing stages", n, of)
-        slicing = stagecut.slice_stages(
-            self.layered.n_layers,
-            self.shape,
-            self.pricer.microbatches,
-            self._cost,
-            self.pricer.memory_bytes,
-            bound_s=self.pricer.bound_s,
-            boundary_s=self.pricer.boundary_s,
-            in_flight=self._in_flight,
-            progress=report,
-        )
-        plans = [self._plan([(s.first, s.last, s.submesh) for s in slicing.stages])]
-        plans += [self._plan(other.spans) for other in slicing.alternatives if other.is_priced]
-        return min(plans, key=lambda plan: plan.step_s)
+        found: dict[tuple[stagecut.Span, ...], None] = {}
+        for boundary_s in (self.pricer.boundary_s, None):
+            slicing = stagecut.slice_stages(
+                self.layered.n_layers,
+                self.shape,
+                self.pricer.microbatches,
+                self._cost,
+                self.pricer.memory_bytes,
+                bound_s=self.pricer.bound_s,
+                boundary_s=boundary_s,
+                in_flight=self._in_flight,
+                progress=report,
+            )
+            if report is not None:  # the search ends when no other stage can be better
+                report(slicing.n_priced, slicing.n_priced)
+            found[tuple((s.first, s.last, s.submesh) for s in slicing.stages)] = None
+            found.update((other.spans, None) for other in slicing.alternatives if other.is_priced)
+        return min(map(self._plan, found), key=lambda plan: plan.step_s)
 
     def _baseline(self, name: str) -> Plan:
         """A plan that anyone would try."""
