@@ -12,7 +12,7 @@ from frontends.layers import LayeredStep, layer
 from frontends.plan import Placement, Plan, Stored
 from frontends.step import APPLY, FORWARD
 from frontends.testing import random_plan
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Mesh
 
@@ -37,7 +37,6 @@ def plans(step: LayeredStep) -> st.SearchStrategy[Plan]:
 
 
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
-@settings(max_examples=40)
 def test_a_chunk_reads_what_is_there_and_runs_every_operator_once(
     name: str, data: st.DataObject
 ) -> None:
@@ -73,7 +72,6 @@ def follow(step: LayeredStep, action: object, live: set[Stored]) -> set[Stored]:
 
 
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
-@settings(max_examples=40)
 def test_a_chunk_writes_only_what_is_read_later(name: str, data: st.DataObject) -> None:
     step = layered(name)
     plan = data.draw(plans(step))
@@ -84,7 +82,6 @@ def test_a_chunk_writes_only_what_is_read_later(name: str, data: st.DataObject) 
 
 
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
-@settings(max_examples=40)
 def test_every_conversion_of_the_plan_is_made_once(name: str, data: st.DataObject) -> None:
     step = layered(name)
     plan = data.draw(plans(step))

@@ -2,6 +2,7 @@
 
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import autoshard
 import jax
@@ -9,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from autoshard import Graph
-from frontends.jax.testing import EXAMPLES, Example, mlp, tied
+from frontends.errors import AccumulationError
+from frontends.jax.testing import EXAMPLES, Example, mlp, steps, tied
 from frontends.jax.trace import trace
 from frontends.layers import LayeredStep, crossings, layer
 from frontends.step import APPLY, BACKWARD, FORWARD, IDENTITY
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -32,13 +34,31 @@ def stages(step: LayeredStep, cuts: list[int]) -> dict[str, int]:
 
 
 @given(st.sampled_from(sorted(EXAMPLES)), st.integers(2, 8), st.data())
-@settings(max_examples=60)
 def test_values_flow_forwards_and_gradients_backwards(
     name: str, n_layers: int, data: st.DataObject
 ) -> None:
     step = layered(name, n_layers)
     cuts = data.draw(st.sets(st.integers(1, step.n_layers - 1), min_size=1, max_size=3))
-    graph, stage_of = step.step.graph, stages(step, sorted(cuts))
+    assert_flows(step, sorted(cuts))
+
+
+@given(steps(max_operations=8), st.sampled_from([1, 2]))
+def test_values_of_random_steps_flow_so_too(
+    drawn: tuple[Any, tuple[Any, Any]], microbatches: int
+) -> None:
+    function, arguments = drawn
+    try:
+        found = trace(function, arguments, batch_argnums=(1,), microbatches=microbatches)
+    except AccumulationError:
+        return
+    step = layer(found.step, 3)
+    for k in range(step.n_layers):
+        autoshard.verify(step.stage(k, k))
+    assert_flows(step, list(range(1, step.n_layers)))
+
+
+def assert_flows(step: LayeredStep, cuts: list[int]) -> None:
+    graph, stage_of = step.step.graph, stages(step, cuts)
     for value, (source, destinations) in crossings(graph, stage_of).items():
         phase = graph.operators[graph.producers[value][0]].phase
         for index in readers(graph, value):
@@ -63,7 +83,6 @@ def test_every_run_of_layers_is_a_graph(name: str) -> None:
 
 
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
-@settings(max_examples=60)
 def test_stages_partition_the_step(name: str, data: st.DataObject) -> None:
     step = layered(name, 8)
     cuts = sorted(data.draw(st.sets(st.integers(1, step.n_layers - 1), max_size=3)))

@@ -11,7 +11,7 @@ from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
 from frontends.plan import FORMAT, Plan
 from frontends.testing import random_plan
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Mesh
 
@@ -32,7 +32,6 @@ def layered(name: str) -> LayeredStep:
     st.lists(st.sampled_from(MESHES), min_size=1, max_size=3),
     st.integers(0, 2**32),
 )
-@settings(max_examples=30)
 def test_json_round_trip_of_random_plans(name: str, meshes: list[Mesh], seed: int) -> None:
     plan = random_plan(layered(name), meshes, random.Random(seed))
     assert Plan.from_json(plan.to_json()) == plan

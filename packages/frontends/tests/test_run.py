@@ -13,13 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
-from frontends.errors import BatchError, DeadlockError, DeviceError
+from frontends.errors import AccumulationError, BatchError, DeadlockError, DeviceError
 from frontends.instructions import Send
 from frontends.jax.runtime import Runtime
-from frontends.jax.testing import EXAMPLES, Example, mlp
+from frontends.jax.testing import EXAMPLES, Example, mlp, steps
 from frontends.jax.trace import trace
 from frontends.layers import layer
 from frontends.testing import random_plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from shardspec import Mesh
 
 MESHES = {
@@ -58,11 +60,14 @@ def runtime(
     return Runtime(traced, layered, plan, Cluster.preset("two-hosts"))
 
 
-def assert_equal(ours: list[Any], theirs: Any) -> None:
+def assert_equal(
+    ours: list[Any], theirs: Any, tolerance: float = 1e-5, least: float = 1e-6
+) -> None:
+    """Equal up to rounding, relative to the largest number of each array, or to `least`."""
     for a, b in zip(ours, jax.tree.leaves(theirs), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1e-6)
+        assert np.abs(a - b).max() <= tolerance * max(np.abs(b).max(), least)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -81,6 +86,23 @@ def test_random_plans_compute_the_single_device_step(
         assert_equal(results, expected)
         ours = [*results[:-1], *ours[-n_batch:]]  # state and loss out, state and batch in
         theirs = (*expected[:2], example.batch)
+
+
+@given(steps(), st.integers(0, 2**32), st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]))
+@settings(max_examples=settings().max_examples // 8)  # each compiles several programs
+def test_random_plans_of_random_steps(
+    drawn: tuple[Any, tuple[Any, Any]], seed: int, microbatches: int, n_stages: int
+) -> None:
+    function, arguments = drawn
+    try:
+        traced = trace(function, arguments, batch_argnums=(1,), microbatches=microbatches)
+    except AccumulationError:
+        return
+    layered = layer(traced.step, 3)
+    meshes = MESHES[min(n_stages, layered.n_layers)]
+    plan = random_plan(layered, meshes, random.Random(seed))
+    run = Runtime(traced, layered, plan, Cluster.preset("two-hosts"))
+    assert_equal(run(jax.tree.leaves(arguments)), function(*arguments), 1e-4, least=0.1)
 
 
 def two_stages(function: Any, arguments: tuple[Any, ...], seed: int = 0) -> Runtime:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
 from frontends.jax import _compat
-from frontends.jax.testing import EXAMPLES, adamw, clipped, mlp, tied
+from frontends.jax.testing import EXAMPLES, adamw, clipped, mlp, steps, tied
 from frontends.jax.trace import Trace, trace
 from frontends.step import APPLY, BACKWARD, FORWARD, IDENTITY
+from hypothesis import event, given
 from jax import lax
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
@@ -56,11 +57,14 @@ def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
     return [values[r] if isinstance(r, str) else r for r in traced.results]
 
 
-def assert_same(ours: Sequence[Any], theirs: Any, tolerance: float = 1e-5) -> None:
+def assert_same(
+    ours: Sequence[Any], theirs: Any, tolerance: float = 1e-5, least: float = 1e-30
+) -> None:
+    """Equal up to rounding, relative to the largest number of each array, or to `least`."""
     for a, b in zip(ours, jax.tree.leaves(theirs), strict=True):
         assert a.dtype == b.dtype
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        scale = max(np.abs(b).max(initial=0.0), 1e-30)
+        scale = max(np.abs(b).max(initial=0.0), least)
         assert np.abs(a - b).max(initial=0.0) <= tolerance * scale
 
 
@@ -412,3 +416,17 @@ def test_rejects_a_closed_over_array_that_depends_on_the_size_of_the_batch() -> 
 
     with pytest.raises(AccumulationError, match=r"close over the same arrays.*NumPy"):
         traced(sgd(loss), W, X)
+
+
+@given(steps())
+def test_whatever_is_accepted_computes_the_whole_batch(drawn: tuple[Any, tuple[Any, Any]]) -> None:
+    step, arguments = drawn
+    try:
+        found = traced(step, *arguments)
+    except AccumulationError:
+        event("refused")
+        return
+    event("accepted")
+    autoshard.verify(found.step.graph)
+    ours = run_in_microbatches(found, arguments)
+    assert_same(ours, step(*arguments), tolerance=1e-4, least=0.1)  # sums may cancel

@@ -38,6 +38,12 @@ def test_one_wrong_loss_is_found(losses: list[float], data: st.DataObject, facto
 def test_a_loss_that_should_be_zero_must_be() -> None:
     with pytest.raises(VerificationError, match=r"step 1 has 1\.0 instead of 0\.0"):
         check_losses([1.0], [0.0])
+    assert check_losses([0.0], [0.0]) == 0.0
+
+
+def test_runs_of_different_length_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="longer"):
+        check_losses([1.0], [1.0, 2.0])
 
 
 def test_programs_that_communicate_otherwise_than_planned_are_found() -> None:

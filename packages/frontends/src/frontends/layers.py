@@ -153,10 +153,12 @@ def _place_constants(graph: Graph, layer_of: dict[str, int]) -> None:
         if op.name in layer_of:
             for name in op.inputs:
                 first[name] = min(first.get(name, layer_of[op.name]), layer_of[op.name])
+    made: dict[str, int] = {}
     for op in forward:
         if op.name not in layer_of:
-            layer_of[op.name] = min((first[n] for n in op.inputs if n in first), default=0)
-            first.update(dict.fromkeys(op.outputs, layer_of[op.name]))
+            near = min((first[name] for name in op.inputs if name in first), default=0)
+            layer_of[op.name] = max([near, *(made[name] for name in op.inputs if name in made)])
+        made.update(dict.fromkeys(op.outputs, layer_of[op.name]))
 
 
 def _place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> None:

@@ -33,7 +33,9 @@ def check_losses(parallel: Sequence[float], single: Sequence[float]) -> float:
     """
     largest = 0.0
     for step, (ours, theirs) in enumerate(zip(parallel, single, strict=True), 1):
-        difference = abs(ours - theirs) / abs(theirs) if theirs else math.inf
+        difference = abs(ours - theirs)
+        if difference:
+            difference = difference / abs(theirs) if theirs else math.inf
         if not difference <= RELATIVE_TOLERANCE:
             raise VerificationError(
                 f"the losses of the first {len(single)} steps must equal a single device's to a "

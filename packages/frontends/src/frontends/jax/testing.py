@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from hypothesis import strategies as st
 
 from frontends.demo import gpt
 from frontends.jax.trace import Trace, trace
@@ -134,3 +135,84 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "clipped": clipped,
     "gpt": small_gpt,
 }
+
+
+_OPERATIONS: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "tanh": ("r", "r", lambda r, b: jnp.tanh(r)),
+    "product": ("rr", "r", lambda r, s, b: r * s),
+    "difference": ("rr", "r", lambda r, s, b: r - s),
+    "times matrix": ("rm", "r", lambda r, m, b: r @ m),
+    "plus row of matrix": ("rm", "r", lambda r, m, b: r + m[0]),
+    "times scalar": ("rs", "r", lambda r, s, b: r * s),
+    "softmax": ("r", "r", lambda r, b: jax.nn.softmax(r, 1)),
+    "where": ("rr", "r", lambda r, s, b: jnp.where(b["token"][:, None] > 1, r, s)),
+    "lookup": ("m", "r", lambda m, b: m[b["token"]]),
+    "along": ("r", "r", lambda r, b: r * jnp.take_along_axis(r, b["token"][:, None], 1)),
+    "cumulative": ("r", "r", lambda r, b: jnp.cumsum(r, 1)),
+    "cumulative over examples": ("r", "r", lambda r, b: jnp.cumsum(r, 0)),
+    "reversed": ("r", "r", lambda r, b: r[::-1]),
+    "reversed within": ("r", "r", lambda r, b: r[:, ::-1]),
+    "rolled": ("r", "r", lambda r, b: jnp.roll(r, 1, 0)),
+    "sorted": ("r", "r", lambda r, b: jnp.sort(r, 0)),
+    "reshaped": ("r", "r", lambda r, b: jnp.tanh(r.reshape(-1)).reshape(r.shape)),
+    "transposed": ("r", "r", lambda r, b: jnp.tanh(r.T.reshape(-1)).reshape(4, -1).T),
+    "centred": ("r", "r", lambda r, b: r - r.mean(0)),
+    "centred within": ("r", "r", lambda r, b: r - r.mean(1, keepdims=True)),
+    "first example": ("r", "r", lambda r, b: r * r[0]),
+    "by token": ("r", "r", lambda r, b: r[b["token"]]),
+    "position": ("r", "r", lambda r, b: r * jnp.arange(len(r))[:, None]),
+    "share": ("r", "r", lambda r, b: r / len(r)),
+    "gram": ("rr", "m", lambda r, s, b: r.T @ s),
+    "histogram": ("r", "m", lambda r, b: jnp.zeros((4, 4)).at[b["token"]].add(r)),
+    "histogram on top": ("rm", "m", lambda r, m, b: m.at[b["token"]].add(r)),
+    "tanh of matrix": ("m", "m", lambda m, b: jnp.tanh(m)),
+    "sum of matrices": ("mm", "m", lambda m, n, b: m + n),
+    "product of matrices": ("mm", "m", lambda m, n, b: m @ n),
+    "scaled matrix": ("ms", "m", lambda m, s, b: m * s),
+    "sum": ("r", "s", lambda r, b: r.sum()),
+    "mean": ("r", "s", lambda r, b: r.mean()),
+    "maximum": ("r", "s", lambda r, b: r.max()),
+    "sum of matrix": ("m", "s", lambda m, b: m.sum()),
+    "sum of scalars": ("ss", "s", lambda s, t, b: s + t),
+    "product of scalars": ("ss", "s", lambda s, t, b: s * t),
+    "offset": ("s", "s", lambda s, b: s + 1.0),
+    "sine": ("s", "s", lambda s, b: jnp.sin(s)),
+}
+"""What random steps are made of: kinds of the operands, kind of the result, and the function, whose
+last operand is the batch. Rows (`r`) belong to an example each; matrices and scalars to none."""
+
+
+@st.composite
+def steps(
+    draw: st.DrawFn, max_operations: int = 5
+) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
+    """A random step `(weights, batch) -> (weights, results)` and arguments for it.
+
+    Many of them mix examples, so that only one microbatch will do.
+    """
+    made = {"r": 1, "m": 1, "s": 0}
+    program = []
+    for _ in range(draw(st.integers(1, max_operations))):
+        possible = [n for n, (reads, _, _) in _OPERATIONS.items() if all(made[k] for k in reads)]
+        name = draw(st.sampled_from(possible))
+        reads, kind, _ = _OPERATIONS[name]
+        program.append((name, [draw(st.integers(0, made[k] - 1)) for k in reads]))
+        made[kind] += 1
+
+    def loss(w: Any, batch: Any) -> Any:
+        arrays: dict[str, list[Any]] = {"r": [batch["x"] @ w], "m": [w], "s": []}
+        for name, operands in program:
+            reads, kind, function = _OPERATIONS[name]
+            values = [arrays[k][i] for k, i in zip(reads, operands, strict=True)]
+            arrays[kind].append(function(*values, batch))
+        last = arrays[_OPERATIONS[program[-1][0]][1]][-1]
+        return jnp.sum(last) + jnp.mean(arrays["r"][0]), [*arrays["m"][1:], *arrays["s"]]
+
+    def step(w: Any, batch: Any) -> Any:
+        results, gradient = jax.value_and_grad(loss, has_aux=True)(w, batch)
+        return w - gradient, results
+
+    rng = np.random.default_rng(4)
+    tokens = (np.arange(_EXAMPLES) % 3).astype(np.int32)
+    batch = {"x": np.asarray(_numbers(rng, _EXAMPLES, 4)), "token": tokens}
+    return step, (_numbers(rng, 4, 4), batch)
