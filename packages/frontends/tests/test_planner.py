@@ -1,5 +1,8 @@
 """The plan that is found: right, never worse than the obvious, within memory, and what runs."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -189,3 +192,27 @@ def test_a_gpt_on_two_stages_runs_and_communicates_as_its_plan_says() -> None:
     plan = make_plan(step, CLUSTER, strategy="equal_layers")
     assert [stage.mesh.size for stage in plan.stages] == [2, 2]
     assert run_and_check(example, step, plan) > 0
+
+
+def test_a_plan_does_not_depend_on_the_hash_seed() -> None:
+    program = (
+        "import frontends.jax, hashlib\n"
+        "from costmodel import Cluster\n"
+        "from frontends.jax.testing import clipped\n"
+        "from frontends.layers import layer\n"
+        "from frontends.planner import make_plan\n"
+        "step = layer(clipped().trace().step, 4)\n"
+        "plan = make_plan(step, Cluster.preset('two-hosts'), strategy='equal_layers')\n"
+        "print(hashlib.sha256(plan.to_json().encode()).hexdigest())\n"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
