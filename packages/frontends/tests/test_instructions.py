@@ -22,7 +22,7 @@ from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan, Stored
 from frontends.step import APPLY
 from frontends.testing import random_plan
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardspec import Mesh
 
@@ -123,6 +123,7 @@ class Machine:
     st.lists(st.sampled_from(MESHES), min_size=1, max_size=3),
     st.integers(0, 2**32),
 )
+@settings(max_examples=settings().max_examples // 2)
 def test_instructions_keep_account_of_every_value(
     name: str, microbatches: int, schedule: str, meshes: list[Mesh], seed: int
 ) -> None:
