@@ -26,6 +26,7 @@ Written by `nox -s bench` from the records in `docs/results`; edit those, or the
 this page. Each row is one benchmark: the median of its rounds, the distance between their quartiles
 (IQR), and how many rounds there were. "of baseline" is the median over that of the row it names,
 from the same run: below 1 is faster. Only the newest record of each suite and machine is shown.
+"+changes" after a commit: files differed from it, if only the records that the same run had kept.
 
 What is not shown: small differences. The machines here are a few cores shared with other work, as
 the load average tells (processes that ran or waited to run, the benchmark's own included). Rows are
