@@ -173,11 +173,13 @@ def train(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure, keep the figures in docs/results and render docs/benchmarks.md from them."""
     install(session, [*everything(), *group("integration")])
-    raw = str(session.cache_dir / "benchmark.json")
+    raw = {}
     for package in PROJECTS:
         if files := present(f"packages/{package}/benchmarks/test_*.py"):
-            session.run("pytest", *files, f"--benchmark-json={raw}", *session.posargs)
-            session.run("python", "integration/benchmarks", "keep", package, raw)
+            raw[package] = str(session.cache_dir / f"benchmark-{package}.json")
+            session.run("pytest", *files, f"--benchmark-json={raw[package]}", *session.posargs)
+    for package, path in raw.items():  # last, as a record is a change of the tree that is measured
+        session.run("python", "integration/benchmarks", "keep", package, path)
     session.run("python", "integration/benchmarks", "render")
 
 

@@ -181,6 +181,35 @@ def test_rejects_what_cannot_be_cut_into_microbatches() -> None:
         parallelize(lambda w, x: w + x.sum(), cluster=CLUSTER, microbatches=2)(W, X)
 
 
+def test_runs_without_microbatches_if_none_were_asked_for_and_none_can_be() -> None:
+    def masked(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.grad(lambda w: jnp.sqrt(jnp.sum(jnp.square(jnp.tanh(x @ w)))))(w)
+
+    parallel = parallelize(masked, cluster=CLUSTER)
+    with pytest.warns(UserWarning, match="planned without microbatches: .* sum over its examples"):
+        result = parallel(W, X)
+    assert parallel.plan.microbatches == 1
+    np.testing.assert_allclose(np.asarray(result), np.asarray(masked(W, X)), rtol=1e-5)
+
+
+def test_arguments_may_be_named() -> None:
+    parallel = parallelize(step, cluster=CLUSTER, microbatches=2)
+    named = parallel(W, x=X)
+    for ours, theirs in zip(jax.tree.leaves(named), jax.tree.leaves(parallel(W, X)), strict=True):
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+
+    def keyword_only(w: jax.Array, *, x: jax.Array) -> jax.Array:
+        return w + x.sum()
+
+    with pytest.raises(TypeError, match=r"these can only be named: x: give them"):
+        parallelize(keyword_only, cluster=CLUSTER)(W, x=X)
+
+
+def test_rejects_an_unknown_option() -> None:
+    with pytest.raises(TypeError, match=r"has the options cluster, microbatches, .*; got meshes"):
+        parallelize(step, cluster=CLUSTER, meshes=2)
+
+
 def test_rejects_an_unknown_schedule() -> None:
     with pytest.raises(PlanError, match=r"a schedule is one of gpipe, 1f1b.*got 'zigzag'"):
         parallelize(step, cluster=CLUSTER, schedule="zigzag")(W, X)

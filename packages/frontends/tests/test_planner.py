@@ -156,6 +156,21 @@ def test_says_when_nothing_fits() -> None:
         make_plan(layered("mlp"), CLUSTER, memory_bytes=300)
 
 
+def test_a_strategy_that_cannot_run_says_why() -> None:
+    with pytest.raises(NoPlanError, match=r"no data_parallel plan runs on .*: data_parallel splits"):
+        make_plan(layered("mlp"), replace(CLUSTER, n_hosts=5), strategy="data_parallel")
+
+
+def test_finds_a_plan_with_room_for_all_microbatches_in_flight() -> None:
+    """The fastest sharding for one microbatch is too large for the two that the stage holds."""
+    step, one = layered("gpt"), replace(CLUSTER, devices_per_host=1)
+    needed = [s.memory_bytes for s in make_plan(step, one, strategy="search").stages]
+    for share in (0.95, 0.9, 0.85):
+        limit = int(share * max(needed))
+        plan = make_plan(step, one, strategy="search", memory_bytes=limit)
+        assert max(stage.memory_bytes for stage in plan.stages) <= limit
+
+
 def test_rejects_unknown_names() -> None:
     with pytest.raises(PlanError, match=r"a schedule is one of gpipe, .*; got 'none'"):
         make_plan(layered("mlp"), CLUSTER, schedule="none")

@@ -115,10 +115,12 @@ def make_plan(
             progress("pricing others", done + 1, len(tries))
     chosen = _choose(found, layered.step.microbatches if keep_microbatches else None)
     if chosen is None:
-        reason = next(str(why) for why in found.values())
+        if strategy != "auto":
+            reason = next(str(why) for why in found.values())
+            raise NoPlanError(f"no {strategy} plan runs on cluster {cluster.name!r}: {reason}")
         raise NoPlanError(
-            f"no plan fits {memory} bytes a device of cluster {cluster.name!r} ({reason}): raise "
-            "the memory, cut the batch into more microbatches, or take more devices"
+            f"no plan fits {memory} bytes a device of cluster {cluster.name!r}: raise the memory, "
+            "cut the batch into more microbatches, or take more devices"
         )
     return chosen
 
@@ -159,7 +161,20 @@ class _Candidates:
 
     def make(self, name: str, progress: Progress | None) -> Plan:
         """The plan of one of the strategies."""
-        return self._search(progress) if name == _SEARCH else self._baseline(name)
+        if name != _SEARCH:
+            return self._baseline(name)
+        try:
+            return self._search(progress)
+        except stagecut.InfeasibleStagesError:
+            return self._with_room()._search(progress)
+
+    def _with_room(self) -> _Candidates:
+        """The same, with shardings that leave room for all microbatches that any stage may hold."""
+        held = self._in_flight(
+            min(self.cluster.n_devices, self.layered.n_layers), self.pricer.microbatches
+        )
+        pricer = Pricer(self.layered, self.cluster, self.pricer.memory_bytes, held)
+        return _Candidates(pricer, self.schedule, self.unsharded)
 
     def _search(self, progress: Progress | None) -> Plan:
         """The best slicing, as a plan.

@@ -34,10 +34,15 @@ class Pricer:
         layered: The step.
         cluster: Where it is to run.
         memory_bytes: Limit of one device.
+        in_flight: Microbatches whose activations a sharding must have room for. The fastest
+            sharding for one may be too large for the number that a stage turns out to hold.
     """
 
-    def __init__(self, layered: LayeredStep, cluster: Cluster, memory_bytes: int) -> None:
+    def __init__(
+        self, layered: LayeredStep, cluster: Cluster, memory_bytes: int, in_flight: int = 1
+    ) -> None:
         self.layered, self.cluster, self.memory_bytes = layered, cluster, memory_bytes
+        self.in_flight = in_flight
         self.microbatches = layered.step.microbatches
         self._graphs: dict[tuple[int, int], tuple[Graph, str]] = {}
         self._found: dict[tuple[str, Submesh], tuple[Graph, Sharding] | None] = {}
@@ -57,7 +62,7 @@ class Pricer:
         if found is None:
             return None
         sharding = _renamed(found[1], found[0], graph)
-        return Priced(graph, sharding, stage_cost(graph, sharding))
+        return Priced(graph, sharding, stage_cost(graph, sharding, self.in_flight))
 
     def bound_s(self, first: int, last: int, submesh: Submesh) -> float:
         """Time of one microbatch that no sharding beats: all work split evenly, nothing sent."""
@@ -124,6 +129,7 @@ class Pricer:
                         mesh,
                         self.cluster,
                         memory_bytes=self.memory_bytes,
+                        in_flight=self.in_flight,
                         compare=False,
                     )
                 )
@@ -134,13 +140,19 @@ class Pricer:
         return graph, min(found, key=lambda sharding: sharding.objective_s)
 
 
-def stage_cost(graph: Graph, sharding: Sharding) -> StageCost:
-    """What stagecut needs to know; apply is spread over the microbatches."""
+def stage_cost(graph: Graph, sharding: Sharding, in_flight: int = 1) -> StageCost:
+    """What stagecut needs to know; apply is spread over the microbatches.
+
+    Args:
+        graph: What the stage runs.
+        sharding: How.
+        in_flight: Microbatches whose activations are in the sharding's peak.
+    """
     microbatches = graph.phases[0].repeats
     total_s = sum(sharding.compute_s) + sum(sharding.communication_s)
     return StageCost(
         time_s=total_s / microbatches,
-        fixed_bytes=max(0, math.ceil(sharding.peak_bytes - sharding.activation_bytes)),
+        fixed_bytes=max(0, math.ceil(sharding.peak_bytes - in_flight * sharding.activation_bytes)),
         activation_bytes=math.ceil(sharding.activation_bytes),
     )
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -13,7 +14,7 @@ from typing import Any, overload
 import jax
 from costmodel import Cluster
 
-from frontends.errors import BatchError, DeviceError, PlanError
+from frontends.errors import AccumulationError, BatchError, DeviceError, PlanError
 from frontends.jax import _compat
 from frontends.jax.compile import Progress
 from frontends.jax.rules import has_rule
@@ -95,7 +96,8 @@ def plan_for(
         arguments: Its arguments, or `jax.ShapeDtypeStruct` in their place.
         cluster: What to plan for.
         microbatches: Parts that the batch is cut into. By default the largest power of two up to 8
-            that divides it, or 1 if a plan without a pipeline is faster.
+            that divides it, or 1 if a plan without a pipeline is faster, or if the step is not a
+            sum over its examples (with a warning).
         batch_argnums: Which arguments hold the batch, examples in the leading dim; the last by
             default. All others are state that the step updates, or constants.
         strategy: `auto` takes the fastest plan. `search`, `data_parallel`, `megatron`, `zero` and
@@ -109,10 +111,11 @@ def plan_for(
     Raises:
         BatchError: The batch cannot be cut so.
         UnsupportedStepError: The step cannot be planned; the message says why.
+        AccumulationError: It cannot run in as many microbatches as were asked for.
         NoPlanError: No plan fits the memory.
         PlanError: `plan` was made for another step.
     """
-    keep = microbatches is not None
+    keep = microbatches is not None or plan is not None
     if plan is not None:
         microbatches = plan.microbatches
     elif microbatches is None:
@@ -124,7 +127,14 @@ def plan_for(
         found = trace(function, arguments, batch_argnums=batch_argnums, microbatches=microbatches)
         return found, layer(found.step, n_layers)
 
-    steps = {microbatches: traced(microbatches)}
+    try:
+        steps = {microbatches: traced(microbatches)}
+    except AccumulationError as error:
+        if keep:
+            raise
+        warnings.warn(f"planned without microbatches: {error}", stacklevel=2)
+        microbatches = 1
+        steps = {1: traced(1)}
     if plan is None:
         if microbatches > 1:
             steps[1] = traced(1)
@@ -171,8 +181,16 @@ class ParallelStep:
         planned = "not planned yet" if self._planned is None else repr(self._planned.plan)
         return f"<ParallelStep of {name}: {planned}>"
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Run one step; the first call also plans and compiles it."""
+        if named:
+            bound = inspect.signature(self._function).bind(*arguments, **named)
+            if bound.kwargs:
+                raise TypeError(
+                    "the arguments of a planned step have places; these can only be named: "
+                    f"{', '.join(bound.kwargs)}: give them a value with functools.partial"
+                )
+            arguments = bound.args
         if self._runtime is None:
             self.compile(*arguments)
         assert self._runtime is not None
