@@ -157,7 +157,7 @@ def test_says_when_nothing_fits() -> None:
 
 
 def test_a_strategy_that_cannot_run_says_why() -> None:
-    with pytest.raises(NoPlanError, match=r"no data_parallel plan runs on .*: data_parallel splits"):
+    with pytest.raises(NoPlanError, match=r"no data_parallel plan runs on .*parallel splits"):
         make_plan(layered("mlp"), replace(CLUSTER, n_hosts=5), strategy="data_parallel")
 
 

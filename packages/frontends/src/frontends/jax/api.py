@@ -16,10 +16,11 @@ from costmodel import Cluster
 
 from frontends.errors import AccumulationError, BatchError, DeviceError, PlanError
 from frontends.jax import _compat
+from frontends.jax.arguments import describe
 from frontends.jax.compile import Progress
 from frontends.jax.rules import has_rule
 from frontends.jax.runtime import Runtime
-from frontends.jax.trace import Trace, describe, trace
+from frontends.jax.trace import Trace, trace
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan
 from frontends.planner import make_plan
