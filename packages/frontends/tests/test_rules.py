@@ -115,7 +115,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         (numbers(16, 8), np.arange(4, dtype=np.int32), A),
     ),
     "erf_inv": (lax.erf_inv, (A / 10,)),
-    "no rule": (lambda a: lax.reduce_precision(a, 5, 10), (A,)),
+    "reduce_precision": (lambda a: lax.reduce_precision(a, 5, 10), (A,)),
     "top_k": (lambda a: lax.top_k(a, 2), (A,)),
 }
 
