@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import frontends.jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
+from frontends import Plan
 from frontends.errors import (
     AccumulationError,
     BatchError,
@@ -190,6 +192,17 @@ def test_runs_without_microbatches_if_none_were_asked_for_and_none_can_be() -> N
         result = parallel(W, X)
     assert parallel.plan.microbatches == 1
     np.testing.assert_allclose(np.asarray(result), np.asarray(masked(W, X)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_a_saved_plan_runs_whatever_layers_it_was_made_with(n_layers: int, tmp_path: Path) -> None:
+    made = parallelize(step, cluster=CLUSTER, microbatches=2, n_layers=n_layers)
+    expected = made(W, X)
+    made.plan.save(tmp_path / "plan.json")
+    again = parallelize(step, cluster=CLUSTER, plan=Plan.load(tmp_path / "plan.json"))
+    for ours, theirs in zip(jax.tree.leaves(again(W, X)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+    assert again.plan == made.plan
 
 
 def test_arguments_may_be_named() -> None:

@@ -106,7 +106,7 @@ def plan_for(
         schedule: `gpipe`, `1f1b` or `eager-1f1b`.
         memory_bytes: Limit of one device; the cluster's by default.
         n_layers: How finely the model may be cut into stages.
-        plan: Use this plan instead of searching one.
+        plan: Use this plan, with its microbatches and layers, instead of searching one.
         progress: Told what is being done, how many of it are done, and of how many.
 
     Raises:
@@ -118,7 +118,7 @@ def plan_for(
     """
     keep = microbatches is not None or plan is not None
     if plan is not None:
-        microbatches = plan.microbatches
+        microbatches, n_layers = plan.microbatches, plan.stages[-1].last_layer + 1
     elif microbatches is None:
         leaves = describe(function, arguments, batch_argnums)
         sizes = [leaf.shape[0] for leaf in leaves if leaf.is_batch and leaf.shape]
