@@ -102,10 +102,9 @@ def _check_divisible(leaves: Sequence[Argument], microbatches: int) -> None:
         )
     for leaf in batch:
         if not leaf.shape or leaf.shape[0] % microbatches:
-            size = leaf.shape[0] if leaf.shape else "no dim at all"
             raise BatchError(
                 "the batch's leading dim must be a multiple of microbatches; got "
-                f"{leaf.name} of shape {leaf.shape} ({size}) and microbatches={microbatches}"
+                f"{leaf.name} of shape {leaf.shape} and microbatches={microbatches}"
             )
 
 
