@@ -10,14 +10,15 @@ forwards in forward, backwards in backward.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import stagecut
 from autoshard import Graph, Operator, Output
 
-from frontends.step import APPLY, BACKWARD, FORWARD, Step, identity
+from frontends.plan import TransferPhase
+from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step, identity
 
 _DEFAULT_LAYERS = 8
 
@@ -47,6 +48,27 @@ class LayeredStep:
         What is not updated (the batch, constants) is placed wherever it is read.
         """
         return name in self.updated and not first <= self.home[name] <= last
+
+    def exchanges(
+        self, spans: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[str, TransferPhase, int, int]]:
+        """What stages send each other: value, who makes it, source and destination.
+
+        Args:
+            spans: First and last layer, included, of every stage.
+        """
+        graph = self.step.graph
+        stage_of_layer = {k: i for i, (a, b) in enumerate(spans) for k in range(a, b + 1)}
+        stage_of = {name: stage_of_layer[k] for name, k in self.layer_of.items()}
+        for name in graph.inputs:
+            if name in self.updated:
+                home = stage_of_layer[self.home[name]]
+                readers = {stage_of[op.name] for op in graph.operators if name in op.inputs}
+                yield from ((name, "state", home, to) for to in sorted(readers - {home}))
+        for name, (source, destinations) in crossings(graph, stage_of).items():
+            producer, _ = graph.producers[name]
+            phase = PHASE_NAMES[graph.operators[producer].phase]
+            yield from ((name, phase, source, to) for to in destinations)
 
     def stage(self, first: int, last: int) -> Graph:
         """The program of layers `first` to `last`, both included.

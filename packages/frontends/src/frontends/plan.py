@@ -20,6 +20,9 @@ FORMAT = 1
 """Version of the JSON that this module writes."""
 
 
+TransferPhase = Literal["state", "forward", "backward", "apply"]
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """How one operator runs: the layouts that it reads and makes."""
@@ -98,8 +101,19 @@ class Stage:
     memory_bytes: int
     """Peak of one device under the plan's schedule."""
 
+    def entering(self, value: str) -> Spec:
+        """The layout of an input."""
+        return next(stored.spec for stored in self.inputs if stored.value == value)
 
-TransferPhase = Literal["state", "forward", "backward", "apply"]
+    def leaving(self, value: str, phase: TransferPhase) -> Spec:
+        """The layout in which a value is sent to another stage.
+
+        State is sent as it is kept. A value may leave twice: stored back into an input, and, last
+        among the outputs, to other stages.
+        """
+        if phase == "state":
+            return self.entering(value)
+        return next(stored.spec for stored in reversed(self.outputs) if stored.value == value)
 
 
 @dataclass(frozen=True, slots=True)

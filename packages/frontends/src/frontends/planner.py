@@ -17,10 +17,10 @@ import crossmesh
 import pipesched
 import stagecut
 from costmodel import Cluster, step_time
-from shardspec import Layout, Mesh, Spec
+from shardspec import Layout, Mesh
 
 from frontends.errors import NoPlanError, PlanError
-from frontends.layers import LayeredStep, crossings
+from frontends.layers import LayeredStep
 from frontends.plan import (
     Alternative,
     Collective,
@@ -33,7 +33,7 @@ from frontends.plan import (
     TransferPhase,
 )
 from frontends.pricing import Priced, Pricer, logical_meshes, stage_cost
-from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES
+from frontends.step import APPLY, BACKWARD, FORWARD
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many of it are done, and of how many."""
@@ -271,36 +271,20 @@ class _Candidates:
         )
 
     def _transfers(self, stages: Sequence[Stage]) -> tuple[Transfer, ...]:
-        graph = self.layered.step.graph
-        stage_of_layer = {
-            k: i for i, s in enumerate(stages) for k in range(s.first_layer, s.last_layer + 1)
-        }
-        stage_of = {name: stage_of_layer[k] for name, k in self.layered.layer_of.items()}
-        entering = [{s.value: s.spec for s in stage.inputs} for stage in stages]
-        leaving = [{s.value: s.spec for s in stage.outputs} for stage in stages]
-        found: list[Transfer] = []
+        spans = [(stage.first_layer, stage.last_layer) for stage in stages]
+        return tuple(self._transfer(stages, *item) for item in self.layered.exchanges(spans))
 
-        def add(name: str, phase: TransferPhase, source: int, to: int, src: Spec) -> None:
-            value, dst = graph.value(name), entering[to][name]
-            layouts = (
-                Layout(value.shape, stages[source].mesh, src),
-                Layout(value.shape, stages[to].mesh, dst),
-            )
-            seconds = self._transfer_s(*layouts, value.itemsize)
-            found.append(Transfer(name, phase, source, to, src, dst, value.n_bytes, seconds))
-
-        for name in graph.inputs:
-            if name in self.layered.updated:
-                home = stage_of_layer[self.layered.home[name]]
-                for to, inputs in enumerate(entering):
-                    if to != home and name in inputs:
-                        add(name, "state", home, to, entering[home][name])
-        for name, (source, destinations) in crossings(graph, stage_of).items():
-            producer, _ = graph.producers[name]
-            phase = graph.operators[producer].phase
-            for to in destinations:
-                add(name, PHASE_NAMES[phase], source, to, leaving[source][name])
-        return tuple(found)
+    def _transfer(
+        self, stages: Sequence[Stage], name: str, phase: TransferPhase, source: int, to: int
+    ) -> Transfer:
+        value = self.layered.step.graph.value(name)
+        src, dst = stages[source].leaving(name, phase), stages[to].entering(name)
+        layouts = (
+            Layout(value.shape, stages[source].mesh, src),
+            Layout(value.shape, stages[to].mesh, dst),
+        )
+        seconds = self._transfer_s(*layouts, value.itemsize)
+        return Transfer(name, phase, source, to, src, dst, value.n_bytes, seconds)
 
     def _transfer_s(self, src: Layout, dst: Layout, itemsize: int) -> float:
         hosts = {d: self.cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}

@@ -10,9 +10,8 @@ import shardspec
 from autoshard import Graph, Operator, Strategy
 from shardspec import Layout, Mesh, Spec
 
-from frontends.layers import LayeredStep, crossings
+from frontends.layers import LayeredStep
 from frontends.plan import Conversion, Placement, Plan, Stage, Stored, Transfer
-from frontends.step import PHASE_NAMES
 
 
 def random_plan(
@@ -113,26 +112,17 @@ def _conversions(op: Operator, strategy: Strategy, home: Mapping[str, Spec]) -> 
 
 
 def _transfers(layered: LayeredStep, stages: Sequence[Stage]) -> tuple[Transfer, ...]:
-    """Everything that a stage reads and does not make, from the stage that keeps or makes it."""
-    graph = layered.step.graph
-    stage_of = {p.operator: i for i, stage in enumerate(stages) for p in stage.placements}
-    stage_of_layer = {
-        k: i for i, s in enumerate(stages) for k in range(s.first_layer, s.last_layer + 1)
-    }
-    entering = [{s.value: s.spec for s in stage.inputs} for stage in stages]
-    leaving = [{s.value: s.spec for s in stage.outputs} for stage in stages]
-    found = []
-    for name in graph.inputs:
-        home = stage_of_layer[layered.home[name]]
-        found += [
-            Transfer(name, "state", home, to, entering[home][name], inputs[name], 0, 0.0)
-            for to, inputs in enumerate(entering)
-            if name in layered.updated and to != home and name in inputs
-        ]
-    for name, (source, destinations) in crossings(graph, stage_of).items():
-        phase = PHASE_NAMES[graph.operators[graph.producers[name][0]].phase]
-        found += [
-            Transfer(name, phase, source, to, leaving[source][name], entering[to][name], 0, 0.0)
-            for to in destinations
-        ]
-    return tuple(found)
+    spans = [(stage.first_layer, stage.last_layer) for stage in stages]
+    return tuple(
+        Transfer(
+            name,
+            phase,
+            source,
+            to,
+            stages[source].leaving(name, phase),
+            stages[to].entering(name),
+            n_bytes=0,
+            time_s=0.0,
+        )
+        for name, phase, source, to in layered.exchanges(spans)
+    )
