@@ -72,7 +72,7 @@ def test_whole_factors_are_never_split():
     assert {s.mapping for s in enumerate_strategies(rule, (2,))} == {(None,), (1,)}
 
 
-@given(meshes(), st.lists(st.sampled_from([1, 2, 3, 4, 8]), max_size=3))
+@given(meshes(), st.lists(st.sampled_from([0, 1, 2, 3, 4, 8]), max_size=3))
 def test_stored_specs_are_distinct_and_even_and_begin_replicated(mesh, shape):
     specs = stored_specs(tuple(shape), mesh.shape)
     assert len(set(specs)) == len(specs)

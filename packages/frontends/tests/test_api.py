@@ -205,6 +205,24 @@ def test_a_saved_plan_runs_whatever_layers_it_was_made_with(n_layers: int, tmp_p
     assert again.plan == made.plan
 
 
+def test_an_empty_parameter_is_carried_along() -> None:
+    def with_empty(params: Any, x: Any) -> Any:
+        loss = lambda p: jnp.mean(jnp.tanh(x @ p["w"]) ** 2) + jnp.sum(p["empty"])  # noqa: E731
+        return jax.tree.map(lambda p, g: p - g, params, jax.grad(loss)(params))
+
+    params = {"w": W, "empty": jnp.ones((0, 3))}
+    parallel = parallelize(with_empty, cluster=CLUSTER, microbatches=2)
+    ours, theirs = parallel(params, X), with_empty(params, X)
+    assert ours["empty"].shape == (0, 3)
+    np.testing.assert_allclose(np.asarray(ours["w"]), np.asarray(theirs["w"]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("microbatches", [None, 1, 2])
+def test_rejects_an_empty_batch(microbatches: int | None) -> None:
+    with pytest.raises(BatchError, match=r"at least one example.*got x of shape \(0, 8\)"):
+        parallelize(step, cluster=CLUSTER, microbatches=microbatches)(W, X[:0])
+
+
 def test_arguments_may_be_named() -> None:
     parallel = parallelize(step, cluster=CLUSTER, microbatches=2)
     named = parallel(W, x=X)

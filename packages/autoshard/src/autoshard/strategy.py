@@ -146,5 +146,7 @@ def _stored_specs(shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> Iterat
             tuple(axis for axis, dim in enumerate(chosen) if dim == d) for d in range(len(shape))
         )
         parts = (math.prod(mesh_shape[axis] for axis in on) for on in split)
-        if all(size % n == 0 and size >= n for size, n in zip(shape, parts, strict=True)):
+        if all(
+            n == 1 or (size % n == 0 and size >= n) for size, n in zip(shape, parts, strict=True)
+        ):
             yield Spec(split)

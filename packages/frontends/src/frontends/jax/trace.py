@@ -65,6 +65,7 @@ def trace(
         UnsupportedStepError: The step has effects, typed keys, or computes no gradient.
     """
     leaves = describe(function, arguments, batch_argnums)
+    _check_not_empty(leaves)
     tree = jax.tree.structure(tuple(arguments))
     if microbatches != 1:
         _check_divisible(leaves, microbatches)
@@ -90,6 +91,15 @@ def trace(
         program.results,
         jax.tree.structure(out_shape),
     )
+
+
+def _check_not_empty(leaves: Sequence[Argument]) -> None:
+    for leaf in leaves:
+        if leaf.is_batch and leaf.shape[:1] == (0,):
+            raise BatchError(
+                "a batch holds at least one example, in the leading dim; got "
+                f"{leaf.name} of shape {leaf.shape}: plan with a batch as it will be trained"
+            )
 
 
 def _check_divisible(leaves: Sequence[Argument], microbatches: int) -> None:
