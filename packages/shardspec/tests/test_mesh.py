@@ -10,7 +10,7 @@ from shardspec.testing import meshes
 @given(meshes())
 def test_coordinates_and_device_are_inverse_and_row_major(mesh):
     points = list(itertools.product(*map(range, mesh.shape)))
-    assert tuple(map(mesh.device, points)) == mesh.device_ids
+    assert tuple(map(mesh.device, points)) == tuple(mesh.device_ids)
     assert list(map(mesh.coordinates, mesh.device_ids)) == points
 
 
@@ -87,7 +87,7 @@ def test_names_an_unknown_axis():
 
 def test_names_an_unknown_device():
     mesh = Mesh((2, 2), ("x", "y"))
-    with pytest.raises(UnknownDeviceError, match=r"got 4, the mesh has \(0, 1, 2, 3\)"):
+    with pytest.raises(UnknownDeviceError, match=r"got 4, the mesh has range\(0, 4\)"):
         mesh.coordinates(4)
     for coordinates in ((0,), (0, 2), (0, -1)):
         with pytest.raises(UnknownDeviceError, match=r"within each axis; got \(0.* shape \(2, 2\)"):

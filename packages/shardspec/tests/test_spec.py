@@ -87,5 +87,5 @@ def test_rejects_a_negative_axis():
 
 
 def test_rejects_an_unknown_reduction():
-    with pytest.raises(SpecError, match=r"one of \('sum', 'max', 'min'\); got kind='mean'"):
+    with pytest.raises(SpecError, match=r"one of \('sum', .*'avg'\); got kind='mean'"):
         Partial(0, "mean")

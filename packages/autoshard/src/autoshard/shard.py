@@ -134,11 +134,11 @@ def _points(graph: Graph, mesh: Mesh, built: Built) -> list[NDArray[np.intp]]:
 def _spec_point(spec: Spec, n_axes: int) -> list[int]:
     """Per axis the dim it splits, -1 for none, or below that for partial results."""
     point = [-1] * n_axes
-    for dim, axes in enumerate(spec.dims):
+    for dim, axes in enumerate(spec.plain_dims):
         for axis in axes:
             point[axis] = dim
-    for partial in spec.partial:
-        point[partial.axis] = -2 - ("sum", "max", "min").index(partial.kind)
+    for axis, partial in zip(spec.partial_axes, spec.partial, strict=True):
+        point[axis] = -2 - ("sum", "max", "min").index(partial.kind)
     return point
 
 

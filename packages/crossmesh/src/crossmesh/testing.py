@@ -80,7 +80,7 @@ def check_plan(plan: TransferPlan) -> None:
 
 def check_delivery(plan: TransferPlan, whole: Array, received: Mapping[int, Array]) -> None:
     """Assert that each destination shard is the slice of the whole tensor that it stands for."""
-    assert tuple(received) == plan.dst.mesh.device_ids
+    assert tuple(received) == tuple(plan.dst.mesh.device_ids)
     for device, array in received.items():
         expected = np.asarray(whole[plan.dst.slices(device)])
         np.testing.assert_array_equal(array, expected, err_msg=f"device {device}", strict=True)

@@ -2,39 +2,54 @@
 
 from importlib.metadata import version
 
+from .axis import Axis, Entry, Split, SubAxis
+from .chunking import Chunking, Rule
 from .errors import (
     LayoutError,
     MeshError,
+    NotationError,
     ReshardError,
     ShardsError,
     ShardspecError,
     SpecError,
+    StridedLayoutError,
     UnevenLayoutError,
     UnknownAxisError,
     UnknownDeviceError,
 )
 from .layout import Layout
 from .mesh import Mesh
+from .partial import Operation, Partial, Reduction
 from .reshard import reshard
-from .simulate import assemble, shard, simulate
-from .spec import Partial, Reduction, Spec
+from .shards import assemble, shard
+from .simulate import simulate
+from .spec import Spec
 from .step import ReshardPlan, Step, StepKind
 
 __all__ = [
+    "Axis",
+    "Chunking",
+    "Entry",
     "Layout",
     "LayoutError",
     "Mesh",
     "MeshError",
+    "NotationError",
+    "Operation",
     "Partial",
     "Reduction",
     "ReshardError",
     "ReshardPlan",
+    "Rule",
     "ShardsError",
     "ShardspecError",
     "Spec",
     "SpecError",
+    "Split",
     "Step",
     "StepKind",
+    "StridedLayoutError",
+    "SubAxis",
     "UnevenLayoutError",
     "UnknownAxisError",
     "UnknownDeviceError",

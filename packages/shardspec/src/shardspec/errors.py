@@ -25,6 +25,22 @@ class LayoutError(ShardspecError, ValueError):
     """A spec that does not fit the tensor or the mesh of its layout."""
 
 
+class StridedLayoutError(LayoutError):
+    """A shard of several pieces where one is needed."""
+
+
+class NotationError(ShardspecError, ValueError):
+    """Text that is not in a notation, or a layout that a notation cannot say.
+
+    `position` is the offset in `text` where reading stopped; both are None if nothing was read.
+    """
+
+    def __init__(self, message: str, *, text: str | None = None, position: int | None = None):
+        super().__init__(message)
+        self.text = text
+        self.position = position
+
+
 class ReshardError(ShardspecError, ValueError):
     """No collectives lead from the source to the destination layout."""
 

@@ -1,23 +1,33 @@
-"""`Layout`: a tensor's shape on a mesh under a spec, and the slices its devices hold."""
+"""`Layout`: a tensor's shape on a mesh under a spec, and the part of it that each device holds."""
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import LayoutError
+import numpy as np
+from numpy.typing import NDArray
+
+from . import chunking as cut
+from .axis import Axis, Entry, Split, SubAxis, index
+from .chunking import Chunking, Level, Rule, Run
+from .errors import LayoutError, StridedLayoutError, UnknownAxisError
 from .mesh import Mesh
+from .partial import Partial
 from .spec import Spec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Layout:
     """Which part of a tensor each device of a mesh holds.
 
-    A dim of `n` elements in `k` shards is cut into chunks of `ceil(n / k)`, as XLA does (and torch
-    for a dim sharded by one axis): the last chunks may be shorter or empty.
+    A device keeps its elements in the tensor's order. A layout is canonical: a part of an axis that
+    is all of it becomes the axis, and a rule that cuts like an earlier one of
+    `ceil`, `nested`, `balanced` becomes that one. Nothing is stored per device.
 
     Raises:
-        LayoutError: spec and shape differ in rank, a size is negative, or the spec uses an axis
-            that the mesh does not have.
+        LayoutError: spec and shape differ in rank, a size is negative, the spec uses an axis or a
+            part of one that the mesh does not have, or the chunking does not fit.
 
     Examples:
         >>> layout = Layout((5, 4), Mesh((2, 2), ("x", "y")), Spec.parse("S0S1"))
@@ -25,6 +35,11 @@ class Layout:
         (slice(3, 5, None), slice(2, 4, None))
         >>> layout.is_even
         False
+        >>> Layout((8,), Mesh((2,), ("x",)), Spec.parse("S[2]0")).boxes(1)
+        ((slice(2, 4, None),), (slice(6, 8, None),))
+        >>> balanced = Layout((7,), Mesh((4,), ("x",)), Spec.parse("S0"), "balanced")
+        >>> [balanced.local_shape(device) for device in range(4)]
+        [(2,), (2,), (2,), (1,)]
     """
 
     shape: tuple[int, ...]
@@ -33,9 +48,11 @@ class Layout:
     """The devices."""
     spec: Spec
     """How the dims lie on the mesh."""
+    chunking: tuple[Chunking, ...] | Rule = "ceil"
+    """How each dim is cut if its shards cannot be equal; one rule means it for all dims."""
 
     def __post_init__(self) -> None:
-        shape, spec = tuple(self.shape), self.spec
+        shape, spec, mesh = tuple(self.shape), self.spec, self.mesh
         object.__setattr__(self, "shape", shape)
         if len(shape) != len(spec.dims):
             raise LayoutError(
@@ -44,63 +61,238 @@ class Layout:
             )
         if shape and min(shape) < 0:
             raise LayoutError(f"a tensor's dims have sizes >= 0; got shape {shape}")
-        axes = spec.axes + tuple(partial.axis for partial in spec.partial)
-        if axes and max(axes) >= self.mesh.ndim:
+        try:
+            plain = all([isinstance(a, int) for a in _checked(mesh, spec)])
+        except UnknownAxisError as error:
             raise LayoutError(
-                f"a spec uses axes of its mesh; got spec {spec} for a mesh of {self.mesh.ndim} "
-                f"axes, shape {self.mesh.shape}"
+                f"a spec uses axes of its mesh; got spec {spec} for a mesh of {mesh.ndim} "
+                f"axes, shape {mesh.shape}: {error}"
+            ) from None
+        if not plain:
+            object.__setattr__(self, "spec", _whole_axes(spec, mesh))
+        given = self.chunking
+        rules = (given,) * len(shape) if isinstance(given, str) else given
+        if len(rules) != len(shape):
+            raise LayoutError(
+                "a layout has one chunking for each dim, or one rule for all; "
+                f"got chunking={rules} for shape {shape}"
             )
+        if any(rule != "ceil" for rule in rules):
+            rules = tuple(
+                cut.canonical(n, rule, parts)
+                for n, rule, parts in zip(shape, rules, self.cuts, strict=True)
+            )
+        object.__setattr__(self, "chunking", tuple(rules))
+
+    @property
+    def rules(self) -> tuple[Chunking, ...]:
+        """The chunking of each dim."""
+        assert isinstance(self.chunking, tuple)
+        return self.chunking
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """Number of parts that each dim is cut into."""
-        return tuple(map(self.mesh.axis_size, self.spec.dims))
+        """Number of devices that each dim is shared among."""
+        return tuple(
+            self.mesh.axis_size(self.spec.sharding_of(dim)) for dim in range(len(self.shape))
+        )
+
+    @property
+    def cuts(self) -> tuple[tuple[int, ...], ...]:
+        """For each dim the numbers of parts it is cut into, major to minor, splits included."""
+        return tuple(
+            tuple(e.factor if isinstance(e, Split) else self.mesh.length(e) for e in entries)
+            for entries in self.spec.dims
+        )
 
     @property
     def is_even(self) -> bool:
-        """Whether all shards have the same shape."""
-        return not any(n % k for n, k in zip(self.shape, self.shards, strict=True))
+        """Whether all pieces of a dim have the same size, whatever the chunking."""
+        return not any(n % math.prod(parts) for n, parts in zip(self.shape, self.cuts, strict=True))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether every shard is one block of the tensor, as it is without splits."""
+        return not any(isinstance(e, Split) for entries in self.spec.dims for e in entries)
+
+    def runs(self, device_id: int) -> tuple[tuple[Run, ...], ...]:
+        """For each dim the intervals a device holds, in order, none empty, adjacent ones joined.
+
+        The device holds the elements whose index along each dim is in one of its intervals.
+
+        Raises:
+            UnknownDeviceError: the device is not in the mesh.
+        """
+        coordinates = self.mesh.coordinates(device_id)
+        return tuple(
+            cut.runs(n, rule, self._levels(entries, coordinates))
+            for n, rule, entries in zip(self.shape, self.rules, self.spec.dims, strict=True)
+        )
 
     def slices(self, device_id: int) -> tuple[slice, ...]:
         """The part of each dim that a device holds, start and stop within the dim.
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
+            StridedLayoutError: a dim is strided; `boxes` and `indices` work there too.
         """
         coordinates = self.mesh.coordinates(device_id)
-        found = []
-        for n, k, axes in zip(self.shape, self.shards, self.spec.dims, strict=True):
-            index = 0
-            for axis in axes:
-                index = index * self.mesh.shape[axis] + coordinates[axis]
-            chunk = -(-n // k)
-            found.append(slice(min(index * chunk, n), min((index + 1) * chunk, n)))
-        return tuple(found)
+        if not self.is_contiguous:
+            raise StridedLayoutError(
+                f"slices describe shards of one block; got {self}, whose shards have several; "
+                "use boxes, runs or indices"
+            )
+        return tuple(
+            slice(*cut.interval(n, rule, self._levels(entries, coordinates)))
+            for n, rule, entries in zip(self.shape, self.rules, self.spec.dims, strict=True)
+        )
 
-    def local_shape(self, device_id: int) -> tuple[int, ...]:
-        """Shape of a device's shard.
+    def boxes(self, device_id: int) -> tuple[tuple[slice, ...], ...]:
+        """The blocks that make up a device's shard, in the tensor's order; none if it is empty.
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
         """
-        return tuple(part.stop - part.start for part in self.slices(device_id))
+        parts = [[slice(*run) for run in runs] for runs in self.runs(device_id)]
+        return tuple(itertools.product(*parts))
+
+    def indices(self, device_id: int) -> tuple[NDArray[np.intp], ...]:
+        """For each dim the indices that a device holds: `whole[np.ix_(*layout.indices(d))]`.
+
+        Raises:
+            UnknownDeviceError: the device is not in the mesh.
+        """
+        return tuple(
+            np.concatenate([np.arange(*run, dtype=np.intp) for run in runs])
+            if runs
+            else np.empty(0, np.intp)
+            for runs in self.runs(device_id)
+        )
+
+    def offsets(self, device_id: int) -> tuple[int, ...]:
+        """Where a device's shard starts along each dim; of an empty one, where it would.
+
+        Raises:
+            UnknownDeviceError: the device is not in the mesh.
+        """
+        coordinates = self.mesh.coordinates(device_id)
+        return tuple(
+            cut.interval(n, rule, self._levels(entries, coordinates))[0]
+            for n, rule, entries in zip(self.shape, self.rules, self.spec.dims, strict=True)
+        )
+
+    def local_shape(self, device_id: int) -> tuple[int, ...]:
+        """Shape of the array in which a device keeps its shard: with padding, if it is padded.
+
+        Raises:
+            UnknownDeviceError: the device is not in the mesh.
+        """
+        return tuple(
+            self._largest(dim)
+            if self.rules[dim] == "padded"
+            else sum(stop - start for start, stop in runs)
+            for dim, runs in enumerate(self.runs(device_id))
+        )
 
     def local_bytes(self, itemsize: int, device_id: int | None = None) -> int:
         """Bytes of a device's shard, or of the largest one.
 
         Args:
             itemsize: Bytes an element.
-            device_id: The device; None for the largest shard (the first device's, as chunks only
-                shrink).
+            device_id: The device; None for the largest shard.
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
         """
         if device_id is not None:
             return math.prod(self.local_shape(device_id)) * itemsize
-        return (
-            math.prod(-(-n // k) for n, k in zip(self.shape, self.shards, strict=True)) * itemsize
+        return math.prod(map(self._largest, range(len(self.shape)))) * itemsize
+
+    def replica_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Devices that hold the same: they differ only along axes that the spec does not use."""
+        used = [axis for dim in range(len(self.shape)) for axis in self.spec.sharding_of(dim)]
+        used += [partial.axis for partial in self.spec.partial]
+        unused = [part for part in self.mesh.parts(used) if part not in used]
+        return self.mesh.groups(tuple(unused))
+
+    def is_equivalent(self, other: "Layout") -> bool:
+        """Whether every device holds the same in both, however meshes and specs are written.
+
+        Axes of length 1, device order, sub-axes and chunking may differ; so `S0` on a mesh of 8
+        equals `S01` on the same devices as 2×4.
+        """
+        if self == other:
+            return True
+        if self.shape != other.shape or set(self.mesh.device_ids) != set(other.mesh.device_ids):
+            return False
+        if self._combines() != other._combines():
+            return False
+        return all(
+            self.runs(device) == other.runs(device)
+            and self.local_shape(device) == other.local_shape(device)
+            for device in self.mesh.device_ids
         )
 
+    def _combines(self) -> list[tuple[str, set[frozenset[int]]]]:
+        """The kinds of partial results in the order they combine, each with its groups."""
+        found: list[tuple[str, set[frozenset[int]]]] = []
+        partial = [p for p in reversed(self.spec.partial) if self.mesh.length(p.axis) > 1]
+        for kind, same in itertools.groupby(partial, key=lambda p: p.kind):
+            groups = self.mesh.groups(tuple(p.axis for p in same))
+            found.append((kind, set(map(frozenset, groups))))
+        return found
+
+    def _levels(self, entries: Sequence[Entry], coordinates: tuple[int, ...]) -> list[Level]:
+        mesh = self.mesh
+        return [
+            (entry.factor, None)
+            if isinstance(entry, Split)
+            else (mesh.length(entry), mesh.coordinate(coordinates, entry))
+            for entry in entries
+        ]
+
+    def _largest(self, dim: int) -> int:
+        """Most elements of a dim that a device has room for."""
+        n, rule, entries = self.shape[dim], self.rules[dim], self.spec.dims[dim]
+        if rule in ("ceil", "padded") or n % math.prod(self.cuts[dim]) == 0:
+            splits = math.prod(e.factor for e in entries if isinstance(e, Split))
+            chunk = -(-n // math.prod(self.cuts[dim]))
+            return chunk * splits if rule == "padded" else min(chunk * splits, n)
+        sizes = np.array(cut.all_sizes(n, rule, self.cuts[dim])).reshape(self.cuts[dim])
+        kept = tuple(i for i, entry in enumerate(entries) if isinstance(entry, Split))
+        return int(sizes.sum(axis=kept).max())
+
     def __str__(self) -> str:
-        return f"{self.shape} as {self.spec} on {self.mesh.shape}"
+        rules = "" if set(self.rules) <= {"ceil"} else f", chunks {', '.join(map(str, self.rules))}"
+        return f"{self.shape} as {self.spec} on {self.mesh.shape}{rules}"
+
+    def __repr__(self) -> str:
+        rules = "" if set(self.rules) <= {"ceil"} else f", {self.chunking}"
+        return f"Layout({self.shape}, {self.mesh}, {self.spec!r}{rules})"
+
+
+def _checked(mesh: Mesh, spec: Spec) -> list[Axis]:
+    """All axes that a spec uses.
+
+    Raises:
+        UnknownAxisError: the mesh does not have one of them.
+    """
+    used = [e for entries in spec.dims for e in entries if not isinstance(e, Split)]
+    used += [partial.axis for partial in spec.partial]
+    for axis in used:
+        if isinstance(axis, SubAxis) or axis >= mesh.ndim:
+            mesh.length(axis)
+    return used
+
+
+def _whole_axes(spec: Spec, mesh: Mesh) -> Spec:
+    """The spec with parts that are all of an axis written as the axis."""
+
+    def whole(entry: Entry) -> Entry:
+        is_all = isinstance(entry, SubAxis) and entry.size == mesh.shape[entry.axis]
+        return index(entry) if is_all else entry  # type: ignore[arg-type]  # no split is a SubAxis
+
+    return Spec(
+        tuple(tuple(map(whole, entries)) for entries in spec.dims),
+        tuple(Partial(whole(p.axis), p.kind) for p in spec.partial),  # type: ignore[arg-type]
+    )

@@ -1,14 +1,17 @@
 """`Mesh`: devices in an N-dimensional grid with named axes."""
 
-import itertools
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .axis import Axis, SubAxis, index
 from .errors import MeshError, UnknownAxisError, UnknownDeviceError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Mesh:
     """An N-dimensional grid of device ids; needs no devices.
 
@@ -16,6 +19,8 @@ class Mesh:
 
         device_ids = (0, 1, 2, 3, 4, 5)      x=0: 0 1 2
                                              x=1: 3 4 5
+
+    Ids in arithmetic progression are kept as a `range`, so a mesh of 65,536 devices is small.
 
     Raises:
         MeshError: names and shape of different length, an axis shorter than 1, a name twice or
@@ -27,14 +32,18 @@ class Mesh:
         (1, 2)
         >>> mesh.groups((0,))
         ((0, 3), (1, 4), (2, 5))
+        >>> Mesh((8,), ("x",)).groups((SubAxis(0, 1, 2),))
+        ((0, 4), (1, 5), (2, 6), (3, 7))
     """
 
     shape: tuple[int, ...]
     """Length of each axis."""
     axis_names: tuple[str, ...]
     """One distinct name for each axis."""
-    device_ids: tuple[int, ...] = ()
-    """The devices, row-major; `range(prod(shape))` if left out."""
+    device_ids: Sequence[int] = ()
+    """The devices, row-major, a range or a tuple; `range(prod(shape))` if left out."""
+    _positions: dict[int, int] = field(default_factory=dict, init=False, compare=False)
+    """Where each device stands, filled when first asked for; stays empty for a range."""
 
     def __post_init__(self) -> None:
         shape, names = tuple(self.shape), tuple(self.axis_names)
@@ -48,11 +57,11 @@ class Mesh:
         if len(set(names)) != len(names) or "" in names:
             raise MeshError(f"axis names are distinct and not empty; got axis_names={names}")
         size = math.prod(shape)
-        ids = tuple(self.device_ids) or tuple(range(size))
-        if len(ids) != size or len(set(ids)) != size or min(ids) < 0:
+        ids = _compact(self.device_ids) if len(self.device_ids) else range(size)
+        if len(ids) != size or min(ids) < 0 or (isinstance(ids, tuple) and len(set(ids)) != size):
             raise MeshError(
                 f"a mesh of shape {shape} needs {size} distinct device ids >= 0; "
-                f"got {len(ids)}: device_ids={ids}"
+                f"got {len(ids)}: device_ids={_shortened(ids)}"
             )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "axis_names", names)
@@ -68,6 +77,11 @@ class Mesh:
         """Number of axes."""
         return len(self.shape)
 
+    @property
+    def grid(self) -> NDArray[np.int64]:
+        """The device ids as an array of the mesh's shape; a new one each time."""
+        return np.array(self.device_ids, np.int64).reshape(self.shape)
+
     def axis(self, name: str) -> int:
         """Index of the axis called `name`.
 
@@ -80,19 +94,36 @@ class Mesh:
             )
         return self.axis_names.index(name)
 
-    def axis_size(self, axes: Iterable[int]) -> int:
+    def length(self, axis: Axis) -> int:
+        """Number of devices along an axis or sub-axis.
+
+        Raises:
+            UnknownAxisError: an index outside the mesh (negative ones are), or a sub-axis that
+                does not divide its axis.
+        """
+        of = index(axis)
+        if not 0 <= of < len(self.shape):
+            raise UnknownAxisError(
+                f"axes are indices from 0 up to the mesh's {self.ndim} axes; got axis {axis}"
+            )
+        if not isinstance(axis, SubAxis):
+            return self.shape[axis]
+        if self.shape[of] % (axis.pre * axis.size):
+            raise UnknownAxisError(
+                f"the pre-size and size of a sub-axis divide its axis; got {axis} of an axis of "
+                f"{self.shape[of]} devices"
+            )
+        return axis.size
+
+    def axis_size(self, axes: Iterable[Axis]) -> int:
         """Number of devices along `axes` together: the product of their lengths, 1 for none.
 
         Raises:
-            UnknownAxisError: an index outside the mesh (negative ones are).
+            UnknownAxisError: as for `length`.
         """
         size = 1
         for axis in axes:
-            if not 0 <= axis < len(self.shape):
-                raise UnknownAxisError(
-                    f"axes are indices from 0 up to the mesh's {self.ndim} axes; got axis {axis}"
-                )
-            size *= self.shape[axis]
+            size *= self.length(axis)
         return size
 
     def coordinates(self, device_id: int) -> tuple[int, ...]:
@@ -101,17 +132,19 @@ class Mesh:
         Raises:
             UnknownDeviceError: the device is not in this mesh.
         """
-        try:
-            position = self.device_ids.index(device_id)
-        except ValueError:
-            raise UnknownDeviceError(
-                f"the device is one of the mesh's; got {device_id}, the mesh has {self.device_ids}"
-            ) from None
+        position = self._position(device_id)
         found = []
         for length in reversed(self.shape):
             position, coordinate = divmod(position, length)
             found.append(coordinate)
         return tuple(reversed(found))
+
+    def coordinate(self, coordinates: tuple[int, ...], axis: Axis) -> int:
+        """Of a device's `coordinates`, the one along an axis or sub-axis."""
+        if not isinstance(axis, SubAxis):
+            return coordinates[axis]
+        minor = self.shape[axis.axis] // (axis.pre * axis.size)
+        return coordinates[axis.axis] // minor % axis.size
 
     def device(self, coordinates: tuple[int, ...]) -> int:
         """The device id at `coordinates`, one for each axis.
@@ -131,25 +164,135 @@ class Mesh:
             position = position * length + coordinate
         return self.device_ids[position]
 
-    def groups(self, axes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    def groups(self, axes: tuple[Axis, ...]) -> tuple[tuple[int, ...], ...]:
         """Devices that differ only along `axes`: the groups a collective over them runs in.
 
         Within a group the first of `axes` is major, so `groups((1, 0))` has the same members as
         `groups((0, 1))` in another order. Groups are ordered by their remaining coordinates.
 
         Args:
-            axes: Distinct axis indices, major to minor; `()` gives a group for each device.
+            axes: Distinct axes or sub-axes, major to minor; `()` gives a group for each device.
 
         Raises:
             UnknownAxisError: an index outside the mesh, or one twice.
         """
-        self.axis_size(axes)
-        if len(set(axes)) != len(axes):
-            raise UnknownAxisError(f"a group runs over distinct axes; got {axes}")
-        rest = tuple(axis for axis in range(self.ndim) if axis not in axes)
-        order = rest + tuple(axes)
-        inverse = [order.index(axis) for axis in range(self.ndim)]
-        walk = itertools.product(*(range(self.shape[axis]) for axis in order))
-        devices = [self.device(tuple(point[i] for i in inverse)) for point in walk]
         length = self.axis_size(axes)
-        return tuple(tuple(devices[i : i + length]) for i in range(0, len(devices), length))
+        parts = self.parts(axes)
+        order = [part for part in parts if part not in axes] + list(axes)
+        sizes = [self.length(part) for part in parts]
+        ids = np.array(self.device_ids, np.int64).reshape(sizes)
+        rows = ids.transpose([parts.index(part) for part in order]).reshape(-1, length)
+        return tuple(map(tuple, rows.tolist()))
+
+    def parts(self, axes: Iterable[Axis]) -> list[Axis]:
+        """The whole mesh, major to minor, as `axes` and what lies between them.
+
+        Raises:
+            UnknownAxisError: two of `axes` overlap.
+        """
+        wanted: dict[int, list[Axis]] = {}
+        for axis in axes:
+            wanted.setdefault(index(axis), []).append(axis)
+        found: list[Axis] = []
+        for of, length in enumerate(self.shape):
+            inside = wanted.get(of, [])
+            if not any(isinstance(axis, SubAxis) for axis in inside):
+                if len(inside) > 1:
+                    raise UnknownAxisError(f"a group runs over distinct axes; got {tuple(axes)}")
+                found.append(of)
+                continue
+            pre = 1
+            for part in sorted(
+                a if isinstance(a, SubAxis) else SubAxis(a, 1, length) for a in inside
+            ):
+                if part.pre % pre:
+                    raise UnknownAxisError(f"a group runs over distinct axes; got {tuple(axes)}")
+                if part.pre > pre:
+                    found.append(SubAxis(of, pre, part.pre // pre))
+                found.append(part)
+                pre = part.pre * part.size
+            if pre < length:
+                found.append(SubAxis(of, pre, length // pre))
+        return found
+
+    def split(self, axis: str, sizes: tuple[int, ...]) -> "Mesh":
+        """The same devices with one axis written as several, major to minor.
+
+        The new axes are called after Shardy's sub-axes: `x` of 8 as 2×4 becomes `x:(1)2`, `x:(2)4`.
+
+        Raises:
+            UnknownAxisError: no axis has this name.
+            MeshError: the sizes do not multiply to the axis.
+        """
+        of = self.axis(axis)
+        if math.prod(sizes) != self.shape[of] or any(size < 1 for size in sizes):
+            raise MeshError(
+                f"the parts of an axis multiply to its length; got sizes={sizes} for axis "
+                f"{axis!r} of {self.shape[of]} devices"
+            )
+        names = [f"{axis}:({math.prod(sizes[:i])}){size}" for i, size in enumerate(sizes)]
+        return Mesh(
+            (*self.shape[:of], *sizes, *self.shape[of + 1 :]),
+            (*self.axis_names[:of], *names, *self.axis_names[of + 1 :]),
+            self.device_ids,
+        )
+
+    def submesh(self, where: Mapping[str, int | slice]) -> "Mesh":
+        """The devices at some coordinates: an int takes one and drops the axis, a slice some.
+
+        Raises:
+            UnknownAxisError: no axis has this name.
+            MeshError: no device is left, or an int outside its axis.
+
+        Examples:
+            >>> Mesh((2, 4), ("host", "gpu")).submesh({"host": 1, "gpu": slice(0, 2)})
+            Mesh((2,), ('gpu',), range(4, 6))
+        """
+        index_of: list[int | slice] = [slice(None)] * self.ndim
+        for name, part in where.items():
+            index_of[self.axis(name)] = part
+        try:
+            ids = self.grid[tuple(index_of)]
+        except IndexError:
+            ids = np.empty(0, np.int64)
+        if not ids.size:
+            raise MeshError(
+                f"a submesh has at least one device; got {dict(where)} of a mesh of shape "
+                f"{self.shape} with axes {self.axis_names}"
+            )
+        kept = [n for n, i in zip(self.axis_names, index_of, strict=True) if isinstance(i, slice)]
+        return Mesh(ids.shape, tuple(kept), tuple(ids.reshape(-1).tolist()))
+
+    def _position(self, device_id: int) -> int:
+        ids = self.device_ids
+        if isinstance(ids, range):
+            if device_id in ids:
+                return ids.index(device_id)
+        else:
+            if not self._positions:
+                self._positions.update(zip(ids, range(len(ids)), strict=True))
+            if device_id in self._positions:
+                return self._positions[device_id]
+        raise UnknownDeviceError(
+            f"the device is one of the mesh's; got {device_id}, the mesh has {_shortened(ids)}"
+        )
+
+    def __repr__(self) -> str:
+        ids = "" if self.device_ids == range(self.size) else f", {self.device_ids}"
+        return f"Mesh({self.shape}, {self.axis_names}{ids})"
+
+
+def _compact(ids: Sequence[int]) -> Sequence[int]:
+    """A range if `ids` rise by equal steps, a tuple otherwise."""
+    if isinstance(ids, range):
+        return ids if ids.step > 0 else tuple(ids)
+    ids = tuple(ids)
+    step = ids[1] - ids[0] if len(ids) > 1 else 1
+    progression = range(ids[0], ids[-1] + 1, step) if step > 0 else range(0)
+    return progression if ids == tuple(progression) else ids
+
+
+def _shortened(ids: Sequence[int]) -> str:
+    if isinstance(ids, range) or len(ids) <= 16:
+        return str(ids)
+    return f"({', '.join(map(str, ids[:8]))}, ... {len(ids)} in all)"

@@ -24,7 +24,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from .spec import Partial, Reduction, Spec
+from .axis import index
+from .partial import Partial, Reduction
+from .spec import Spec
 from .step import StepKind
 
 Dims = tuple[tuple[int, ...], ...]
@@ -74,14 +76,14 @@ class _Search:
     def __init__(
         self, src: Spec, dst: Spec, sizes: tuple[int, ...], mesh_shape: tuple[int, ...]
     ) -> None:
-        self.start: State = (src.dims, src.partial)
-        self.goal: State = (dst.dims, dst.partial)
+        self.start: State = (src.plain_dims, src.partial)
+        self.goal: State = (dst.plain_dims, dst.partial)
         self.sizes = sizes
         self.mesh_shape = mesh_shape
         self.whole = math.prod(mesh_shape) ** 2
         self.wanted = self.whole // self.length(dst.axes)
-        self.usable = tuple(sorted({*src.axes, *dst.axes, *(p.axis for p in src.partial)}))
-        self.fixed = tuple(map(_common_prefix, src.dims, dst.dims))
+        self.usable = tuple(sorted({*src.axes, *dst.axes, *(index(p.axis) for p in src.partial)}))
+        self.fixed = tuple(map(_common_prefix, src.plain_dims, dst.plain_dims))
         self.overlaps: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def length(self, axes: tuple[int, ...]) -> int:
@@ -162,7 +164,7 @@ class _Search:
                         cost = (n - 1) * local // n + 1
                         yield cost, _Edge("all_to_all", axes, dim, to_dim, (after, partial))
 
-        taken = {axis for held in dims for axis in held}.union(p.axis for p in partial)
+        taken = {axis for held in dims for axis in held}.union(index(p.axis) for p in partial)
         free = [axis for axis in self.usable if axis not in taken]
         for axes in _arrangements(free):
             n = self.length(axes)
@@ -186,7 +188,7 @@ class _Search:
         """Axes whose results can combine now: kinds do not commute, so only those of the last."""
         kept = self.goal[1]
         last = itertools.takewhile(lambda p: p.kind == partial[-1].kind, reversed(partial))
-        return sorted(p.axis for p in last if p not in kept)
+        return sorted(index(p.axis) for p in last if p not in kept)
 
 
 def _common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:

@@ -3,34 +3,22 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Self
 
+from .axis import Axis, Entry, Split, SubAxis, index, merged, overlap
 from .errors import SpecError
 from .mesh import Mesh
+from .partial import Partial, Reduction
 
-Reduction = Literal["sum", "max", "min"]
-"""How partial results combine."""
-
-_AXIS = r"(?:[0-9]|\([0-9]+\))"
-_SPEC = re.compile(rf"(\(\)|(?:R|S{_AXIS}+)+)((?:\+P(?:sum|max|min)?{_AXIS})*)")
-_DIM = re.compile(rf"R|S(?:{_AXIS})+")
-_PARTIAL = re.compile(rf"\+P(sum|max|min)?({_AXIS})")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Partial:
-    """Devices along `axis` hold partial results that combine by `kind` (P of AutoDDL 4.1)."""
-
-    axis: int
-    """Mesh axis index."""
-    kind: Reduction = "sum"
-    """How the partial results combine."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Reduction):
-            raise SpecError(
-                f"partial results combine by one of {get_args(Reduction)}; got kind={self.kind!r}"
-            )
+_AXIS = r"(?:[0-9]|\([0-9]+(?::\([0-9]+\)[0-9]+)?\))"
+_ENTRY = rf"(?:{_AXIS}|\[[0-9]+\])"
+_KIND = r"sum|max|min|product|avg"
+_SPEC = re.compile(rf"(\(\)|(?:R|S{_ENTRY}+)+)((?:\+P(?:{_KIND})?{_AXIS})*)", re.ASCII)
+_DIM = re.compile(rf"R|S({_ENTRY}+)", re.ASCII)
+_PARTIAL = re.compile(rf"\+P({_KIND})?({_AXIS})", re.ASCII)
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+_LIMIT = 10_000
+"""Characters in a spec's text; Python's own limit on the digits of an integer is near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +28,43 @@ class Spec:
     Prints in Alpa's notation (4.1): a letter for each dim, `R` replicated or `S` with the axes that
     shard it, major to minor; then the partial axes, after AutoDDL's P. On a 2×3 mesh, `S01R` cuts
     dim 0 into 6 parts and device (x, y) holds part `3 * x + y`; with `S10R` it holds `2 * y + x`.
+    Past Alpa, `S(0:(1)2)` uses the major half of axis 0 (Shardy's `"x":(1)2`), and `S[2]0` cuts the
+    dim in 2 before axis 0 cuts each half: a strided shard.
+
+    A spec is canonical: adjacent parts of an axis are joined, splits that move nothing dropped.
 
     Partial results of different kinds do not commute: they combine from the last axis to the first,
     so `R+P0+Pmax1` is the sum along axis 0 of the maxima along axis 1.
 
     Raises:
-        SpecError: a negative axis, or one used twice.
+        SpecError: a negative axis, or one used twice, in whole or in part.
 
     Examples:
         >>> Spec(((0,), ()))
         Spec.parse('S0R')
         >>> str(Spec(((1, 0), ()), (Partial(2), Partial(3, "max"))))
         'S10R+P2+Pmax3'
+        >>> str(Spec(((Split(2), 0), (SubAxis(1, 2, 4),))))
+        'S[2]0S(1:(2)4)'
         >>> str(Spec.replicated(0))
         '()'
     """
 
-    dims: tuple[tuple[int, ...], ...]
-    """For each tensor dim the mesh axes that shard it, major to minor; `()` is replicated."""
+    dims: tuple[tuple[Entry, ...], ...]
+    """For each tensor dim what shards it, major to minor; `()` is replicated."""
     partial: tuple[Partial, ...] = ()
     """The axes that hold partial results, kept sorted by axis."""
 
     def __post_init__(self) -> None:
         dims = tuple(map(tuple, self.dims))
-        used = [axis for axes in dims for axis in axes]
+        if any(type(entry) is not int for entries in dims for entry in entries):
+            dims = tuple(map(merged, dims))
+        used = [e for entries in dims for e in entries if not isinstance(e, Split)]
         if self.partial:
-            object.__setattr__(self, "partial", tuple(sorted(self.partial)))
+            object.__setattr__(self, "partial", tuple(sorted(self.partial, key=_partial_order)))
             used += [partial.axis for partial in self.partial]
         object.__setattr__(self, "dims", dims)
-        if len(set(used)) != len(used) or (used and min(used) < 0):
+        if overlap(used) or any(index(axis) < 0 for axis in used):
             raise SpecError(
                 "a spec uses each axis at most once, and axes are indices >= 0; "
                 f"got dims={dims} and partial={self.partial}"
@@ -111,19 +107,22 @@ class Spec:
     def parse(cls, text: str) -> Self:
         """The spec that prints as `text`; `parse(str(spec)) == spec` for all specs.
 
+        Axes may also be superscripts, as the papers print them.
+
         Raises:
             SpecError: `text` is not in the notation, or uses an axis twice.
         """
-        match = _SPEC.fullmatch(text)
+        plain = text.translate(_SUPERSCRIPTS)
+        match = _SPEC.fullmatch(plain) if len(plain) <= _LIMIT else None
         if match is None:
             raise SpecError(
-                "a spec is a letter for each dim, R or S with its axes, then +P, +Pmax or +Pmin "
-                f"with an axis, as in 'S01R+P2', or '()' for a scalar; got {text!r}"
+                "a spec is a letter for each dim, R or S with its axes, then +P, +Pmax, ... with "
+                f"an axis, as in 'S01R+P2', or '()' for a scalar; got {_shown(text)}"
             )
         return cls(
-            tuple(_parse_axes(part) for part in _DIM.findall(match[1])),
+            tuple(_parse_entries(entries) for entries in _DIM.findall(match[1])),
             tuple(
-                Partial(_parse_axes(axis)[0], kind or "sum")
+                Partial(_parse_axis(axis), kind or "sum")
                 for kind, axis in _PARTIAL.findall(match[2])
             ),
         )
@@ -135,22 +134,49 @@ class Spec:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """All axes that shard a dim, in the order of the dims (partial ones are not among them)."""
-        return tuple(axis for axes in self.dims for axis in axes)
+        """Axes that shard a dim, whole or in part, in the order of the dims."""
+        found = [index(axis) for axes in map(self.sharding_of, range(self.ndim)) for axis in axes]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def partial_axes(self) -> tuple[int, ...]:
+        """Axes that hold partial results, whole or in part."""
+        return tuple(dict.fromkeys(index(partial.axis) for partial in self.partial))
 
     @property
     def is_partial(self) -> bool:
         """Whether any axis holds partial results."""
         return bool(self.partial)
 
-    def sharding_of(self, dim: int) -> tuple[int, ...]:
-        """The axes that shard `dim`, major to minor."""
-        return self.dims[dim]
+    @property
+    def is_plain(self) -> bool:
+        """Whether only whole axes are used, and no splits: what Alpa's notation can say."""
+        used = [e for entries in self.dims for e in entries] + [p.axis for p in self.partial]
+        return all(isinstance(entry, int) for entry in used)
+
+    @property
+    def plain_dims(self) -> tuple[tuple[int, ...], ...]:
+        """`dims` of a spec that uses whole axes only.
+
+        Raises:
+            SpecError: it has sub-axes or splits.
+        """
+        found = tuple(tuple(e for e in entries if isinstance(e, int)) for entries in self.dims)
+        if not self.is_plain:
+            raise SpecError(
+                f"only specs of whole axes, without splits, can be used here; got {self}; "
+                "write the mesh with more axes (Mesh.split) to use parts of one"
+            )
+        return found
+
+    def sharding_of(self, dim: int) -> tuple[Axis, ...]:
+        """The axes that shard `dim`, major to minor, without the splits between them."""
+        return tuple(entry for entry in self.dims[dim] if not isinstance(entry, Split))
 
     def __str__(self) -> str:
-        dims = "".join("S" + _axes_text(axes) if axes else "R" for axes in self.dims)
+        dims = "".join("S" + _entries_text(entries) if entries else "R" for entries in self.dims)
         partial = "".join(
-            f"+P{'' if p.kind == 'sum' else p.kind}{_axes_text((p.axis,))}" for p in self.partial
+            f"+P{'' if p.kind == 'sum' else p.kind}{_entries_text((p.axis,))}" for p in self.partial
         )
         return (dims or "()") + partial
 
@@ -158,9 +184,27 @@ class Spec:
         return f"Spec.parse({str(self)!r})"
 
 
-def _axes_text(axes: tuple[int, ...]) -> str:
-    return "".join(map(str if max(axes) < 10 else "({})".format, axes))
+def _partial_order(partial: Partial) -> tuple[int, int, str]:
+    axis = partial.axis
+    return (index(axis), axis.pre if isinstance(axis, SubAxis) else 0, partial.kind)
 
 
-def _parse_axes(text: str) -> tuple[int, ...]:
-    return tuple(int(axis.strip("()")) for axis in re.findall(_AXIS, text))
+def _entries_text(entries: tuple[Entry, ...]) -> str:
+    short = all(isinstance(e, Split) or (isinstance(e, int) and e < 10) for e in entries)
+    return "".join(str(e) if short or isinstance(e, Split) else f"({e})" for e in entries)
+
+
+def _parse_entries(text: str) -> tuple[Entry, ...]:
+    return tuple(
+        Split(int(entry[1:-1])) if entry[0] == "[" else _parse_axis(entry)
+        for entry in re.findall(_ENTRY, text)
+    )
+
+
+def _parse_axis(text: str) -> Axis:
+    numbers = [int(number) for number in re.findall("[0-9]+", text)]
+    return numbers[0] if len(numbers) == 1 else SubAxis(*numbers)
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 200 else f"{text[:200]!r}... ({len(text)} characters)"

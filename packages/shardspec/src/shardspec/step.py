@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .layout import Layout
-from .spec import Reduction
+from .partial import Reduction
 
 StepKind = Literal["all_gather", "all_to_all", "reduce_scatter", "all_reduce", "slice"]
 """What a step does; a slice is local."""

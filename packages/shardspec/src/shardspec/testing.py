@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from .layout import Layout
 from .mesh import Mesh
-from .simulate import assemble, shard, simulate
-from .spec import Partial, Reduction, Spec
+from .partial import Partial, Reduction
+from .shards import assemble, shard
+from .simulate import simulate
+from .spec import Spec
 from .step import ReshardPlan, Step
 
 Dims = tuple[tuple[int, ...], ...]
@@ -51,7 +53,7 @@ def layouts(
     mesh = draw(meshes())
     spec = draw(specs(mesh, draw(st.integers(0, max_rank)), partial=partial))
     sizes = st.integers(0, 2) if even else st.integers(0, 9)
-    shape = tuple(draw(sizes) * (mesh.axis_size(axes) if even else 1) for axes in spec.dims)
+    shape = tuple(draw(sizes) * (mesh.axis_size(axes) if even else 1) for axes in spec.plain_dims)
     return Layout(shape, mesh, spec)
 
 
@@ -67,7 +69,7 @@ def layout_pairs(
     kept = tuple(p for p in src.partial if p.axis not in to.axes and draw(st.booleans()))
     shape = tuple(
         math.lcm(mesh.axis_size(a), mesh.axis_size(b)) * draw(st.sampled_from([1, 2, 0]))
-        for a, b in zip(src.dims, to.dims, strict=True)
+        for a, b in zip(src.plain_dims, to.plain_dims, strict=True)
     )
     return Layout(shape, mesh, src), Layout(shape, mesh, Spec(to.dims, kept))
 

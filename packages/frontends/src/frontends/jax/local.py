@@ -66,7 +66,7 @@ def run_locally(
 def _local_shape(shape: Shape, spec: Spec | None, mesh: Mesh) -> Shape:
     if spec is None:
         return shape
-    return tuple(n // mesh.axis_size(axes) for n, axes in zip(shape, spec.dims, strict=True))
+    return tuple(n // mesh.axis_size(axes) for n, axes in zip(shape, spec.plain_dims, strict=True))
 
 
 def _slice(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
@@ -105,7 +105,7 @@ _LOCAL_PARAMETERS: dict[str, Callable[[JaxprEqn, Sequence[Shape], Shape], dict[s
 def _iota(params: dict[str, Any], shape: Shape, spec: Spec, mesh: Mesh) -> Array:
     dim = params["dimension"]
     counted = lax.broadcasted_iota(params["dtype"], shape, dim)
-    axes = tuple(mesh.axis_names[axis] for axis in spec.dims[dim])
+    axes = tuple(mesh.axis_names[axis] for axis in spec.plain_dims[dim])
     if not axes:
         return counted
     return counted + jnp.asarray(lax.axis_index(axes) * shape[dim], params["dtype"])
@@ -123,9 +123,9 @@ def _count_once(
     """
     target, *others = operands
     spec = operand_specs[0]
-    carried = {p.axis for p in spec.partial} if spec is not None else set()
-    for partial in result_spec.partial:
-        if partial.axis not in carried:
-            first = lax.axis_index(mesh.axis_names[partial.axis]) == 0
+    carried = spec.partial_axes if spec is not None else ()
+    for axis in result_spec.partial_axes:
+        if axis not in carried:
+            first = lax.axis_index(mesh.axis_names[axis]) == 0
             target = jnp.where(first, target, jnp.zeros_like(target))
     return [target, *others]

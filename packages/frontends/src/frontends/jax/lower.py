@@ -50,9 +50,9 @@ def jax_mesh(mesh: Mesh, devices: Sequence[Any] | None = None) -> jax.sharding.M
 
 def partition_spec(spec: Spec, mesh: Mesh) -> PartitionSpec:
     """The layout of an array as JAX sees it; partial sums are stacked along a leading dim."""
-    dims = [tuple(mesh.axis_names[a] for a in axes) or None for axes in spec.dims]
+    dims = [tuple(mesh.axis_names[a] for a in axes) or None for axes in spec.plain_dims]
     if spec.partial:
-        dims.insert(0, tuple(mesh.axis_names[p.axis] for p in spec.partial))
+        dims.insert(0, tuple(mesh.axis_names[axis] for axis in spec.partial_axes))
     return PartitionSpec(*dims)
 
 
