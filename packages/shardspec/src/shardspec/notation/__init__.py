@@ -1,0 +1,26 @@
+"""Layouts in the notations of others: each module has `parse(text)` and `dump(layout)`."""
+
+from importlib import import_module
+from types import ModuleType
+
+from ..errors import NotationError
+
+__all__ = ["NOTATIONS", "notation"]
+
+NOTATIONS: tuple[str, ...] = ("alpa", "sbp", "hlo", "shardy", "jax", "torch")
+"""The modules of this package."""
+
+
+def notation(name: str) -> ModuleType:
+    """The module called `name`, loaded when first asked for.
+
+    Raises:
+        NotationError: there is no such notation.
+
+    Examples:
+        >>> notation("hlo").__name__
+        'shardspec.notation.hlo'
+    """
+    if name not in NOTATIONS:
+        raise NotationError(f"a notation is one of {NOTATIONS}; got {name!r}")
+    return import_module(f".{name}", __name__)

@@ -1,0 +1,94 @@
+"""`Scanner`: reads a text left to right; whatever is wrong is an error that says where."""
+
+import re
+from typing import NoReturn
+
+from ..errors import NotationError
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DIGITS = re.compile(r"[0-9]+")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_QUOTED = re.compile(r'"([^"\\]*)"')
+_MAX_DIGITS = 18
+"""What fits a signed integer of 64 bits, as all notations with numbers keep them."""
+
+
+class Scanner:
+    """A text and how far it has been read. White space between tokens is skipped.
+
+    Examples:
+        >>> s = Scanner("devices=[2, 4]", "a sharding")
+        >>> s.name(), s.accept("<="), s.expect("="), s.expect("[")
+        ('devices', False, None, None)
+        >>> s.integer()
+        2
+        >>> s.expect("]")
+        Traceback (most recent call last):
+        shardspec.errors.NotationError: a sharding has ']' here; got ', 4]' at position 10
+    """
+
+    __slots__ = ("position", "text", "what")
+
+    def __init__(self, text: str, what: str):
+        """Start reading `text`, which is called `what` in messages."""
+        self.text = text
+        self.what = what
+        self.position = 0
+
+    def fail(self, reason: str, position: int | None = None) -> NoReturn:
+        """Raise the error: `reason`, and what stands at `position` (default: here)."""
+        at = self.position if position is None else position
+        rest = self.text[at : at + 40]
+        got = repr(rest) + ("..." if len(self.text) > at + 40 else "") if rest else "the end"
+        raise NotationError(f"{reason}; got {got} at position {at}", text=self.text, position=at)
+
+    def peek(self, token: str) -> bool:
+        """Whether `token` comes next."""
+        self._skip()
+        return self.text.startswith(token, self.position)
+
+    def accept(self, token: str) -> bool:
+        """Read `token` if it comes next."""
+        found = self.peek(token)
+        if found:
+            self.position += len(token)
+        return found
+
+    def expect(self, token: str) -> None:
+        """Read `token`, which must come next."""
+        if not self.accept(token):
+            self.fail(f"{self.what} has {token!r} here")
+
+    def integer(self) -> int:
+        """Read an unsigned integer."""
+        digits = self._match(_DIGITS, "an integer")
+        if len(digits[0]) > _MAX_DIGITS:
+            self.fail(f"{self.what} has integers of at most {_MAX_DIGITS} digits", digits.start())
+        return int(digits[0])
+
+    def name(self) -> str:
+        """Read a word of letters, digits, `_`, `.` and `-`."""
+        return self._match(_NAME, "a name")[0]
+
+    def quoted(self) -> str:
+        """Read a string in double quotes, without escapes; its content."""
+        return self._match(_QUOTED, "a name in double quotes")[1]
+
+    def end(self) -> None:
+        """Nothing but white space may follow."""
+        self._skip()
+        if self.position < len(self.text):
+            self.fail(f"{self.what} ends here")
+
+    def _skip(self) -> None:
+        space = _SPACE.match(self.text, self.position)
+        assert space is not None  # it matches nothing too
+        self.position = space.end()
+
+    def _match(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
+        self._skip()
+        found = pattern.match(self.text, self.position)
+        if found is None:
+            self.fail(f"{self.what} has {wanted} here")
+        self.position = found.end()
+        return found
