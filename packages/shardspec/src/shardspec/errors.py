@@ -51,3 +51,11 @@ class UnevenLayoutError(ReshardError):
 
 class ShardsError(ShardspecError, ValueError):
     """Shards that do not fit their layout, or replicas that disagree."""
+
+
+class PictureError(ShardspecError, ValueError):
+    """A picture of something that cannot be drawn, or for a file that is neither PNG nor SVG."""
+
+
+class MissingExtraError(ShardspecError, ImportError):
+    """A function that needs a library which is not installed; the message says how to get it."""
