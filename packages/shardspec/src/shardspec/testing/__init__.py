@@ -1,0 +1,16 @@
+"""Hypothesis strategies and checkers, for our tests and our siblings' (extra `testing`)."""
+
+from .checkers import check_covers_once, check_layout, check_plan
+from .strategies import EVERY_RULE, every_spec, layout_pairs, layouts, meshes, specs
+
+__all__ = [
+    "EVERY_RULE",
+    "check_covers_once",
+    "check_layout",
+    "check_plan",
+    "every_spec",
+    "layout_pairs",
+    "layouts",
+    "meshes",
+    "specs",
+]
