@@ -20,6 +20,7 @@ from .errors import (
 from .layout import Layout
 from .mesh import Mesh
 from .partial import Operation, Partial, Reduction
+from .remesh import on_mesh
 from .reshard import reshard
 from .shards import assemble, shard
 from .simulate import simulate
@@ -54,6 +55,7 @@ __all__ = [
     "UnknownAxisError",
     "UnknownDeviceError",
     "assemble",
+    "on_mesh",
     "reshard",
     "shard",
     "simulate",

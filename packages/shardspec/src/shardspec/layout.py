@@ -13,7 +13,7 @@ from .axis import Axis, Entry, Split, SubAxis, index
 from .chunking import Chunking, Level, Rule, Run
 from .errors import LayoutError, StridedLayoutError, UnknownAxisError
 from .mesh import Mesh
-from .partial import Partial
+from .partial import Partial, Reduction
 from .spec import Spec
 
 
@@ -225,7 +225,7 @@ class Layout:
             return True
         if self.shape != other.shape or set(self.mesh.device_ids) != set(other.mesh.device_ids):
             return False
-        if self._combines() != other._combines():
+        if self.partial_groups() != other.partial_groups():
             return False
         return all(
             self.runs(device) == other.runs(device)
@@ -233,13 +233,26 @@ class Layout:
             for device in self.mesh.device_ids
         )
 
-    def _combines(self) -> list[tuple[str, set[frozenset[int]]]]:
-        """The kinds of partial results in the order they combine, each with its groups."""
-        found: list[tuple[str, set[frozenset[int]]]] = []
+    def partial_groups(self) -> list[tuple[Reduction, set[frozenset[int]]]]:
+        """The kinds of partial results in the order they combine, each with its groups of devices.
+
+        Kinds next to each other that commute are put in alphabetic order.
+
+        Examples:
+            >>> layout = Layout((4,), Mesh((2, 2), ("x", "y")), Spec.parse("R+P0+Pmax1"))
+            >>> [(kind, sorted(map(sorted, groups))) for kind, groups in layout.partial_groups()]
+            [('max', [[0, 1], [2, 3]]), ('sum', [[0, 2], [1, 3]])]
+        """
+        found: list[tuple[Reduction, set[frozenset[int]]]] = []
         partial = [p for p in reversed(self.spec.partial) if self.mesh.length(p.axis) > 1]
-        for kind, same in itertools.groupby(partial, key=lambda p: p.kind):
-            groups = self.mesh.groups(tuple(p.axis for p in same))
-            found.append((kind, set(map(frozenset, groups))))
+        for _, commuting in itertools.groupby(
+            partial, key=lambda p: "sum" if p.kind == "avg" else p.kind
+        ):
+            axes: dict[Reduction, list[Axis]] = {}
+            for p in commuting:
+                axes.setdefault(p.kind, []).append(p.axis)
+            for kind, of_kind in sorted(axes.items()):
+                found.append((kind, set(map(frozenset, self.mesh.groups(tuple(of_kind))))))
         return found
 
     def _levels(self, entries: Sequence[Entry], coordinates: tuple[int, ...]) -> list[Level]:
