@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .errors import SpecError
+from .naturals import natural, shown
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,11 +28,15 @@ class SubAxis:
     """Its own length."""
 
     def __post_init__(self) -> None:
-        if self.axis < 0 or self.pre < 1 or self.size < 2:
+        axis, pre, size = natural(self.axis), natural(self.pre), natural(self.size)
+        if axis < 0 or pre < 1 or size < 2:
             raise SpecError(
                 "a sub-axis has an axis index >= 0, a pre-size >= 1 and a size >= 2; "
-                f"got axis={self.axis}, pre={self.pre}, size={self.size}"
+                f"got axis={shown(self.axis)}, pre={shown(self.pre)}, size={shown(self.size)}"
             )
+        object.__setattr__(self, "axis", axis)
+        object.__setattr__(self, "pre", pre)
+        object.__setattr__(self, "size", size)
 
     def __str__(self) -> str:
         return f"{self.axis}:({self.pre}){self.size}"
@@ -52,8 +57,12 @@ class Split:
     """Number of pieces."""
 
     def __post_init__(self) -> None:
-        if self.factor < 1:
-            raise SpecError(f"a split makes at least one piece; got factor={self.factor}")
+        factor = natural(self.factor)
+        if factor < 1:
+            raise SpecError(
+                f"a split makes from 1 to 2**63 - 1 pieces; got factor={shown(self.factor)}"
+            )
+        object.__setattr__(self, "factor", factor)
 
     def __str__(self) -> str:
         return f"[{self.factor}]"

@@ -1,14 +1,16 @@
 """`Mesh`: devices in an N-dimensional grid with named axes."""
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .axis import Axis, SubAxis, index
+from .axis import Axis, Entry, SubAxis, index, merged
 from .errors import MeshError, UnknownAxisError, UnknownDeviceError
+from .naturals import items, natural, naturals, shown
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -24,7 +26,7 @@ class Mesh:
 
     Raises:
         MeshError: names and shape of different length, an axis shorter than 1, a name twice or
-            empty, or device ids that are not `prod(shape)` distinct integers >= 0.
+            empty, or device ids that are not `prod(shape)` distinct integers from 0 to 2**63 - 1.
 
     Examples:
         >>> mesh = Mesh((2, 3), ("x", "y"))
@@ -46,25 +48,43 @@ class Mesh:
     """Where each device stands, filled when first asked for; stays empty for a range."""
 
     def __post_init__(self) -> None:
-        shape, names = tuple(self.shape), tuple(self.axis_names)
-        if len(shape) != len(names):
+        given, names = items(self.shape), items(self.axis_names)
+        if given is None or names is None:
             raise MeshError(
-                f"a mesh needs one axis name for each entry of its shape; got shape={shape} "
-                f"({len(shape)} axes) and axis_names={names} ({len(names)} names)"
+                "a mesh has a tuple of lengths and a tuple of axis names; "
+                f"got shape={shown(self.shape)} and axis_names={shown(self.axis_names)}"
             )
-        if any(length < 1 for length in shape):
-            raise MeshError(f"every axis of a mesh has at least one device; got shape={shape}")
-        if len(set(names)) != len(names) or "" in names:
-            raise MeshError(f"axis names are distinct and not empty; got axis_names={names}")
-        size = math.prod(shape)
-        ids = _compact(self.device_ids) if len(self.device_ids) else range(size)
-        if len(ids) != size or min(ids) < 0 or (isinstance(ids, tuple) and len(set(ids)) != size):
+        if len(given) != len(names):
             raise MeshError(
-                f"a mesh of shape {shape} needs {size} distinct device ids >= 0; "
-                f"got {len(ids)}: device_ids={_shortened(ids)}"
+                f"a mesh needs one axis name for each entry of its shape; got shape={shown(given)} "
+                f"({len(given)} axes) and axis_names={shown(names)} ({len(names)} names)"
+            )
+        shape = naturals(given)
+        if min(shape, default=1) < 1:
+            raise MeshError(
+                f"every axis of a mesh has at least one device; got shape={shown(given)}"
+            )
+        if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(
+            names
+        ):
+            raise MeshError(
+                f"axis names are distinct strings, not empty; got axis_names={shown(names)}"
+            )
+        size = math.prod(shape)
+        if size > sys.maxsize:
+            raise MeshError(f"a mesh has at most {sys.maxsize} devices; got shape={shape}")
+        ids = _compact(self.device_ids) or range(size)
+        if isinstance(ids, range):
+            fine = len(ids) == size
+        else:
+            fine = len(ids) == size and min(ids) >= 0 and len(set(ids)) == size
+        if not fine:
+            raise MeshError(
+                f"a mesh of shape {shape} needs {size} distinct device ids from 0 to 2**63 - 1; "
+                f"got {len(ids)}: device_ids={shown(self.device_ids)}"
             )
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "axis_names", names)
+        object.__setattr__(self, "axis_names", tuple(map(str, names)))
         object.__setattr__(self, "device_ids", ids)
 
     @property
@@ -80,7 +100,9 @@ class Mesh:
     @property
     def grid(self) -> NDArray[np.int64]:
         """The device ids as an array of the mesh's shape; a new one each time."""
-        return np.array(self.device_ids, np.int64).reshape(self.shape)
+        ids = self.device_ids
+        flat = np.arange(ids.start, ids.stop, ids.step) if isinstance(ids, range) else np.array(ids)
+        return flat.astype(np.int64, copy=False).reshape(self.shape)
 
     def axis(self, name: str) -> int:
         """Index of the axis called `name`.
@@ -101,13 +123,13 @@ class Mesh:
             UnknownAxisError: an index outside the mesh (negative ones are), or a sub-axis that
                 does not divide its axis.
         """
-        of = index(axis)
+        of = axis if type(axis) is int else natural(index(axis))
         if not 0 <= of < len(self.shape):
             raise UnknownAxisError(
-                f"axes are indices from 0 up to the mesh's {self.ndim} axes; got axis {axis}"
+                f"axes are indices from 0 up to the mesh's {self.ndim} axes; got axis {shown(axis)}"
             )
         if not isinstance(axis, SubAxis):
-            return self.shape[axis]
+            return self.shape[of]
         if self.shape[of] % (axis.pre * axis.size):
             raise UnknownAxisError(
                 f"the pre-size and size of a sub-axis divide its axis; got {axis} of an axis of "
@@ -122,8 +144,11 @@ class Mesh:
             UnknownAxisError: as for `length`.
         """
         size = 1
-        for axis in axes:
-            size *= self.length(axis)
+        try:
+            for axis in axes:
+                size *= self.length(axis)
+        except TypeError:
+            raise UnknownAxisError(f"axes are a tuple of indices; got {shown(axes)}") from None
         return size
 
     def coordinates(self, device_id: int) -> tuple[int, ...]:
@@ -152,15 +177,14 @@ class Mesh:
         Raises:
             UnknownDeviceError: too few or many coordinates, or one outside its axis.
         """
-        if len(coordinates) != self.ndim or not all(
-            0 <= c < n for c, n in zip(coordinates, self.shape, strict=True)
-        ):
+        at = naturals(coordinates)
+        if len(at) != self.ndim or not all(0 <= c < n for c, n in zip(at, self.shape, strict=True)):
             raise UnknownDeviceError(
-                f"a device has one coordinate within each axis; got {coordinates} "
+                f"a device has one coordinate within each axis; got {shown(coordinates)} "
                 f"for a mesh of shape {self.shape}"
             )
         position = 0
-        for coordinate, length in zip(coordinates, self.shape, strict=True):
+        for coordinate, length in zip(at, self.shape, strict=True):
             position = position * length + coordinate
         return self.device_ids[position]
 
@@ -180,8 +204,11 @@ class Mesh:
         parts = self.parts(axes)
         order = [part for part in parts if part not in axes] + list(axes)
         sizes = [self.length(part) for part in parts]
-        ids = np.array(self.device_ids, np.int64).reshape(sizes)
-        rows = ids.transpose([parts.index(part) for part in order]).reshape(-1, length)
+        rows = (
+            self.grid.reshape(sizes)
+            .transpose([parts.index(part) for part in order])
+            .reshape(-1, length)
+        )
         return tuple(map(tuple, rows.tolist()))
 
     def parts(self, axes: Iterable[Axis]) -> list[Axis]:
@@ -215,6 +242,15 @@ class Mesh:
                 found.append(SubAxis(of, pre, length // pre))
         return found
 
+    def joined(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """The shortest way to write `entries`: parts of an axis joined, all of one as the axis."""
+        return tuple(
+            entry.axis
+            if isinstance(entry, SubAxis) and entry.size == self.shape[entry.axis]
+            else entry
+            for entry in merged(entries)
+        )
+
     def split(self, axis: str, sizes: tuple[int, ...]) -> "Mesh":
         """The same devices with one axis written as several, major to minor.
 
@@ -224,15 +260,15 @@ class Mesh:
             UnknownAxisError: no axis has this name.
             MeshError: the sizes do not multiply to the axis.
         """
-        of = self.axis(axis)
-        if math.prod(sizes) != self.shape[of] or any(size < 1 for size in sizes):
+        of, parts = self.axis(axis), naturals(sizes)
+        if min(parts, default=1) < 1 or math.prod(parts) != self.shape[of]:
             raise MeshError(
-                f"the parts of an axis multiply to its length; got sizes={sizes} for axis "
+                f"the parts of an axis multiply to its length; got sizes={shown(sizes)} for axis "
                 f"{axis!r} of {self.shape[of]} devices"
             )
-        names = [f"{axis}:({math.prod(sizes[:i])}){size}" for i, size in enumerate(sizes)]
+        names = [f"{axis}:({math.prod(parts[:i])}){size}" for i, size in enumerate(parts)]
         return Mesh(
-            (*self.shape[:of], *sizes, *self.shape[of + 1 :]),
+            (*self.shape[:of], *parts, *self.shape[of + 1 :]),
             (*self.axis_names[:of], *names, *self.axis_names[of + 1 :]),
             self.device_ids,
         )
@@ -251,9 +287,10 @@ class Mesh:
         index_of: list[int | slice] = [slice(None)] * self.ndim
         for name, part in where.items():
             index_of[self.axis(name)] = part
+        whole = (type(part) is int or isinstance(part, slice | np.integer) for part in index_of)
         try:
-            ids = self.grid[tuple(index_of)]
-        except IndexError:
+            ids = self.grid[tuple(index_of)] if all(whole) else np.empty(0, np.int64)
+        except (IndexError, TypeError, ValueError):  # outside, or a slice of no integers
             ids = np.empty(0, np.int64)
         if not ids.size:
             raise MeshError(
@@ -265,16 +302,18 @@ class Mesh:
 
     def _position(self, device_id: int) -> int:
         ids = self.device_ids
+        device = device_id if type(device_id) is int else natural(device_id)
         if isinstance(ids, range):
-            if device_id in ids:
-                return ids.index(device_id)
+            if device in ids:
+                return ids.index(device)
         else:
             if not self._positions:
                 self._positions.update(zip(ids, range(len(ids)), strict=True))
-            if device_id in self._positions:
-                return self._positions[device_id]
+            if device in self._positions:
+                return self._positions[device]
         raise UnknownDeviceError(
-            f"the device is one of the mesh's; got {device_id}, the mesh has {_shortened(ids)}"
+            f"the device is one of the mesh's; got {shown(device_id)}, "
+            f"the mesh has {_shortened(ids)}"
         )
 
     def __repr__(self) -> str:
@@ -282,14 +321,16 @@ class Mesh:
         return f"Mesh({self.shape}, {self.axis_names}{ids})"
 
 
-def _compact(ids: Sequence[int]) -> Sequence[int]:
-    """A range if `ids` rise by equal steps, a tuple otherwise."""
-    if isinstance(ids, range):
-        return ids if ids.step > 0 else tuple(ids)
-    ids = tuple(ids)
+def _compact(given: object) -> Sequence[int]:
+    """Device ids, a range if they rise by equal steps; with a -1 if one is out of bounds."""
+    if isinstance(given, range) and given.step > 0:
+        return given if not given or -1 not in (natural(given[0]), natural(given[-1])) else (-1,)
+    ids = naturals(given)
     step = ids[1] - ids[0] if len(ids) > 1 else 1
-    progression = range(ids[0], ids[-1] + 1, step) if step > 0 else range(0)
-    return progression if ids == tuple(progression) else ids
+    if ids and step > 0 and ids[-1] - ids[0] == step * (len(ids) - 1):
+        progression = range(ids[0], ids[-1] + 1, step)
+        return progression if ids[0] >= 0 and ids == tuple(progression) else ids
+    return ids
 
 
 def _shortened(ids: Sequence[int]) -> str:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from .axis import Axis
+from .axis import Axis, SubAxis
 from .errors import SpecError
+from .naturals import natural, shown
 
 Reduction = Literal["sum", "max", "min", "product", "avg"]
 """How partial results combine."""
@@ -33,7 +34,7 @@ class Partial:
     """Devices along `axis` hold partial results that combine by `kind` (P of AutoDDL 4.1).
 
     Raises:
-        SpecError: an unknown kind.
+        SpecError: an unknown kind, or an axis that is no index >= 0.
 
     Examples:
         >>> Partial(0).allows("add"), Partial(0).allows("add_whole")
@@ -48,17 +49,31 @@ class Partial:
     """How the partial results combine."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Reduction):
+        if not isinstance(self.kind, str) or self.kind not in _ALLOWED:
             raise SpecError(
-                f"partial results combine by one of {get_args(Reduction)}; got kind={self.kind!r}"
+                f"partial results combine by one of {get_args(Reduction)}; "
+                f"got kind={shown(self.kind)}"
             )
+        if not isinstance(self.axis, SubAxis):
+            axis = natural(self.axis)
+            if axis < 0:
+                raise SpecError(
+                    "partial results lie along an axis, an index >= 0, or a sub-axis; "
+                    f"got axis={shown(self.axis)}"
+                )
+            object.__setattr__(self, "axis", axis)
 
     def allows(self, operation: Operation) -> bool:
         """Whether `operation` may be done before combining, with the same result as after it.
 
         Reference:
             Sum and average are linear (torch's `Partial.LINEAR_REDUCE_OPS`); AutoDDL 4.1.
+
+        Raises:
+            SpecError: an unknown operation.
         """
+        if operation not in get_args(Operation):
+            raise SpecError(f"an operation is one of {get_args(Operation)}; got {shown(operation)}")
         return operation in _ALLOWED[self.kind]
 
     def commutes_with(self, other: "Partial") -> bool:

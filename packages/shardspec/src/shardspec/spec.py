@@ -8,17 +8,16 @@ from typing import Self
 from .axis import Axis, Entry, Split, SubAxis, index, merged, overlap
 from .errors import SpecError
 from .mesh import Mesh
+from .naturals import items, natural, naturals, shown
 from .partial import Partial, Reduction
 
-_AXIS = r"(?:[0-9]|\([0-9]+(?::\([0-9]+\)[0-9]+)?\))"
-_ENTRY = rf"(?:{_AXIS}|\[[0-9]+\])"
+_AXIS = r"(?:[0-9]|\([0-9]{1,19}(?::\([0-9]{1,19}\)[0-9]{1,19})?\))"
+_ENTRY = rf"(?:{_AXIS}|\[[0-9]{{1,19}}\])"
 _KIND = r"sum|max|min|product|avg"
 _SPEC = re.compile(rf"(\(\)|(?:R|S{_ENTRY}+)+)((?:\+P(?:{_KIND})?{_AXIS})*)", re.ASCII)
 _DIM = re.compile(rf"R|S({_ENTRY}+)", re.ASCII)
 _PARTIAL = re.compile(rf"\+P({_KIND})?({_AXIS})", re.ASCII)
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
-_LIMIT = 10_000
-"""Characters in a spec's text; Python's own limit on the digits of an integer is near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Spec:
     so `R+P0+Pmax1` is the sum along axis 0 of the maxima along axis 1.
 
     Raises:
-        SpecError: a negative axis, or one used twice, in whole or in part.
+        SpecError: an axis that is no index >= 0, or one used twice, in whole or in part.
 
     Examples:
         >>> Spec(((0,), ()))
@@ -56,18 +55,25 @@ class Spec:
     """The axes that hold partial results, kept sorted by axis."""
 
     def __post_init__(self) -> None:
-        dims = tuple(map(tuple, self.dims))
+        try:
+            dims = tuple(map(tuple, self.dims))
+        except TypeError:
+            raise SpecError(
+                f"a spec has a tuple of axes for each dim; got dims={shown(self.dims)}; "
+                "Spec.parse reads text, Spec.from_names names"
+            ) from None
         if any(type(entry) is not int for entries in dims for entry in entries):
-            dims = tuple(map(merged, dims))
+            dims = tuple(merged(map(_entry, entries)) for entries in dims)
         used = [e for entries in dims for e in entries if not isinstance(e, Split)]
-        if self.partial:
-            object.__setattr__(self, "partial", tuple(sorted(self.partial, key=_partial_order)))
+        if self.partial or type(self.partial) is not tuple:
+            object.__setattr__(self, "partial", _canonical_partial(self.partial))
             used += [partial.axis for partial in self.partial]
+        given = self.dims
         object.__setattr__(self, "dims", dims)
-        if overlap(used) or any(index(axis) < 0 for axis in used):
+        if overlap(used) or min(naturals(map(index, used)), default=0) < 0:
             raise SpecError(
                 "a spec uses each axis at most once, and axes are indices >= 0; "
-                f"got dims={dims} and partial={self.partial}"
+                f"got dims={shown(given)} and partial={shown(self.partial)}"
             )
 
     @classmethod
@@ -97,9 +103,16 @@ class Spec:
             >>> Spec.from_names(Mesh((2, 2), ("x", "y")), (None, "x"), {"y": "sum"})
             Spec.parse('RS0+P1')
         """
-        names = [() if d is None else (d,) if isinstance(d, str) else d for d in dims]
+        found = []
+        for dim in dims:
+            names = () if dim is None else (dim,) if isinstance(dim, str) else items(dim)
+            if names is None:
+                raise SpecError(
+                    f"a dim has the name of an axis, a tuple of names or None; got {shown(dim)}"
+                )
+            found.append(tuple(map(mesh.axis, names)))
         return cls(
-            tuple(tuple(mesh.axis(name) for name in of_dim) for of_dim in names),
+            tuple(found),
             tuple(Partial(mesh.axis(name), kind) for name, kind in (partial or {}).items()),
         )
 
@@ -112,12 +125,11 @@ class Spec:
         Raises:
             SpecError: `text` is not in the notation, or uses an axis twice.
         """
-        plain = text.translate(_SUPERSCRIPTS)
-        match = _SPEC.fullmatch(plain) if len(plain) <= _LIMIT else None
+        match = _SPEC.fullmatch(text.translate(_SUPERSCRIPTS)) if isinstance(text, str) else None
         if match is None:
             raise SpecError(
                 "a spec is a letter for each dim, R or S with its axes, then +P, +Pmax, ... with "
-                f"an axis, as in 'S01R+P2', or '()' for a scalar; got {_shown(text)}"
+                f"an axis, as in 'S01R+P2', or '()' for a scalar; got {shown(text)}"
             )
         return cls(
             tuple(_parse_entries(entries) for entries in _DIM.findall(match[1])),
@@ -184,6 +196,29 @@ class Spec:
         return f"Spec.parse({str(self)!r})"
 
 
+def _canonical_partial(partial: Iterable[Partial]) -> tuple[Partial, ...]:
+    """Sorted by axis, adjacent parts of an axis that combine alike joined."""
+    given = items(partial)
+    if given is None or not all(isinstance(p, Partial) for p in given):
+        raise SpecError(
+            f"partial results are a tuple of Partial(axis, kind); got partial={shown(partial)}"
+        )
+    found: list[Partial] = []
+    for p in sorted(given, key=_partial_order):
+        if found and found[-1].kind == p.kind:
+            joined = merged((found[-1].axis, p.axis))
+            if len(joined) == 1 and not isinstance(joined[0], Split):
+                found[-1] = Partial(joined[0], p.kind)
+                continue
+        found.append(p)
+    return tuple(found)
+
+
+def _entry(given: object) -> Entry:
+    """An entry of a dim; what is none becomes an axis that no spec may use."""
+    return given if isinstance(given, SubAxis | Split) else natural(given)
+
+
 def _partial_order(partial: Partial) -> tuple[int, int, str]:
     axis = partial.axis
     return (index(axis), axis.pre if isinstance(axis, SubAxis) else 0, partial.kind)
@@ -204,7 +239,3 @@ def _parse_entries(text: str) -> tuple[Entry, ...]:
 def _parse_axis(text: str) -> Axis:
     numbers = [int(number) for number in re.findall("[0-9]+", text)]
     return numbers[0] if len(numbers) == 1 else SubAxis(*numbers)
-
-
-def _shown(text: str) -> str:
-    return repr(text) if len(text) <= 200 else f"{text[:200]!r}... ({len(text)} characters)"
