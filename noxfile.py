@@ -27,6 +27,8 @@ PROJECTS = {
 }
 # Plain `torch` brings gigabytes of CUDA, and mpi4py needs an MPI library: ask for these by name.
 LEFT_OUT_EXTRAS = {"torch", "mpi"}
+# Benchmarks against libraries that nothing else here needs: a package's group `baselines` has them.
+BASELINES = "test_baselines.py"
 NO_COMPILER = "crossmesh needs a C++17 compiler; install g++ or clang++, or name one in $CXX"
 
 
@@ -118,8 +120,10 @@ def integration(session: nox.Session) -> None:
     session.run("pytest", "--doctest-glob=README.md", *present("packages/*/README.md"))
     not_yet = "--ignore-glob=*/frontends/torch/*"  # its import only says that it is not there yet
     session.run("pytest", "--doctest-modules", not_yet, "--pyargs", *PROJECTS)
-    if benchmarks := present("packages/*/benchmarks/test_*.py"):
-        session.run("pytest", "--benchmark-disable", *benchmarks)
+    benchmarks = present("packages/*/benchmarks/test_*.py")
+    session.run(
+        "pytest", "--benchmark-disable", *[b for b in benchmarks if Path(b).name != BASELINES]
+    )
 
 
 @nox.session
@@ -172,7 +176,9 @@ def train(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure, keep the figures in docs/results and render docs/benchmarks.md from them."""
-    install(session, [*everything(), *group("integration")])
+    compared = [p for p in PROJECTS.values() if "baselines" in p.get("dependency-groups", {})]
+    baselines = [text for project in compared for text in group("baselines", project)]
+    install(session, [*everything(), *group("integration"), *baselines])
     raw = {}
     for package in PROJECTS:
         if files := present(f"packages/{package}/benchmarks/test_*.py"):

@@ -1,7 +1,8 @@
 """From pytest-benchmark's raw output to a record of one suite, and from records to a page.
 
 A record says all that is needed to judge or repeat its figures: what was asked (the docstring of
-each benchmark file), commit, machine, versions, command, and the raw numbers.
+each benchmark file), commit, machine, versions, command, and the raw numbers: the seconds of each
+round, or their percentiles where rounds are more than these.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import json
 import os
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +27,8 @@ _HEAD = """# Benchmarks
 Written by `nox -s bench` from the records in `docs/results`; edit those, or the benchmarks, not
 this page. Each row is one benchmark: the median of its rounds, the distance between their quartiles
 (IQR), and how many rounds there were. "of baseline" is the median over that of the row it names,
-from the same run: below 1 is faster. Only the newest record of each suite and machine is shown.
+from the same run: below 1 is faster. What is right of it is explained above the table.
+Only the newest record of each suite and machine is shown.
 "+changes" after a commit: files differed from it, if only the records that the same run had kept.
 
 What is not shown: small differences. The machines here are a few cores shared with other work, as
@@ -60,7 +63,8 @@ def make_record(suite: str, raw: Mapping[str, Any], root: Path) -> Record:
                 "file": bench["fullname"].partition("::")[0],
                 "name": bench["name"],
                 "extra_info": bench["extra_info"],
-                "seconds": bench["stats"]["data"],
+                "rounds": bench["stats"]["rounds"],
+                "seconds": _condensed(bench["stats"]["data"]),
                 "median_s": bench["stats"]["median"],
                 "iqr_s": bench["stats"]["iqr"],
             }
@@ -103,29 +107,44 @@ def _section(record: Record) -> str:
     lines += [f"Command: `{record['command']}`.", ""]
     for file, about in record["about"].items():
         lines += [f"### `{file}`", "", about or "", ""]
-        lines += ["| benchmark | median | IQR | rounds | of baseline | result |"]
-        lines += ["|---|--:|--:|--:|---|---|"]
         benches = [bench for bench in record["benchmarks"] if bench["file"] == file]
+        keys = dict.fromkeys(key for bench in benches for key in bench["extra_info"])
+        columns = [key for key in keys if key != BASELINE]
+        heads = ["benchmark", "median", "IQR", "rounds", "of baseline", *columns]
+        lines += [_row(heads), f"|---|--:|--:|--:|{'---|' * (1 + len(columns))}"]
         medians_s = {bench["name"]: bench["median_s"] for bench in benches}
-        lines += [_row(bench, medians_s) for bench in benches]
+        lines += [_row(_cells(bench, medians_s, columns)) for bench in benches]
         lines.append("")
     return "\n".join(lines)
 
 
-def _row(bench: Mapping[str, Any], medians_s: Mapping[str, float]) -> str:
+def _cells(
+    bench: Mapping[str, Any], medians_s: Mapping[str, float], columns: Sequence[str]
+) -> list[str]:
     cells = [f"`{bench['name']}`", format_seconds(bench["median_s"])]
-    cells += [format_seconds(bench["iqr_s"]), str(len(bench["seconds"]))]
-    extra = dict(bench["extra_info"])
-    baseline = extra.pop(BASELINE, None)
+    cells += [format_seconds(bench["iqr_s"]), str(bench["rounds"])]
+    extra = bench["extra_info"]
+    baseline = extra.get(BASELINE)
     if baseline in medians_s:
         cells.append(f"{bench['median_s'] / medians_s[baseline]:.3g} × `{baseline}`")
     else:
         cells.append("" if baseline is None else f"`{baseline}` did not run")
-    cells.append(", ".join(f"{key}: {value}" for key, value in extra.items()))
+    return cells + [str(extra.get(key, "")) for key in columns]
+
+
+def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _condensed(seconds: Sequence[float]) -> list[float]:
+    """All of them, or the least, the 1st to 99th percentile and the greatest."""
+    if len(seconds) <= 101:
+        return list(seconds)
+    inner = statistics.quantiles(seconds, n=100, method="inclusive")
+    return [min(seconds), *inner, max(seconds)]
 
 
 def _versions() -> dict[str, str]:
     found = {dist.name: dist.version for dist in metadata.distributions()}
-    named = ("numpy", "jax", "mip")
+    named = ("numpy", "jax", "mip", "torch")
     return {name: found[name] for name in named if name in found}
