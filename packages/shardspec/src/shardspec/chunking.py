@@ -22,6 +22,8 @@ Rule = Literal["ceil", "nested", "balanced", "padded"]
 - `padded`: as `ceil`, but every device has room for a whole chunk.
 """
 
+_RULES = frozenset(get_args(Rule))
+
 Chunking = Rule | tuple[int, ...]
 """A rule, or the size of each part, major to minor."""
 
@@ -156,7 +158,7 @@ def checked(chunking: object) -> Chunking:
         LayoutError: neither.
     """
     if isinstance(chunking, str):
-        if chunking in get_args(Rule):
+        if chunking in _RULES:
             return cast(Rule, chunking)
     elif -1 not in (sizes := naturals(chunking)) and min(sizes, default=0) >= 0:
         return sizes
@@ -192,4 +194,6 @@ def canonical(n: int, chunking: Chunking, parts: tuple[int, ...]) -> Chunking:
         )
     sizes = all_sizes(n, chunking, parts)
     rules: tuple[Rule, ...] = ("ceil", "nested", "balanced")
-    return next((rule for rule in rules if all_sizes(n, rule, parts) == sizes), sizes)
+    return next(
+        (rule for rule in rules if rule == chunking or all_sizes(n, rule, parts) == sizes), sizes
+    )

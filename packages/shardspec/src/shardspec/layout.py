@@ -13,6 +13,7 @@ from .axis import Axis, Entry, Split, SubAxis, index
 from .chunking import Chunking, Level, Rule, Run
 from .errors import LayoutError, StridedLayoutError, UnknownAxisError
 from .mesh import Mesh
+from .naturals import items, natural, naturals, shown
 from .partial import Partial, Reduction
 from .spec import Spec
 
@@ -52,15 +53,20 @@ class Layout:
     """How each dim is cut if its shards cannot be equal; one rule means it for all dims."""
 
     def __post_init__(self) -> None:
-        shape, spec, mesh = tuple(self.shape), self.spec, self.mesh
+        shape, spec, mesh = naturals(self.shape), self.spec, self.mesh
+        if not isinstance(mesh, Mesh) or not isinstance(spec, Spec):
+            raise LayoutError(
+                f"a layout has a Mesh and a Spec; got mesh={shown(mesh)} and spec={shown(spec)}; "
+                "Spec.parse reads text"
+            )
+        if shape and min(shape) < 0:
+            raise LayoutError(f"a tensor's dims have sizes >= 0; got shape {shown(self.shape)}")
         object.__setattr__(self, "shape", shape)
         if len(shape) != len(spec.dims):
             raise LayoutError(
                 f"a spec has one entry for each dim; got spec {spec} ({len(spec.dims)} dims) "
                 f"for shape {shape} ({len(shape)} dims)"
             )
-        if shape and min(shape) < 0:
-            raise LayoutError(f"a tensor's dims have sizes >= 0; got shape {shape}")
         try:
             plain = all([isinstance(a, int) for a in _checked(mesh, spec)])
         except UnknownAxisError as error:
@@ -70,19 +76,26 @@ class Layout:
             ) from None
         if not plain:
             object.__setattr__(self, "spec", _whole_axes(spec, mesh))
+        object.__setattr__(self, "chunking", self._canonical_rules())
+
+    def _canonical_rules(self) -> tuple[Chunking, ...]:
         given = self.chunking
-        rules = (given,) * len(shape) if isinstance(given, str) else given
-        if len(rules) != len(shape):
+        if isinstance(given, str):
+            rule = cut.checked(given)
+            if rule == "ceil":
+                return (rule,) * len(self.shape)
+            rules: tuple[Chunking, ...] | None = (rule,) * len(self.shape)
+        else:
+            rules = items(given)
+        if rules is None or len(rules) != len(self.shape):
             raise LayoutError(
                 "a layout has one chunking for each dim, or one rule for all; "
-                f"got chunking={rules} for shape {shape}"
+                f"got chunking={shown(given)} for shape {self.shape}"
             )
-        if any(rule != "ceil" for rule in rules):
-            rules = tuple(
-                cut.canonical(n, rule, parts)
-                for n, rule, parts in zip(shape, rules, self.cuts, strict=True)
-            )
-        object.__setattr__(self, "chunking", tuple(rules))
+        return tuple(
+            "ceil" if rule == "ceil" else cut.canonical(n, cut.checked(rule), parts)
+            for n, rule, parts in zip(self.shape, rules, self.cuts, strict=True)
+        )
 
     @property
     def rules(self) -> tuple[Chunking, ...]:
@@ -107,8 +120,11 @@ class Layout:
 
     @property
     def is_even(self) -> bool:
-        """Whether all pieces of a dim have the same size, whatever the chunking."""
-        return not any(n % math.prod(parts) for n, parts in zip(self.shape, self.cuts, strict=True))
+        """Whether all pieces of a dim have the same size."""
+        return not any(
+            n % math.prod(parts) or isinstance(rule, tuple)
+            for n, rule, parts in zip(self.shape, self.rules, self.cuts, strict=True)
+        )
 
     @property
     def is_contiguous(self) -> bool:
@@ -176,9 +192,11 @@ class Layout:
             UnknownDeviceError: the device is not in the mesh.
         """
         coordinates = self.mesh.coordinates(device_id)
+        levels = [self._levels(entries, coordinates) for entries in self.spec.dims]
+        runs = map(cut.runs, self.shape, self.rules, levels)
         return tuple(
-            cut.interval(n, rule, self._levels(entries, coordinates))[0]
-            for n, rule, entries in zip(self.shape, self.rules, self.spec.dims, strict=True)
+            of_dim[0][0] if of_dim else cut.interval(n, rule, of_levels)[0]
+            for of_dim, n, rule, of_levels in zip(runs, self.shape, self.rules, levels, strict=True)
         )
 
     def local_shape(self, device_id: int) -> tuple[int, ...]:
@@ -203,10 +221,14 @@ class Layout:
 
         Raises:
             UnknownDeviceError: the device is not in the mesh.
+            LayoutError: an itemsize that is no integer >= 0.
         """
+        size = natural(itemsize)
+        if size < 0:
+            raise LayoutError(f"an element takes a number of bytes; got itemsize={shown(itemsize)}")
         if device_id is not None:
-            return math.prod(self.local_shape(device_id)) * itemsize
-        return math.prod(map(self._largest, range(len(self.shape)))) * itemsize
+            return math.prod(self.local_shape(device_id)) * size
+        return math.prod(map(self._largest, range(len(self.shape)))) * size
 
     def replica_groups(self) -> tuple[tuple[int, ...], ...]:
         """Devices that hold the same: they differ only along axes that the spec does not use."""
@@ -219,13 +241,14 @@ class Layout:
         """Whether every device holds the same in both, however meshes and specs are written.
 
         Axes of length 1, device order, sub-axes and chunking may differ; so `S0` on a mesh of 8
-        equals `S01` on the same devices as 2×4.
+        equals `S01` on the same devices as 2×4. Partial results are the same if they combine to
+        the same, so the order of axes that combine alike makes no difference.
         """
         if self == other:
             return True
         if self.shape != other.shape or set(self.mesh.device_ids) != set(other.mesh.device_ids):
             return False
-        if self.partial_groups() != other.partial_groups():
+        if self._combination() != other._combination():
             return False
         return all(
             self.runs(device) == other.runs(device)
@@ -255,6 +278,28 @@ class Layout:
                 found.append((kind, set(map(frozenset, self.mesh.groups(tuple(of_kind))))))
         return found
 
+    def _combination(self) -> tuple[list[tuple[Reduction, set[frozenset[int]]]], int]:
+        """The function that makes one of partial results, in a form that only it has.
+
+        The kinds in the order they combine, neighbours of one kind as one, each with the groups of
+        devices that are combined by then. An average counts as a sum here; the factor between them
+        shows in the second part: what ones combine to.
+        """
+        found: list[tuple[Reduction, set[frozenset[int]]]] = []
+        ones, axes = 1, list[Axis]()
+        partial = [p for p in reversed(self.spec.partial) if self.mesh.length(p.axis) > 1]
+        for p in partial:
+            axes.append(p.axis)
+            kind: Reduction = "sum" if p.kind == "avg" else p.kind
+            if found and found[-1][0] == kind:
+                found.pop()
+            found.append((kind, set(map(frozenset, self.mesh.groups(tuple(axes))))))
+            if p.kind == "sum":
+                ones *= self.mesh.length(p.axis)
+            elif p.kind == "product":
+                ones **= self.mesh.length(p.axis)
+        return found, ones
+
     def _levels(self, entries: Sequence[Entry], coordinates: tuple[int, ...]) -> list[Level]:
         mesh = self.mesh
         return [
@@ -267,13 +312,18 @@ class Layout:
     def _largest(self, dim: int) -> int:
         """Most elements of a dim that a device has room for."""
         n, rule, entries = self.shape[dim], self.rules[dim], self.spec.dims[dim]
-        if rule in ("ceil", "padded") or n % math.prod(self.cuts[dim]) == 0:
+        parts = self.cuts[dim]
+        if rule == "nested" or isinstance(rule, tuple):
+            sizes = np.array(cut.all_sizes(n, rule, parts), np.int64).reshape(parts)
+            kept = tuple(i for i, entry in enumerate(entries) if isinstance(entry, Split))
+            return int(sizes.sum(axis=kept).max())
+        if rule == "padded" or n % math.prod(parts) == 0:
             splits = math.prod(e.factor for e in entries if isinstance(e, Split))
-            chunk = -(-n // math.prod(self.cuts[dim]))
-            return chunk * splits if rule == "padded" else min(chunk * splits, n)
-        sizes = np.array(cut.all_sizes(n, rule, self.cuts[dim])).reshape(self.cuts[dim])
-        kept = tuple(i for i, entry in enumerate(entries) if isinstance(entry, Split))
-        return int(sizes.sum(axis=kept).max())
+            return -(-n // math.prod(parts)) * splits
+        # No device has larger pieces than the first along every axis.
+        places = (None if isinstance(entry, Split) else 0 for entry in entries)
+        runs = cut.runs(n, rule, list(zip(parts, places, strict=True)))
+        return sum(stop - start for start, stop in runs)
 
     def __str__(self) -> str:
         rules = "" if set(self.rules) <= {"ceil"} else f", chunks {', '.join(map(str, self.rules))}"

@@ -12,6 +12,8 @@ from .axis import Axis, Entry, SubAxis, index, merged
 from .errors import MeshError, UnknownAxisError, UnknownDeviceError
 from .naturals import items, natural, naturals, shown
 
+_ONLY_STR = frozenset([str])
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Mesh:
@@ -60,31 +62,29 @@ class Mesh:
                 f"({len(given)} axes) and axis_names={shown(names)} ({len(names)} names)"
             )
         shape = naturals(given)
-        if min(shape, default=1) < 1:
+        if shape and min(shape) < 1:
             raise MeshError(
                 f"every axis of a mesh has at least one device; got shape={shown(given)}"
             )
-        if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(
-            names
-        ):
+        if not _ONLY_STR.issuperset(map(type, names)):
+            names = tuple(str(name) if isinstance(name, str) else "" for name in names)
+        if len(set(names)) != len(names) or "" in names:
             raise MeshError(
-                f"axis names are distinct strings, not empty; got axis_names={shown(names)}"
+                "axis names are distinct strings, not empty; "
+                f"got axis_names={shown(self.axis_names)}"
             )
         size = math.prod(shape)
         if size > sys.maxsize:
             raise MeshError(f"a mesh has at most {sys.maxsize} devices; got shape={shape}")
         ids = _compact(self.device_ids) or range(size)
-        if isinstance(ids, range):
-            fine = len(ids) == size
-        else:
-            fine = len(ids) == size and min(ids) >= 0 and len(set(ids)) == size
-        if not fine:
+        distinct = isinstance(ids, range) or (min(ids) >= 0 and len(set(ids)) == len(ids))
+        if len(ids) != size or not distinct:
             raise MeshError(
                 f"a mesh of shape {shape} needs {size} distinct device ids from 0 to 2**63 - 1; "
                 f"got {len(ids)}: device_ids={shown(self.device_ids)}"
             )
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "axis_names", tuple(map(str, names)))
+        object.__setattr__(self, "axis_names", names)
         object.__setattr__(self, "device_ids", ids)
 
     @property
@@ -326,8 +326,10 @@ def _compact(given: object) -> Sequence[int]:
     if isinstance(given, range) and given.step > 0:
         return given if not given or -1 not in (natural(given[0]), natural(given[-1])) else (-1,)
     ids = naturals(given)
+    if not ids:
+        return ids
     step = ids[1] - ids[0] if len(ids) > 1 else 1
-    if ids and step > 0 and ids[-1] - ids[0] == step * (len(ids) - 1):
+    if step > 0 and ids[-1] - ids[0] == step * (len(ids) - 1):
         progression = range(ids[0], ids[-1] + 1, step)
         return progression if ids[0] >= 0 and ids == tuple(progression) else ids
     return ids

@@ -3,7 +3,9 @@
 import operator
 from typing import Any
 
-_LIMIT = 2**63 - 1
+LIMIT = 2**63 - 1
+"""Largest size, index or count: what all notations and arrays can hold."""
+
 _ONLY_INT = frozenset([int])
 
 
@@ -16,13 +18,15 @@ def natural(value: object) -> int:
         >>> natural(3), natural(True), natural(3.0), natural("3"), natural(2**63)
         (3, -1, -1, -1, -1)
     """
+    if type(value) is int:  # the usual case, in a hurry
+        return value if 0 <= value <= LIMIT else -1
     if isinstance(value, bool):
         return -1
     try:
         found = operator.index(value)  # type: ignore[arg-type]  # refuses what has no index
     except TypeError:
         return -1
-    return found if 0 <= found <= _LIMIT else -1
+    return found if 0 <= found <= LIMIT else -1
 
 
 def naturals(values: object) -> tuple[int, ...]:
@@ -34,10 +38,10 @@ def naturals(values: object) -> tuple[int, ...]:
         >>> naturals([2, 3.5]), naturals(2)
         ((2, -1), (-1,))
     """
-    found = items(values)
+    found = values if type(values) is tuple else items(values)
     if found is None:
         return (-1,)
-    if _ONLY_INT.issuperset(map(type, found)) and max(found, default=0) <= _LIMIT:
+    if _ONLY_INT.issuperset(map(type, found)) and (not found or max(found) <= LIMIT):
         return found  # the usual case, in a hurry
     return tuple(map(natural, found))
 

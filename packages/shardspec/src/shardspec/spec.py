@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 
 from .axis import Axis, Entry, Split, SubAxis, index, merged, overlap
 from .errors import SpecError
 from .mesh import Mesh
-from .naturals import items, natural, naturals, shown
+from .naturals import LIMIT, items, natural, shown
 from .partial import Partial, Reduction
 
 _AXIS = r"(?:[0-9]|\([0-9]{1,19}(?::\([0-9]{1,19}\)[0-9]{1,19})?\))"
@@ -62,15 +62,18 @@ class Spec:
                 f"a spec has a tuple of axes for each dim; got dims={shown(self.dims)}; "
                 "Spec.parse reads text, Spec.from_names names"
             ) from None
-        if any(type(entry) is not int for entries in dims for entry in entries):
+        plain = not any(type(entry) is not int for entries in dims for entry in entries)
+        if not plain:
             dims = tuple(merged(map(_entry, entries)) for entries in dims)
         used = [e for entries in dims for e in entries if not isinstance(e, Split)]
         if self.partial or type(self.partial) is not tuple:
             object.__setattr__(self, "partial", _canonical_partial(self.partial))
             used += [partial.axis for partial in self.partial]
+            plain = False
         given = self.dims
         object.__setattr__(self, "dims", dims)
-        if overlap(used) or min(naturals(map(index, used)), default=0) < 0:
+        indices = cast(list[int], used) if plain else list(map(index, used))
+        if overlap(used) or (indices and not 0 <= min(indices) <= max(indices) <= LIMIT):
             raise SpecError(
                 "a spec uses each axis at most once, and axes are indices >= 0; "
                 f"got dims={shown(given)} and partial={shown(self.partial)}"
