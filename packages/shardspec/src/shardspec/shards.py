@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .errors import ShardsError
 from .layout import Layout
+from .naturals import shown
 from .partial import Reduction
 
 Array = NDArray[Any]
@@ -37,12 +38,15 @@ def shard(layout: Layout, array: ArrayLike, *, seed: int = 0) -> dict[int, Array
         )
     rng = np.random.default_rng(seed)
     parts: dict[tuple[int, ...], Array] = {(): whole}
+    # Averages may be taken over some axes first: of multiples of all their lengths they are whole.
+    averaged = [p.axis for p in layout.spec.partial if p.kind == "avg"]
+    unit = layout.mesh.axis_size(averaged)
     for partial in layout.spec.partial:
         count = layout.mesh.length(partial.axis)
         parts = {
             (*place, i): part
             for place, combined in parts.items()
-            for i, part in enumerate(_split(combined, count, partial.kind, rng))
+            for i, part in enumerate(_split(combined, count, partial.kind, unit, rng))
         }
     held = {}
     for device in layout.mesh.device_ids:
@@ -62,7 +66,7 @@ def assemble(layout: Layout, shards: Mapping[int, Array]) -> Array:
 
     Raises:
         ShardsError: a device is missing or foreign, a shard has another shape than the layout
-            gives it, or replicas differ.
+            gives it or another dtype than the others, or replicas differ.
     """
     check_shards(layout, shards)
     dtype = next(iter(shards.values())).dtype
@@ -96,12 +100,20 @@ def partial_place(layout: Layout, device_id: int) -> tuple[int, ...]:
 
 
 def check_shards(layout: Layout, shards: Mapping[int, Array]) -> None:
-    """Raise `ShardsError` unless there is one shard for each device, of the right shape."""
+    """Raise `ShardsError` unless there is one array for each device, of the right shape."""
     if set(shards) != set(layout.mesh.device_ids):
         raise ShardsError(
             f"each device of the mesh has one shard; got shards of devices {tuple(shards)} "
             f"for the mesh's {layout.mesh.device_ids}"
         )
+    wrong = [device for device, part in shards.items() if not isinstance(part, np.ndarray)]
+    if wrong:
+        raise ShardsError(
+            f"shards are numpy arrays; device {wrong[0]} has {shown(shards[wrong[0]])}"
+        )
+    dtypes = {part.dtype for part in shards.values()}
+    if len(dtypes) > 1:
+        raise ShardsError(f"all shards have one dtype; got {', '.join(sorted(map(str, dtypes)))}")
     for device in layout.mesh.device_ids:
         if shards[device].shape != layout.local_shape(device):
             raise ShardsError(
@@ -120,12 +132,19 @@ _COMBINE: dict[Reduction, Callable[[Array, Array], Array]] = {
 
 
 def combine(kind: Reduction, parts: list[Array]) -> Array:
-    """Partial results combined in the order given."""
-    combined = functools.reduce(_COMBINE[kind], parts)
-    if kind == "avg":
-        exact = combined.dtype.kind in "iu"
-        combined = combined // len(parts) if exact else combined / len(parts)
-    return combined
+    """Partial results combined in the order given; averages of integers are rounded down."""
+    if kind != "avg":
+        return functools.reduce(_COMBINE[kind], parts)
+    first = parts[0]
+    if first.dtype.kind not in "iu":
+        mean: Array = functools.reduce(np.add, parts) / len(parts)
+        return mean
+    # A sum may overflow; quotients and remainders do not.
+    wide = [part.astype(np.uint64 if first.dtype.kind == "u" else np.int64) for part in parts]
+    count = wide[0].dtype.type(len(parts))
+    quotient = functools.reduce(np.add, [part // count for part in wide])
+    rest = functools.reduce(np.add, [part % count for part in wide])
+    return (quotient + rest // count).astype(first.dtype)
 
 
 def identity(kind: Reduction, like: Array) -> Array:
@@ -135,19 +154,34 @@ def identity(kind: Reduction, like: Array) -> Array:
     return np.ones_like(like) if kind == "product" else like
 
 
-def _split(combined: Array, count: int, kind: Reduction, rng: np.random.Generator) -> list[Array]:
-    """`count` arrays that combine to `combined`."""
+def _split(
+    combined: Array, count: int, kind: Reduction, unit: int, rng: np.random.Generator
+) -> list[Array]:
+    """`count` arrays that combine to `combined`; what is drawn for sums are multiples of `unit`."""
     if kind in ("sum", "avg"):
         if combined.dtype == np.bool_:
             raise ShardsError("booleans have no partial sums; convert the array to integers")
-        parts = [
-            rng.integers(0, 9, combined.shape).astype(combined.dtype) for _ in range(count - 1)
-        ]
-        total = combined * count if kind == "avg" else combined
-        return [*parts, functools.reduce(np.subtract, parts, total)]
+        drawn = [unit * rng.integers(0, 9, combined.shape) for _ in range(count - 1)]
+        if kind == "avg":
+            return _around(combined, drawn[: count // 2], count)
+        parts = [part.astype(combined.dtype) for part in drawn]
+        return [*parts, functools.reduce(np.subtract, parts, combined)]
     owner = rng.integers(0, count, combined.shape)
     if kind == "product":
         return [np.where(owner == i, combined, np.ones_like(combined)) for i in range(count)]
     no_larger = _COMBINE["min" if kind == "max" else "max"]
     others = rng.permuted(combined.reshape(-1)).reshape(combined.shape)
     return [np.where(owner == i, combined, no_larger(combined, others)) for i in range(count)]
+
+
+def _around(mean: Array, distances: list[NDArray[np.int64]], count: int) -> list[Array]:
+    """`count` arrays with this mean: pairs as far above as below it, where their dtype has room."""
+    parts = [mean] * (count % 2)
+    for distance in distances:
+        if mean.dtype.kind in "iu":
+            limits, most = np.iinfo(mean.dtype), int(distance.max(initial=0))
+            room = (mean >= limits.min + most) & (mean <= limits.max - most)
+            distance = np.where(room, distance, 0)
+        away = distance.astype(mean.dtype)
+        parts += [mean + away, mean - away]
+    return parts
