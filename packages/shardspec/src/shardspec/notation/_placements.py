@@ -1,0 +1,231 @@
+"""What DTensor placements say, as layouts, without torch.
+
+There is a placement for each mesh axis. They act from left to right, each on the *local* tensor
+that those before it left: `Shard(d)` cuts its dim `d` by `torch.chunk`, and `_StridedShard(d, k)`
+first cuts it into `k` pieces and then each piece, taking a part of every one.
+
+So with even sizes they are read digit by digit. What is still local of a dim is a list of digits,
+major to minor, the last one as large as it takes. An axis skips digits worth `k` pieces and takes
+the next ones, as many as it is long:
+
+    (_StridedShard(0, 2), Shard(0)) on 4×2      local     spec of dim 0
+    axis 0 skips 2 and takes 4                  2, rest   [2] 0
+    axis 1 takes 2                              rest      1 0
+
+With uneven sizes `torch.chunk` of pieces that lie apart need not keep to digits. Such placements
+are compared shard by shard, and where torch cuts otherwise there is no layout.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ..axis import Entry, Split, SubAxis, index, merged
+from ..chunking import Run, joined
+from ..errors import NotationError
+from ..layout import Layout
+from ..mesh import Mesh
+from ..partial import Partial, Reduction
+from ..spec import Spec
+
+Said = tuple[int, int] | Reduction | None
+"""What a placement says: a dim and into how many pieces it is cut first (1 for `Shard`), a kind of
+partial results, or None, replicated."""
+
+_MAX_PIECES = 1 << 20
+"""Pieces of an uneven dim: looked at one by one."""
+
+
+def layout_of(
+    placements: Sequence[Said],
+    mesh: Mesh,
+    shape: tuple[int, ...] | None,
+    orders: Mapping[int, Sequence[int]],
+) -> Layout:
+    """The layout that placements say.
+
+    Args:
+        placements: One for each mesh axis, of dims >= 0.
+        mesh: The devices.
+        shape: Of the tensor; None for the smallest even one that has all dims.
+        orders: For some dims the axes that shard them, major to minor, instead of left to right.
+
+    Raises:
+        NotationError: no layout says it.
+    """
+    sharding = _by_dim(placements)
+    ndim = max(sharding, default=-1) + 1 if shape is None else len(shape)
+    dims: list[tuple[Entry, ...]] = [()] * ndim
+    for dim, axes in sharding.items():
+        for axis, pieces in axes.items():
+            dims[dim] = _after(dims[dim], axis, mesh.shape[axis], pieces)
+    for dim, order in orders.items():
+        if sorted(order) != list(sharding.get(dim, ())) or set(sharding[dim].values()) != {1}:
+            raise NotationError(
+                "an order has all mesh axes that shard its dim, none of them strided; "
+                f"got {tuple(order)} for dim {dim} of {written(placements)}"
+            )
+        dims[dim] = tuple(order)
+    partial = [Partial(i, kind) for i, kind in enumerate(placements) if isinstance(kind, str)]
+    _check_kinds(partial)
+    spec = Spec(tuple(map(merged, dims)), tuple(partial))
+    cuts = [math.prod(_length(mesh, entry) for entry in entries) for entries in spec.dims]
+    sizes = tuple(cuts) if shape is None else shape
+    for dim, (n, pieces) in enumerate(zip(sizes, cuts, strict=True)):
+        if n % pieces and pieces > max(_MAX_PIECES, mesh.size):
+            raise NotationError(
+                f"an uneven dim is cut into at most {_MAX_PIECES} pieces; "
+                f"got {pieces} for dim {dim} of {n} under {written(placements)}"
+            )
+    layout = Layout(sizes, mesh, spec, "nested")
+    for dim, axes in sharding.items():
+        if dim not in orders and set(axes.values()) != {1}:
+            _check_cut(layout, dim, placements)
+    return layout
+
+
+def placements_of(layout: Layout) -> list[Said]:
+    """The placements that say a layout, one for each mesh axis.
+
+    Raises:
+        NotationError: there are none.
+    """
+    mesh = layout.mesh
+    found: list[Said] = []
+    local = list(layout.spec.dims)
+    kinds = {partial.axis: partial.kind for partial in layout.spec.partial}
+    _check_kinds(layout.spec.partial)
+    for axis, length in enumerate(mesh.shape):
+        used = [
+            (dim, at)
+            for dim, entries in enumerate(local)
+            for at, entry in enumerate(entries)
+            if not isinstance(entry, Split) and index(entry) == axis
+        ]
+        parts = [part for part in kinds if part != axis and index(part) == axis]
+        if len(used) > 1 or parts or any(_length(mesh, local[d][at]) != length for d, at in used):
+            raise NotationError(
+                f"a placement uses a whole mesh axis in one place; got {layout}, where axis "
+                f"{mesh.axis_names[axis]!r} is used in parts; write the mesh with more axes "
+                "(Mesh.split)"
+            )
+        if not used:
+            found.append(kinds.get(axis))
+            continue
+        dim, at = used[0]
+        entries = local[dim]
+        found.append((dim, math.prod(_length(mesh, entry) for entry in entries[:at])))
+        local[dim] = merged((*entries[:at], *entries[at + 1 :]))
+    for dim in range(len(layout.shape)):
+        _check_cut(layout, dim, found)
+    return found
+
+
+def written(placements: Sequence[Said]) -> str:
+    """A tuple of placements as torch prints it."""
+    found = ", ".join(map(_text, placements))
+    return f"({found},)" if len(placements) == 1 else f"({found})"
+
+
+def _text(placement: Said) -> str:
+    match placement:
+        case None:
+            return "Replicate()"
+        case str():
+            return f"Partial({placement})"
+        case dim, 1:
+            return f"Shard(dim={dim})"
+        case dim, pieces:
+            return f"_StridedShard(dim={dim}, sf={pieces})"
+
+
+def _by_dim(placements: Sequence[Said]) -> dict[int, dict[int, int]]:
+    """For each dim that is sharded the axes that do it, in rising order, with their pieces."""
+    found: dict[int, dict[int, int]] = {}
+    for axis, placement in enumerate(placements):
+        if isinstance(placement, tuple):
+            found.setdefault(placement[0], {})[axis] = placement[1]
+    return found
+
+
+def _length(mesh: Mesh, entry: Entry) -> int:
+    return entry.factor if isinstance(entry, Split) else mesh.length(entry)
+
+
+def _check_kinds(partial: Sequence[Partial]) -> None:
+    kinds = {p.kind for p in partial}
+    if len(kinds) > 1 and kinds != {"sum", "avg"}:
+        raise NotationError(
+            "DTensor does not mix kinds of partial results, except sum and avg; "
+            f"got {sorted(kinds)}; combine one of them first"
+        )
+
+
+def _after(entries: tuple[Entry, ...], axis: int, length: int, pieces: int) -> tuple[Entry, ...]:
+    """What shards a dim once `axis` cut what `entries` left: it skips `pieces`, takes `length`.
+
+    Raises:
+        NotationError: it would begin or end inside a digit that it does not divide.
+    """
+    if length == 1:
+        return (*entries, axis)
+    found: list[Entry] = []
+    skip, want = pieces, length
+    for entry in (*entries, Split(pieces * length)):
+        if not isinstance(entry, Split):
+            found.append(entry)
+            continue
+        digit = entry.factor
+        skipped = min(skip, digit)
+        taken = min(want, digit // skipped)
+        if max(skip, digit) % skipped or max(want, digit // skipped) % taken:
+            raise NotationError(
+                f"placements cut along digits: after {pieces} pieces a mesh axis of {length} would "
+                f"cut the {digit} pieces that an earlier one left together; no layout says that"
+            )
+        found.append(Split(skipped))
+        if taken > 1:
+            found.append(SubAxis(axis, length // want, taken))
+        found.append(Split(digit // skipped // taken))
+        skip //= skipped
+        want //= taken
+    return merged(found)
+
+
+def _check_cut(layout: Layout, dim: int, placements: Sequence[Said]) -> None:
+    """Raise `NotationError` unless torch cuts a dim as the layout says, to the last element."""
+    mesh, n, rule = layout.mesh, layout.shape[dim], layout.rules[dim]
+    if n % math.prod(layout.cuts[dim]) == 0 and not isinstance(rule, tuple):
+        return
+    local: list[tuple[Run, ...]] = [((0, n),)]
+    axes = _by_dim(placements).get(dim, {})
+    for axis, pieces in axes.items():
+        local = [part for runs in local for part in _cut(runs, mesh.shape[axis], pieces)]
+    alone = Layout((n,), mesh, Spec((layout.spec.dims[dim],)), (rule,))
+    devices = mesh.groups(tuple(axes))[0]
+    ours = [alone.runs(device)[0] for device in devices]
+    if rule == "padded" or ours != local:
+        raise NotationError(
+            f"a DTensor is cut by torch.chunk, placement by placement, without padding; dim {dim} "
+            f"of {layout} is cut otherwise under {written(placements)}; pad it to an even size"
+        )
+
+
+def _cut(runs: Sequence[Run], length: int, pieces: int) -> list[tuple[Run, ...]]:
+    """What each of `length` ranks takes of a local tensor, from each of its `pieces`."""
+    each = [_chunks(piece, length) for piece in _chunks(runs, pieces)]
+    return [joined(run for chunks in each for run in chunks[rank]) for rank in range(length)]
+
+
+def _chunks(runs: Sequence[Run], count: int) -> list[list[Run]]:
+    """`torch.chunk` of elements that lie in `runs`, with empty chunks at the end."""
+    size = -(-sum(stop - start for start, stop in runs) // count)
+    found: list[list[Run]] = [[] for _ in range(count)]
+    at = 0
+    for start, stop in runs:
+        while start < stop:
+            chunk, before = divmod(at, size)
+            end = min(stop, start + size - before)
+            found[chunk].append((start, end))
+            at += end - start
+            start = end
+    return found
