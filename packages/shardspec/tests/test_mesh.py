@@ -74,6 +74,13 @@ def test_rejects_contradictions(shape, names, ids, rule):
         Mesh(shape, names, ids)
 
 
+def test_a_mesh_of_countless_devices_is_made_without_listing_them():
+    mesh = Mesh((10**9, 10**9), ("x", "y"))
+    assert mesh.coordinates(5 * 10**9 + 7) == (5, 7)
+    with pytest.raises(MeshError, match="a mesh has at most 9223372036854775807 devices"):
+        Mesh((10**10, 10**9), ("x", "y"))
+
+
 def test_names_an_unknown_axis():
     mesh = Mesh((2, 2), ("x", "y"))
     with pytest.raises(UnknownAxisError, match=r"got 'z', the mesh has \('x', 'y'\)"):

@@ -64,6 +64,21 @@ def build(
         raise NotationError(str(error), text=text, position=0) from None
 
 
+def check_sums(layout: Layout, notation: str) -> None:
+    """Raise `NotationError` if a layout is strided or has partial results other than sums."""
+    if not layout.is_contiguous:
+        raise NotationError(
+            f"{notation} cannot keep pieces of a dim together; got {layout}; give the tensor a dim "
+            "for the pieces and one for what is cut in each, or use the notation 'torch'"
+        )
+    others = [partial.kind for partial in layout.spec.partial if partial.kind != "sum"]
+    if others:
+        raise NotationError(
+            f"the partial results of {notation} are sums; got {', '.join(others)} in {layout}; "
+            "combine these before (reshard)"
+        )
+
+
 def check_rule(layout: Layout, rule: Rule, notation: str) -> None:
     """Raise `NotationError` if a layout cuts a dim otherwise than the notation's readers would."""
     if Layout(layout.shape, layout.mesh, layout.spec, rule) != layout:

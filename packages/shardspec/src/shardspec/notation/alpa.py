@@ -3,8 +3,8 @@
 For each dim `R`, replicated, or `S` with the axes that shard it, by their index in the mesh, major
 to minor. It comes in three styles: "plain", `S01R`, which is what `str(spec)` gives; "superscript",
 `S⁰¹R`, as the papers print it; "colossal", ColossalAI's list, `[S01, R]`. Plain specs go past Alpa:
-`+P2` for partial sums, `S(0:(1)2)` for parts of axes, `S[2]0` for strided dims; see `Spec`. Dims are
-cut by XLA's rule, `ceil`, as Alpa runs on XLA.
+`+P2` for partial sums, `S(0:(1)2)` for parts of axes, `S[2]0` for strided dims; see `Spec`. Dims
+are cut by XLA's rule, `ceil`, as Alpa runs on XLA.
 
 Reference:
     Alpa (OSDI 2022), section 4.1 and Table 1; ColossalAI's `colossalai/tensor/sharding_spec.py`.
@@ -26,7 +26,7 @@ _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _DIGITS = "0123456789" + _SUPERSCRIPTS
 
 _LIMIT = 10_000
-"""Characters in a text, as in `Spec.parse`: enough for any spec, and read at once."""
+"""Characters in a text: enough for any spec, and read at once."""
 
 
 def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None = None) -> Layout:

@@ -19,7 +19,7 @@ from ..errors import NotationError
 from ..layout import Layout
 from ..mesh import Mesh
 from ..partial import Partial
-from ._build import build, check_rule
+from ._build import build, check_rule, check_sums
 from ._scanner import Scanner
 
 Style = Literal["short", "python"]
@@ -99,17 +99,7 @@ def dump(layout: Layout, *, style: Style = "short") -> str:
         '(oneflow.sbp.split(dim=0), oneflow.sbp.partial_sum, oneflow.sbp.split(dim=0))'
     """
     mesh, spec = layout.mesh, layout.spec
-    if not layout.is_contiguous:
-        raise NotationError(
-            f"an SBP cannot keep pieces of a dim together; got {layout}; give the tensor a dim for "
-            "the pieces and one for what is cut in each, or use the notation 'torch'"
-        )
-    others = [p.kind for p in spec.partial if p.kind != "sum"]
-    if others:
-        raise NotationError(
-            f"OneFlow's partial results are sums; got {', '.join(others)} in {layout}; "
-            "combine these before (reshard)"
-        )
+    check_sums(layout, "OneFlow")
     if not spec.is_plain:
         raise NotationError(
             f"an SBP uses whole axes; got {layout}; write it on a mesh that has the parts as axes: "

@@ -25,7 +25,7 @@ from ..layout import Layout
 from ..mesh import Mesh
 from ..partial import Partial
 from ..remesh import on_mesh
-from ._build import build, check_rule, checked_axis, read_part
+from ._build import build, check_rule, check_sums, checked_axis, read_part
 from ._scanner import Scanner
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
@@ -152,17 +152,7 @@ def dump(layout: Layout, *, mesh_name: str | None = None) -> str:
         >>> print(dump(layout, mesh_name="mesh"))
         #sdy.sharding<@mesh, [{"y"}, {}], unreduced={"x"}>
     """
-    if not layout.is_contiguous:
-        raise NotationError(
-            f"Shardy cannot keep pieces of a dim together; got {layout}; give the tensor a dim "
-            "for the pieces and one for what is cut in each, or use the notation 'torch'"
-        )
-    others = [str(p.kind) for p in layout.spec.partial if p.kind != "sum"]
-    if others:
-        raise NotationError(
-            f"Shardy's partial results are sums; got {', '.join(others)} in {layout}; "
-            "combine these before (reshard)"
-        )
+    check_sums(layout, "Shardy")
     check_rule(layout, "ceil", "Shardy")
     mesh, written = layout.mesh, _mesh_text(layout.mesh)
     is_maximal = written.startswith("<[]")
