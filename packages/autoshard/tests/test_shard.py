@@ -24,7 +24,7 @@ from autoshard.programs import Program, gpt_step, mlp_step
 from costmodel import Cluster, Device, Link, operator_time, reshard_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardspec import Layout, Mesh, assemble, reshard, simulate
+from shardspec import Layout, Mesh, assemble, reshard_whole_axes, simulate
 from shardspec import shard as cut
 
 BASELINES = ("data_parallel", "megatron", "zero")
@@ -112,7 +112,7 @@ def run_sharded(graph, sharding, inputs):
                     for c in sharding.conversions
                     if (c.phase, c.value, c.dst) == (phase, name, spec)
                 )
-                plan = reshard(layout(name, step.src), layout(name, step.dst))
+                plan = reshard_whole_axes(layout(name, step.src), layout(name, step.dst))
                 there[phase, name, spec] = simulate(plan, fetch(phase, name, step.src))
         return there[phase, name, spec]
 
@@ -190,7 +190,7 @@ def check_prices(graph, sharding, prices):
     communication = [0.0] * len(graph.phases)
     for c in sharding.conversions:
         value = graph.value(c.value)
-        plan = reshard(*(Layout(value.shape, mesh, spec) for spec in (c.src, c.dst)))
+        plan = reshard_whole_axes(*(Layout(value.shape, mesh, spec) for spec in (c.src, c.dst)))
         seconds = reshard_time(plan, value.itemsize, links)
         communication[c.phase] += seconds * graph.phases[c.phase].repeats
     assert sharding.compute_s == pytest.approx(compute)
@@ -368,7 +368,7 @@ def test_collectives_are_the_steps_of_the_conversions():
     steps = []
     for c in sharding.conversions:
         shape = graph.value(c.value).shape
-        plan = reshard(*(Layout(shape, SQUARE, spec) for spec in (c.src, c.dst)))
+        plan = reshard_whole_axes(*(Layout(shape, SQUARE, spec) for spec in (c.src, c.dst)))
         steps += [(c.phase, c.value, step) for step in plan.steps if step.kind != "slice"]
     found = collectives(graph, sharding)
     assert [(c.phase, c.value, c.step) for c in found] == steps
@@ -509,4 +509,4 @@ def test_every_conversion_is_one_step_made_once():
         for conversion in found.conversions:
             shape = program.value(conversion.value).shape
             layouts = (Layout(shape, mesh, spec) for spec in (conversion.src, conversion.dst))
-            assert len(reshard(*layouts).steps) == 1
+            assert len(reshard_whole_axes(*layouts).steps) == 1

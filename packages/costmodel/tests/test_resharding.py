@@ -13,7 +13,7 @@ from costmodel import (
 from costmodel.testing import clusters, meshes_on
 from hypothesis import given
 from hypothesis import strategies as st
-from shardspec import Layout, Mesh, Partial, Spec, reshard
+from shardspec import Layout, Mesh, Partial, Spec, reshard_whole_axes
 
 ITEMSIZE = 4
 CLUSTER = Cluster.preset("two-hosts")
@@ -23,7 +23,9 @@ WHOLE = 16 * 16 * ITEMSIZE
 
 
 def plan_between(src, dst, mesh=MESH, shape=(16, 16)):
-    return reshard(Layout(shape, mesh, Spec.parse(src)), Layout(shape, mesh, Spec.parse(dst)))
+    return reshard_whole_axes(
+        Layout(shape, mesh, Spec.parse(src)), Layout(shape, mesh, Spec.parse(dst))
+    )
 
 
 @st.composite
@@ -43,7 +45,9 @@ def plans(draw, mesh):
         return Spec(tuple(map(tuple, dims)), tuple(sorted(partial)))
 
     src = spec([0, 1, "replicated", "partial"])
-    return reshard(Layout(shape, mesh, src), Layout(shape, mesh, spec([0, 1, "replicated"])))
+    return reshard_whole_axes(
+        Layout(shape, mesh, src), Layout(shape, mesh, spec([0, 1, "replicated"]))
+    )
 
 
 @pytest.mark.parametrize(

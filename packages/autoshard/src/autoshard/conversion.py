@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from costmodel import Link, step_time
 from numpy.typing import NDArray
-from shardspec import Layout, Mesh, ReshardError, Spec, Step, reshard
+from shardspec import Layout, Mesh, ReshardError, Spec, Step, reshard_whole_axes
 
 from autoshard.graph import Value
 from autoshard.problem import Array
@@ -36,7 +36,7 @@ class Converter:
     only on bytes. So plans are made for the smallest shape that splits like the real one, whose
     elements are taken to be as wide as it needs for the same bytes.
 
-    `shardspec.reshard` moves the fewest bytes, which is not always the fastest: partial sums over
+    `shardspec.reshard_whole_axes` moves few bytes, which is not always the fastest: sums over
     two axes, one of them inside a host, are better reduced inside first. So a conversion may go
     `via` a spec in which one axis has been reduced.
     """
@@ -66,7 +66,7 @@ class Converter:
         return self._seconds[key]
 
     def via(self, value: Value, src: Spec, dst: Spec) -> Spec | None:
-        """Where the fastest way to `dst` stops first; `None` if it is one plan of `reshard`."""
+        """Where the fastest way to `dst` stops first; `None` if it is one plan of shardspec's."""
         best = self.seconds(value, spec_set((src,)), spec_set((dst,)))[0, 0]
         for middle in _one_axis_reduced(src):
             through = self._through(value, src, middle, spec_set((dst,)))[0]
@@ -75,15 +75,17 @@ class Converter:
         return None
 
     def steps(self, value: Value, src: Spec, dst: Spec) -> tuple[Step, ...]:
-        """What `reshard` does to bring a value from `src` to `dst`."""
-        return reshard(*(Layout(value.shape, self.mesh, spec) for spec in (src, dst))).steps
+        """What `reshard_whole_axes` does to bring a value from `src` to `dst`."""
+        return reshard_whole_axes(
+            *(Layout(value.shape, self.mesh, spec) for spec in (src, dst))
+        ).steps
 
     def _through(self, value: Value, src: Spec, middle: Spec, dst: SpecSet) -> Array:
         rest: Array = self.seconds(value, spec_set((middle,)), dst)[0]
         return rest + self._direct(value, src, middle)
 
     def _direct(self, value: Value, src: Spec, dst: Spec) -> float:
-        """Seconds of the plan that `reshard` makes."""
+        """Seconds of the plan that `reshard_whole_axes` makes."""
         small, wide = self._canonical(value)
         steps = self._pair(small, src, dst)
         if steps is None:
@@ -118,7 +120,9 @@ class Converter:
         key = (shape, src, dst)
         if key not in self._pairs:
             try:
-                plan = reshard(Layout(shape, self.mesh, src), Layout(shape, self.mesh, dst))
+                plan = reshard_whole_axes(
+                    Layout(shape, self.mesh, src), Layout(shape, self.mesh, dst)
+                )
             except ReshardError:
                 self._pairs[key] = None
             else:
@@ -126,7 +130,7 @@ class Converter:
         return self._pairs[key]
 
     def _index(self, step: Step) -> int:
-        key = (step.kind, step.axes, step.src.local_bytes(1), step.dst.local_bytes(1))
+        key = (step.kind, step.mesh_axes, step.src.local_bytes(1), step.dst.local_bytes(1))
         if key not in self._steps:
             self._steps[key] = len(self._examples)
             self._examples.append(step)

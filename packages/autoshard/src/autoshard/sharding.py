@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardspec import Layout, Mesh, Spec, Step, reshard
+from shardspec import Layout, Mesh, Spec, Step, reshard_whole_axes
 
 from autoshard.graph import Graph
 from autoshard.solve import Solution
@@ -82,7 +82,7 @@ def collectives(graph: Graph, sharding: Sharding) -> tuple[Collective, ...]:
         repeats = graph.phases[conversion.phase].repeats
         found += [
             Collective(conversion.phase, value.name, step, value.itemsize, repeats)
-            for step in reshard(src, dst).steps
+            for step in reshard_whole_axes(src, dst).steps
             if step.kind != "slice"
         ]
     return tuple(found)

@@ -10,6 +10,7 @@ from costmodel.collectives import (
     all_gather_time,
     all_reduce_time,
     all_to_all_time,
+    point_to_point_time,
     reduce_scatter_time,
 )
 from costmodel.link import Link, MeshLinks, slowest
@@ -25,25 +26,33 @@ _TIME = {
 def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
     """Time of one step of a plan: its collective over its axes, at the links of these axes.
 
+    In a permutation every device sends one message. An exchange starts as many as an all-to-all,
+    and lasts as long as the device that sends or receives most.
+
     Args:
         step: A step over several axes is one collective in groups of their product.
         itemsize: Bytes of one element.
         links: What `Cluster.links` returns for the mesh of the step. Any other sequence, one link
             for each mesh axis, does too: several axes then get the slowest of their links, which is
-            too slow where the groups of one axis share a network card.
+            too slow where the groups of one axis share a network card. A part of an axis has the
+            axis's link.
 
     Returns:
-        Seconds; 0.0 for a slice, which every device takes from what it has.
+        Seconds; 0.0 for a slice or a fill, which every device makes of what it has.
     """
-    if step.kind == "slice":
+    if step.is_local:
         return 0.0
-    if isinstance(links, MeshLinks):
-        link = links.over(step.axes)
-    else:
-        link = slowest(links[axis] for axis in step.axes)
+    axes = step.mesh_axes
+    link = links.over(axes) if isinstance(links, MeshLinks) else slowest(links[a] for a in axes)
+    n = step.group_size
+    if step.kind == "collective_permute":
+        return point_to_point_time(step.received_bytes(itemsize), link)
+    if step.kind == "exchange":
+        most = max(step.received_bytes(itemsize), step.sent_bytes(itemsize))
+        return (n - 1) * link.latency_s + most / link.bandwidth_bytes_per_s
     # What Table 2 calls n: the input of a reduce-scatter, the output of the others.
     priced = step.src if step.kind == "reduce_scatter" else step.dst
-    return _TIME[step.kind](step.group_size, priced.local_bytes(itemsize), link)
+    return _TIME[step.kind](n, priced.local_bytes(itemsize), link)
 
 
 def reshard_time(plan: ReshardPlan, itemsize: int, links: Sequence[Link]) -> float:

@@ -351,7 +351,7 @@ def _stage(
                 phase=c.phase,
                 value=c.value,
                 kind=c.step.kind,
-                axes=c.step.axes,
+                axes=c.step.mesh_axes,
                 group_size=c.step.group_size,
                 n_bytes=c.step.dst.local_bytes(c.itemsize),
                 sent_bytes=c.step.sent_bytes(c.itemsize),

@@ -56,7 +56,7 @@ def _random_stage(graph: Graph, first: int, last: int, mesh: Mesh, rng: random.R
     def reachable(name: str, spec: Spec) -> bool:
         layouts = (Layout(graph.value(name).shape, mesh, s) for s in (home[name], spec))
         try:
-            shardspec.reshard(*layouts)
+            shardspec.reshard_whole_axes(*layouts)
         except shardspec.ReshardError:
             return False
         return True

@@ -21,13 +21,20 @@ from .layout import Layout
 from .mesh import Mesh
 from .partial import Operation, Partial, Reduction
 from .remesh import on_mesh
-from .reshard import reshard
+from .reshard import COLLECTIVES, WHOLE_AXES, reshard, reshard_whole_axes
 from .shards import assemble, shard
 from .simulate import simulate
 from .spec import Spec
-from .step import ReshardPlan, Step, StepKind
+from .schedule import StepKind
+from .step import ReshardPlan, Step
+from .transfer import Transfer, transfers
 
 __all__ = [
+    "transfers",
+    "Transfer",
+    "reshard_whole_axes",
+    "WHOLE_AXES",
+    "COLLECTIVES",
     "Axis",
     "Chunking",
     "Entry",

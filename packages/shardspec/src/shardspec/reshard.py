@@ -1,28 +1,68 @@
-"""`reshard`: from one layout of a tensor to another, as collectives over mesh axes."""
+"""`reshard`: from one layout of a tensor to another on the same mesh, as collectives."""
 
 import itertools
 import math
+from collections.abc import Callable, Iterable, Iterator
 
+from .axis import Axis, Split
+from .bound import partial_units
 from .errors import ReshardError, UnevenLayoutError
 from .layout import Layout
-from .search import cheapest_moves
-from .step import ReshardPlan, Step
+from .partial import Partial
+from .refine import Refined, refine
+from .schedule import Move, fewest_bytes
+from .searched import searched
+from .step import ReshardPlan, Step, step
+from .uneven import exchanged
+
+WHOLE_AXES: frozenset[str] = frozenset(
+    ["slice", "all_gather", "all_to_all", "reduce_scatter", "all_reduce"]
+)
+"""Steps over whole axes that are the minor-most of their dim: one call each in `jax.lax`."""
+
+COLLECTIVES: frozenset[str] = WHOLE_AXES | {"collective_permute", "exchange", "fill", "transpose"}
+"""All kinds of steps, and `transpose`: steps on any blocks of the local array, moved in place
+before and after the collective. Without it, all layouts on the way are of whole axes, unstrided."""
+
+Cost = Callable[[Step], float]
+"""What a step costs, not negative: it may depend on its kind, axes, reduction and sizes."""
 
 
-def reshard(src: Layout, dst: Layout) -> ReshardPlan:
-    """The collectives that turn `src` into `dst` with the fewest bytes received by a device.
+def reshard(
+    src: Layout,
+    dst: Layout,
+    *,
+    collectives: Iterable[str] = COLLECTIVES,
+    cost: Cost | None = None,
+    max_local_elements: int | None = None,
+) -> ReshardPlan:
+    """The collectives that turn `src` into `dst`.
 
-    Among plans with equally few bytes the one with the fewest steps, and among those always the
-    same. All layouts on the way are even. A step uses only axes that `src` or `dst` uses.
+    With the defaults, the plan moves the fewest bytes, summed over devices, that collectives among
+    all devices can: without partial results the lower bound, and it has at most one exchange and
+    one gather; no shard on the way is larger than the larger of source and destination (as in
+    arXiv 2112.01075). `schedule` says how, and why. Where layouts are uneven in different ways, or
+    are cut at points that do not nest (2 and 3), partial results are combined first and everything
+    else is one exchange.
+
+    With fewer collectives, a cost, or a limit, plans of whole axes (of common parts of them and of
+    the dims, if `src` or `dst` is strided or uses parts of axes) are searched, and the cheapest of
+    these and of the above is returned: by bytes received by one device and then steps, or by the
+    cost.
 
     Args:
         src: Where the tensor is.
-        dst: The same shape and mesh. Axes that hold partial results here must hold results of the
-            same kind in `src`: reshard reduces them, but makes none.
+        dst: The same shape and mesh. It may hold partial results that `src` does not: they are
+            filled up with neutral elements, without communication.
+        collectives: The kinds of steps that may be used, out of `COLLECTIVES`.
+        cost: Price of a step, for example seconds by `costmodel.step_time`.
+        max_local_elements: No shard on the way is larger, in elements; the larger one of `src` and
+            `dst` if left out.
 
     Raises:
-        UnevenLayoutError: `src` or `dst` has shards of different sizes (and they are not equal).
-        ReshardError: shape or mesh differ, or partial results would have to be made.
+        UnevenLayoutError: an uneven layout has to change, and `exchange` is not allowed.
+        ReshardError: shape or mesh differ; partial results would have to be made in a way that
+            changes them; `collectives` has an unknown one, or no plan.
 
     Examples:
         >>> from shardspec import Mesh, Spec
@@ -32,27 +72,51 @@ def reshard(src: Layout, dst: Layout) -> ReshardPlan:
         ... )
         >>> print(plan)
         all_to_all dim 1 to dim 0 over axis 1: S0S1 -> S01R
-        >>> plan.received_bytes(itemsize=4)
-        16
+        >>> plan.received_bytes(itemsize=4), plan.total_bytes(itemsize=4), plan.gap
+        (16, 64, 0.0)
 
     Reference:
-        Alpa 4.1, Table 2; partial sums as in AutoDDL 4.1.
+        Alpa 4.1, Table 2; partial sums as in AutoDDL 4.1; strided shards as in Rhino 4.1.
     """
-    _check(src, dst)
-    if src.spec == dst.spec:
+    kinds = frozenset(collectives)
+    _check(src, dst, kinds)
+    if src == dst:
         return ReshardPlan(src, dst, ())
-    # Which splits are even depends on the shape only through these divisors: few searches do.
-    sizes = tuple(math.gcd(n, src.mesh.size) for n in src.shape)
-    steps = []
-    before = src
-    for move in cheapest_moves(src.spec, dst.spec, sizes, src.mesh.shape):
-        after = Layout(src.shape, src.mesh, move.spec)
-        steps.append(Step(*move[:5], before, after))
-        before = after
-    return ReshardPlan(src, dst, tuple(steps))
+    limit = _limit(src, dst, max_local_elements)
+    units = refine(src, dst) if "transpose" in kinds else None
+    plans = []
+    if units is not None:
+        moves = fewest_bytes(units, one_exchange="exchange" in kinds)
+        if all(move.kind in kinds for move in moves):
+            plans.append(ReshardPlan(src, dst, tuple(_built(units, moves, src, dst))))
+    elif "exchange" in kinds:
+        plans.append(exchanged(src, dst))
+    if not plans or cost is not None:
+        plans += searched(units, kinds, cost, limit, src, dst)
+    if not plans:
+        raise ReshardError(
+            f"steps lead from source to destination; none of the kinds {sorted(kinds)} do from "
+            f"{src.spec} to {dst.spec} of shape {src.shape} on {src.mesh.shape} with at most "
+            f"{limit} elements on a device; allow more collectives or a larger max_local_elements"
+        )
+    return min(plans, key=lambda plan: _price(plan, cost))
 
 
-def _check(src: Layout, dst: Layout) -> None:
+def reshard_whole_axes(src: Layout, dst: Layout) -> ReshardPlan:
+    """The same with `WHOLE_AXES` only, and without a limit on memory: for programs in `jax.lax`.
+
+    Between layouts of whole axes, even and unstrided, there is always a plan, as all can be
+    gathered. Layouts on the way use only axes that `src` or `dst` uses. Plans are cached.
+
+    Raises:
+        UnevenLayoutError: an uneven layout would have to change.
+        ReshardError: as for `reshard`; or a layout uses parts of axes, or is strided.
+    """
+    whole = math.prod(src.shape)
+    return reshard(src, dst, collectives=WHOLE_AXES, max_local_elements=whole)
+
+
+def _check(src: Layout, dst: Layout, kinds: frozenset[str]) -> None:
     if src.shape != dst.shape:
         raise ReshardError(
             "reshard keeps the tensor's shape; "
@@ -63,28 +127,96 @@ def _check(src: Layout, dst: Layout) -> None:
             "reshard stays on one mesh (crossmesh moves between meshes); "
             f"got {src.mesh} as source and {dst.mesh} as destination"
         )
-    if src.spec == dst.spec:
+    if unknown := kinds - COLLECTIVES:
+        raise ReshardError(
+            f"collectives are among {sorted(COLLECTIVES)}; got also {sorted(unknown)}"
+        )
+    if src == dst:
         return
     for layout in (src, dst):
-        if not layout.is_even:
-            sizes = zip(layout.shape, layout.shards, strict=True)
-            dims = tuple(dim for dim, (n, k) in enumerate(sizes) if n % k)
+        if "exchange" not in kinds and not layout.is_even and "transpose" not in kinds:
+            sizes = zip(layout.shape, layout.cuts, strict=True)
+            dims = tuple(dim for dim, (n, parts) in enumerate(sizes) if n % math.prod(parts))
             raise UnevenLayoutError(
-                f"reshard needs shards of equal size; got dims {dims} of shape {layout.shape} in "
-                f"{layout.shards} shards ({layout.spec} on {layout.mesh.shape}); "
-                "pad these dims to a multiple of their shards, or shard others"
+                "without `exchange` and `transpose`, reshard needs shards of equal size; got dims "
+                f"{dims} of shape {layout.shape} in {layout.shards} shards ({layout.spec} on "
+                f"{layout.mesh.shape}); pad these dims to a multiple of their shards, or shard "
+                "others"
             )
-    held = src.spec.partial
-    if new := [p for p in dst.spec.partial if p not in held]:
-        needs = ", ".join(f"{p.kind} over axis {p.axis}" for p in new)
-        raise ReshardError(
-            "reshard reduces partial results but makes none; "
-            f"{src.spec} -> {dst.spec} needs {needs}; ask for a destination without them"
-        )
-    for p, later in itertools.combinations(held, 2):
-        if p not in dst.spec.partial and later in dst.spec.partial and p.kind != later.kind:
+        if "transpose" not in kinds and "exchange" not in kinds and not layout.spec.is_plain:
             raise ReshardError(
-                "partial results combine from the last axis to the first, and different kinds do "
-                f"not commute; {src.spec} -> {dst.spec} would combine {p.kind} over axis {p.axis} "
-                f"before {later.kind} over axis {later.axis}; reduce both"
+                "without `transpose`, reshard needs layouts of whole axes, unstrided; "
+                f"got {layout.spec}"
             )
+    if src.spec.partial or dst.spec.partial:
+        _check_partial(src, dst, kinds)
+
+
+def _check_partial(src: Layout, dst: Layout, kinds: frozenset[str]) -> None:
+    units = partial_units(src, dst)
+    if units is None:
+        raise ReshardError(
+            "the parts of an axis that hold partial results before and after nest; "
+            f"got {src.spec} and {dst.spec}"
+        )
+    change = list(zip(units.atoms, units.src_kinds, units.dst_kinds, strict=True))
+    made = [(axis, new) for axis, old, new in change if new and new != old]
+    if made and "fill" not in kinds:
+        needs = ", ".join(f"{kind} over axis {axis}" for axis, kind in made)
+        raise ReshardError(
+            f"partial results are made by `fill` only; {src.spec} -> {dst.spec} needs {needs}; "
+            "allow it, or ask for a destination without them"
+        )
+    for (first, old, new), (later, _, kept) in itertools.combinations(
+        [c for c in change if c[1] or c[2]], 2
+    ):
+        stays = kept is not None and (later, kept, kept) in change
+        for kind in (old, new):
+            if not (kind and kept and stays) or old == new:
+                continue
+            if not Partial(0, kind).commutes_with(Partial(1, kept)):
+                raise ReshardError(
+                    "partial results combine from the last axis to the first, and different kinds "
+                    f"do not commute; {src.spec} -> {dst.spec} would combine or make {kind} over "
+                    f"axis {first} inside {kept} over axis {later}; reduce both"
+                )
+
+
+def _limit(src: Layout, dst: Layout, max_local_elements: int | None) -> int:
+    limit = max(src.local_bytes(1), dst.local_bytes(1))
+    if max_local_elements is None:
+        return limit
+    if max_local_elements < limit:
+        raise ReshardError(
+            "the larger of source and destination fits into the limit; "
+            f"got max_local_elements={max_local_elements}, and shards of {src.local_bytes(1)} "
+            f"({src.spec}) and {dst.local_bytes(1)} elements ({dst.spec})"
+        )
+    return max_local_elements
+
+
+def _price(plan: ReshardPlan, cost: Cost | None) -> tuple[float, int]:
+    if cost is None:
+        return plan.received_bytes(1), len(plan.steps)
+    return sum(map(cost, plan.steps)), len(plan.steps)
+
+
+def _built(units: Refined, moves: list[Move], src: Layout, dst: Layout) -> Iterator[Step]:
+    """The steps of moves in common units."""
+    rank = {digit: n for n, digit in enumerate(itertools.chain(*units.order))}
+    before, places = src, units.src
+    for count, move in enumerate(moves, 1):
+        after = dst if count == len(moves) else units.at(move.places, move.kinds)
+        atoms = [a for a, (p, q) in enumerate(zip(places, move.places, strict=True)) if p != q]
+        # Axes are named in the order of the parts that they cut the tensor into.
+        if move.kind in ("all_gather", "all_to_all"):
+            atoms.sort(key=lambda atom, at=places: rank[at[atom]])  # type: ignore[misc]
+        elif move.kind in ("slice", "reduce_scatter"):
+            atoms.sort(key=lambda atom, at=move.places: rank[at[atom]])  # type: ignore[misc]
+        yield step(move.kind, _axes(units, atoms), move.reduction, before, after)
+        before, places = after, move.places
+
+
+def _axes(units: Refined, atoms: Iterable[int]) -> tuple[Axis, ...]:
+    joined = units.layout.mesh.joined(units.atoms[atom] for atom in atoms)
+    return tuple(axis for axis in joined if not isinstance(axis, Split))

@@ -1,7 +1,9 @@
-"""The cheapest sequence of collectives between two specs: A* over specs.
+"""The cheapest sequence of collectives between two specs of whole axes: A* over specs.
 
-A state is (dims, partial results left). An edge is one collective; it costs the bytes that each
-device receives, and one step. The search minimises bytes first, then steps, as one integer.
+For what `schedule` does not do: prices other than bytes, fewer kinds of collectives, a tighter
+limit on memory. A state is (dims, partial results left), an edge one collective of whole axes that
+are the minor-most of their dim. Bytes are those that a device receives, the one that receives most,
+then come steps, as one integer; a price of the caller's replaces both.
 
 Everything is relative to the tensor: with M elements in all and N devices, sizes are counted in
 units of M / N**2, in which each cost below is an integer. So the result depends on the shape only
@@ -10,30 +12,33 @@ through which splits are even, and one search serves all tensors that agree in t
 The estimate of what is left (→ `_Search.estimate`) is what some device must still receive: the part
 of its destination shard that it does not hold, or all of that shard as long as there are partial
 results to reduce. No collective brings a device more than it receives, so it never overestimates.
+Of prices nothing is known but that they are not negative.
 
-Two restrictions keep the space small. An axis that neither spec uses stays unused (an all-reduce
-over n > 2 devices could enlist idle replicas: fewer bytes, but two more collectives, over another
-axis's links). The axes that a dim has in common in both specs, counted from the major end, stay
-where they are; this loses nothing in the cases that the tests search exhaustively.
+Three restrictions keep the space small. An axis that neither spec uses stays unused. The axes that
+a dim has in common in both specs, counted from the major end, stay where they are; this loses
+nothing in the cases that the tests search exhaustively. And the only permutation tried is the one
+that brings axes to where the destination has them.
 """
 
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 from .axis import index
 from .partial import Partial, Reduction
+from .schedule import StepKind
 from .spec import Spec
-from .step import StepKind
 
 Dims = tuple[tuple[int, ...], ...]
 State = tuple[Dims, tuple[Partial, ...]]
 
 _BYTE = 1 << 16
 """Weight of a unit of bytes against a step: no plan has this many steps."""
+_MOST_STATES = 5_000
+"""States that a search with prices looks at: some seconds. With bytes, a hundred are many."""
 
 
 class Move(NamedTuple):
@@ -47,8 +52,12 @@ class Move(NamedTuple):
     spec: Spec
 
 
+Price = Callable[[Spec, Move], float]
+"""What a move from a spec costs."""
+
+
 class _Edge(NamedTuple):
-    """The same while searching, before its end is worth checking as a `Spec`."""
+    """A move while searching, before its end is worth checking as a `Spec`."""
 
     kind: StepKind
     axes: tuple[int, ...]
@@ -58,9 +67,14 @@ class _Edge(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 16)
-def cheapest_moves(
-    src: Spec, dst: Spec, sizes: tuple[int, ...], mesh_shape: tuple[int, ...]
-) -> tuple[Move, ...]:
+def fewest_bytes_moves(
+    src: Spec,
+    dst: Spec,
+    sizes: tuple[int, ...],
+    mesh_shape: tuple[int, ...],
+    kinds: frozenset[str],
+    min_shards: int,
+) -> tuple[Move, ...] | None:
     """The moves from `src` to `dst` with the fewest received bytes, then the fewest steps.
 
     Args:
@@ -68,53 +82,96 @@ def cheapest_moves(
         dst: Even for `sizes`; its partial results are in `src` too, and the others can be reduced.
         sizes: Of the dims, or anything that the same products of mesh axes divide.
         mesh_shape: Length of each axis.
+        kinds: What a move may be.
+        min_shards: Parts that the tensor is in at least, at any time.
+
+    Returns:
+        None if there is no way.
     """
-    return _Search(src, dst, sizes, mesh_shape).run()
+    return _Search(src, dst, sizes, mesh_shape, kinds, min_shards, None).run()
+
+
+def cheapest_moves(
+    src: Spec,
+    dst: Spec,
+    sizes: tuple[int, ...],
+    mesh_shape: tuple[int, ...],
+    kinds: frozenset[str],
+    min_shards: int,
+    price: Price,
+) -> tuple[Move, ...] | None:
+    """The moves with the least sum of prices, not negative; other arguments as for bytes.
+
+    Returns:
+        None if there is no way, or none was found among the first `_MOST_STATES` states.
+    """
+    return _Search(src, dst, sizes, mesh_shape, kinds, min_shards, price).run()
 
 
 class _Search:
     def __init__(
-        self, src: Spec, dst: Spec, sizes: tuple[int, ...], mesh_shape: tuple[int, ...]
+        self,
+        src: Spec,
+        dst: Spec,
+        sizes: tuple[int, ...],
+        mesh_shape: tuple[int, ...],
+        kinds: frozenset[str],
+        min_shards: int,
+        price: Price | None,
     ) -> None:
         self.start: State = (src.plain_dims, src.partial)
         self.goal: State = (dst.plain_dims, dst.partial)
         self.sizes = sizes
         self.mesh_shape = mesh_shape
+        self.kinds = kinds
+        self.min_shards = min_shards
+        self.price = price
         self.whole = math.prod(mesh_shape) ** 2
         self.wanted = self.whole // self.length(dst.axes)
-        self.usable = tuple(sorted({*src.axes, *dst.axes, *(index(p.axis) for p in src.partial)}))
+        self.usable = tuple(sorted({*src.axes, *dst.axes, *src.partial_axes}))
         self.fixed = tuple(map(_common_prefix, src.plain_dims, dst.plain_dims))
         self.overlaps: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def length(self, axes: tuple[int, ...]) -> int:
         return math.prod([self.mesh_shape[axis] for axis in axes])
 
-    def run(self) -> tuple[Move, ...]:
-        best = {self.start: 0}
+    def run(self) -> tuple[Move, ...] | None:
+        best: dict[State, float] = {self.start: 0}
         came: dict[State, tuple[State, _Edge]] = {}
+        done: set[State] = set()
         # Among equals the newest first, so that the search runs deep, then by the spec.
-        queue = [(self.estimate(self.start), 0, self.start)]
+        queue: list[tuple[float, int, State]] = [(self.estimate(self.start), 0, self.start)]
         for count in itertools.count(1):
+            if not queue or (self.price and len(done) > _MOST_STATES):
+                return None
             _, _, state = heapq.heappop(queue)
             if state == self.goal:
                 break
+            if state in done:
+                continue
+            done.add(state)
             spent = best[state]
-            for cost, edge in self.edges(state):
+            for weight, edge in self.edges(state):
+                if edge.kind not in self.kinds or edge.end in done:
+                    continue
+                if self.length(tuple(itertools.chain(*edge.end[0]))) < self.min_shards:
+                    continue
+                cost = self.price(Spec(*state), _move(state, edge)) if self.price else weight
                 reached = spent + cost
-                if reached < best.get(edge.end, reached + 1):
+                if reached < best.get(edge.end, math.inf):
                     best[edge.end] = reached
                     came[edge.end] = (state, edge)
                     heapq.heappush(queue, (reached + self.estimate(edge.end), -count, edge.end))
         moves = []
         while state != self.start:
             state, edge = came[state]
-            # What combines is always the last kind: see `reducible`.
-            reduction = state[1][-1].kind if edge.end[1] != state[1] else None
-            moves.append(Move(*edge[:4], reduction, Spec(*edge.end)))
+            moves.append(_move(state, edge))
         return tuple(reversed(moves))
 
     def estimate(self, state: State) -> int:
         """A lower bound on the cost from `state` to the goal."""
+        if self.price:
+            return 0
         dims, partial = state
         if partial != self.goal[1] and self.length(tuple(self.reducible(partial))) > 1:
             return self.wanted * _BYTE + 1
@@ -128,7 +185,9 @@ class _Search:
             shards *= parts
             changed += axes != self.goal[0][dim]
         missing = self.wanted - self.whole // shards if shards else self.wanted
-        return missing * _BYTE + (changed + 1) // 2  # a step changes at most two dims
+        # A step changes at most two dims, a permutation any number.
+        steps = min(changed, 1) if "collective_permute" in self.kinds else (changed + 1) // 2
+        return missing * _BYTE + steps
 
     def overlap(self, held: tuple[int, ...], wanted: tuple[int, ...]) -> int:
         """One over the part of a dim in both shards of a device; 0 if some device has none.
@@ -184,11 +243,50 @@ class _Search:
                     if after := appended(dim, axes, n, dims):
                         yield cost + 1, _Edge("reduce_scatter", axes, dim, None, (after, reduced))
 
+        if "collective_permute" in self.kinds and (after := self.permuted(state)):
+            pairs = {
+                (a, b)
+                for old, new in zip(dims, after, strict=True)
+                for a, b in zip(old, new, strict=True)
+                if a != b
+            }
+            axes = tuple(sorted({axis for pair in pairs for axis in pair}))
+            yield local + 1, _Edge("collective_permute", axes, None, None, (after, partial))
+
+    def permuted(self, state: State) -> Dims | None:
+        """The dims with the goal's axes wherever they have others of the same length.
+
+        An axis that has to give way goes to where the one that comes was, or becomes free.
+        """
+        dims, partial = state
+        to = {
+            a: b
+            for old, new in zip(dims, self.goal[0], strict=True)
+            for a, b in zip(old, new, strict=False)
+            if self.mesh_shape[a] == self.mesh_shape[b]
+        }
+        comes = {b: a for a, b in to.items()}
+        for axis in {axis for held in dims for axis in held} - to.keys():
+            end = axis
+            while end in comes:
+                end = comes[end]
+            to[axis] = end
+        still = {index(p.axis) for p in partial}
+        if all(a == b for a, b in to.items()) or not still.isdisjoint(to.values()):
+            return None
+        return tuple(tuple(to[axis] for axis in held) for held in dims)
+
     def reducible(self, partial: tuple[Partial, ...]) -> list[int]:
         """Axes whose results can combine now: kinds do not commute, so only those of the last."""
         kept = self.goal[1]
         last = itertools.takewhile(lambda p: p.kind == partial[-1].kind, reversed(partial))
         return sorted(index(p.axis) for p in last if p not in kept)
+
+
+def _move(state: State, edge: _Edge) -> Move:
+    # What combines is always the last kind: see `reducible`.
+    reduction = state[1][-1].kind if edge.end[1] != state[1] else None
+    return Move(*edge[:4], reduction, Spec(*edge.end))
 
 
 def _common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .shards import Array, check_shards, combine
+from .chunking import Run
+from .layout import Layout
+from .shards import Array, check_shards, combine, identity
 from .step import ReshardPlan, Step
+from .transfer import transfers
 
 
 def simulate(plan: ReshardPlan, shards: Mapping[int, Array]) -> dict[int, Array]:
@@ -22,26 +26,67 @@ def simulate(plan: ReshardPlan, shards: Mapping[int, Array]) -> dict[int, Array]
     check_shards(plan.src, shards)
     held = dict(shards)
     for step in plan.steps:
-        for group in step.src.mesh.groups(step.axes):
-            results = _run(step, [held[device] for device in group])
-            held.update(zip(group, results, strict=True))
+        if step.kind in ("all_reduce", "reduce_scatter"):
+            held = _reduced(step, held)
+        elif step.kind == "fill":
+            held = _filled(step, held)
+        else:
+            held = _moved(step, held)
     return held
 
 
-def _run(step: Step, inputs: list[Array]) -> list[Array]:
-    """One group's results, for its inputs in group order."""
-    n = len(inputs)
-    match step:
-        case Step(kind="slice", dim=int(dim)):
-            return [np.split(held, n, dim)[i] for i, held in enumerate(inputs)]
-        case Step(kind="all_gather", dim=int(dim)):
-            return [np.concatenate(inputs, dim)] * n
-        case Step(kind="all_to_all", dim=int(dim), to_dim=int(to_dim)):
-            pieces = [np.split(held, n, to_dim) for held in inputs]
-            return [np.concatenate([sent[i] for sent in pieces], dim) for i in range(n)]
-        case Step(kind="reduce_scatter", dim=int(dim), reduction=reduction) if reduction:
-            return np.split(combine(reduction, inputs), n, dim)
-        case Step(kind="all_reduce", reduction=reduction) if reduction:
-            return [combine(reduction, inputs)] * n
-        case _:
-            raise AssertionError(f"a step lacks what its kind needs: {step!r}")
+def _moved(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
+    """What is gathered, sliced, permuted or exchanged: each device's shard from its senders."""
+    dtype = next(iter(held.values())).dtype
+    found = {d: np.zeros(step.dst.local_shape(d), dtype) for d in step.dst.mesh.device_ids}
+    for t in transfers(step.src, step.dst, step.axes):
+        found[t.receiver][_within(step.dst, t.receiver, t.runs)] = held[t.sender][
+            _within(step.src, t.sender, t.runs)
+        ]
+    return found
+
+
+def _reduced(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
+    """Partial results combined in group order, and each device's part of them."""
+    assert step.reduction is not None
+    found = {}
+    for group in step.groups:
+        combined = combine(step.reduction, [held[device] for device in group])
+        for device in group:
+            if step.kind == "all_reduce":
+                found[device] = combined
+            else:
+                own = np.zeros(step.dst.local_shape(device), combined.dtype)
+                runs = step.dst.runs(device)
+                own[_within(step.dst, device, runs)] = combined[_within(step.src, device, runs)]
+                found[device] = own
+    return found
+
+
+def _filled(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
+    """Partial results that combine to what is there: neutral elements on all devices but one."""
+    assert step.reduction is not None
+    mesh, (axis,) = step.src.mesh, step.axes
+    shards = any(axis in step.src.spec.sharding_of(dim) for dim in range(len(step.src.shape)))
+    found = {}
+    for device, data in held.items():
+        if shards:
+            whole = identity(step.reduction, np.zeros(step.dst.local_shape(device), data.dtype))
+            whole[_within(step.dst, device, step.src.runs(device))] = data
+            found[device] = whole
+        else:
+            first = mesh.coordinate(mesh.coordinates(device), axis) == 0
+            found[device] = data if first else identity(step.reduction, data)
+    return found
+
+
+def _within(
+    layout: Layout, device: int, runs: tuple[tuple[Run, ...], ...]
+) -> tuple[NDArray[np.intp], ...]:
+    """Where blocks of the tensor lie in a device's array."""
+    indices = layout.indices(device)
+    wanted = [
+        np.concatenate([np.arange(*run) for run in of_dim]) if of_dim else np.empty(0, np.intp)
+        for of_dim in runs
+    ]
+    return np.ix_(*(np.searchsorted(i, w) for i, w in zip(indices, wanted, strict=True)))

@@ -1,40 +1,47 @@
-"""`Step`: one collective of a resharding, and the bytes it moves."""
+"""`Step`: one collective of a resharding, and the bytes it moves; `ReshardPlan`: all of them."""
 
 from dataclasses import dataclass
-from typing import Literal
 
+from .axis import Axis, Entry, index
+from .bound import held_elements, kept_elements, kept_of, lower_bound_elements
 from .layout import Layout
 from .partial import Reduction
-
-StepKind = Literal["all_gather", "all_to_all", "reduce_scatter", "all_reduce", "slice"]
-"""What a step does; a slice is local."""
+from .refine import refine
+from .schedule import StepKind
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One collective, run in every group of devices along `axes`, from layout `src` to `dst`.
 
-    What happens to the spec, where `axes` are always the minor-most of a dim and keep their order:
+    - `all_gather` takes `axes` off the dims: each device gets what the whole group holds;
+    - `slice` lets `axes` shard: each device keeps its part of what it holds;
+    - `all_to_all` lets `axes` shard something else: each device keeps one part of what it holds
+      and sends one to each other device of its group, all equal;
+    - `collective_permute`: each device gets the shard of one device, and its own goes to one;
+    - `exchange`: each device sends each other one what that needs and it has (MPI's Alltoallv);
+    - `reduce_scatter` combines the partial results over `axes`, which then shard;
+    - `all_reduce` combines them and gives them to all;
+    - `fill` makes partial results over `axes` out of replicas or shards with neutral elements.
 
-    - `all_gather` takes `axes` off the end of `dim`;
-    - `slice` appends them to `dim`: each device keeps its part of what it holds;
-    - `all_to_all` takes them off the end of `dim` and appends them to `to_dim`;
-    - `reduce_scatter` takes the partial sums over `axes` and appends `axes` to `dim`;
-    - `all_reduce` takes the partial results over `axes`.
+    Slice and fill are local. Groups are `src.mesh.groups(axes)`: the first axis is major.
 
-    Groups are `src.mesh.groups(axes)`: the first axis is major, and member `i` owns part `i`.
+    In the simple case, where `axes` are the minor-most of a dim before or afterwards and keep their
+    order, `dim` says which. A gather, slice or reduce-scatter then cuts or joins the local array
+    along `dim` in group order, and an all-to-all joins along `dim` and cuts along `to_dim`. In the
+    others (`dim` is None) the parts are blocks of the local array: see `transfers`.
     """
 
     kind: StepKind
     """The collective."""
-    axes: tuple[int, ...]
-    """Mesh axes it runs over, major to minor."""
+    axes: tuple[Axis, ...]
+    """Mesh axes, or parts of them, that it runs over, major to minor."""
     dim: int | None
     """The dim gathered, sliced or scattered into; of an all-to-all the one that loses the axes."""
     to_dim: int | None
     """The dim that gains the axes of an all-to-all."""
     reduction: Reduction | None
-    """How partial results combine, for the two reducing kinds."""
+    """How partial results combine, for the kinds that reduce or fill."""
     src: Layout
     """Before."""
     dst: Layout
@@ -45,12 +52,27 @@ class Step:
         """Devices that take part in one group."""
         return self.src.mesh.axis_size(self.axes)
 
-    def received_bytes(self, itemsize: int) -> int:
-        """Bytes that one device receives, 0 for a slice.
+    @property
+    def mesh_axes(self) -> tuple[int, ...]:
+        """Mesh axes that it runs over, in whole or in part."""
+        return tuple(dict.fromkeys(map(index, self.axes)))
 
-        With `n` devices in a group and `b` bytes before the step, a ring delivers `(n - 1) * b` in
-        an all-gather, `(n - 1) / n * b` in an all-to-all and a reduce-scatter, and twice that in an
-        all-reduce (the most that one device receives, where `n` does not divide the shard).
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The devices of each group."""
+        return self.src.mesh.groups(self.axes)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no device sends anything."""
+        return self.kind in ("slice", "fill")
+
+    def total_bytes(self, itemsize: int) -> int:
+        """Bytes that all devices together receive, and send; 0 for a local step.
+
+        With `n` devices in a group, a ring brings each all that it lacks once, in an all-gather
+        and an all-to-all; `n - 1` times its part of the result in a reduce-scatter; and in an
+        all-reduce twice that.
 
         Args:
             itemsize: Bytes an element.
@@ -59,20 +81,59 @@ class Step:
             AutoDDL, Table 2 (there `p` devices, and `n` bytes: of the output for an all-gather).
         """
         n = self.group_size
-        elements = self.src.local_bytes(1)
         match self.kind:
-            case "slice":
-                received = 0
-            case "all_gather":
-                received = (n - 1) * elements
-            case "all_to_all" | "reduce_scatter":
-                received = elements - elements // n
+            case "slice" | "fill":
+                moved = 0
             case "all_reduce":
-                received = 2 * (elements - elements // n)
+                moved = held_elements(self.src) // n * 2 * (n - 1)
+            case "reduce_scatter":
+                moved = held_elements(self.dst) * (n - 1)
+            case _:
+                moved = held_elements(self.dst) - kept_elements(self.src, self.dst)
+        return moved * itemsize
+
+    def received_bytes(self, itemsize: int) -> int:
+        """Bytes that one device receives: the one that receives most.
+
+        Args:
+            itemsize: Bytes an element.
+        """
+        n = self.group_size
+        before, after = self.src.local_bytes(1), self.dst.local_bytes(1)
+        match self.kind:
+            case "slice" | "fill":
+                received = 0
+            case "all_reduce":
+                received = 2 * (before - before // n)
+            case "reduce_scatter":
+                received = (n - 1) * after
+            case _ if refine(self.src, self.dst) is None:
+                devices = self.src.mesh.device_ids
+                received = max(
+                    _elements(self.dst, device) - kept_of(self.src, self.dst, device)
+                    for device in devices
+                )
+            case "all_gather":
+                received = (n - 1) * before
+            case "all_to_all":
+                received = before - before // n
+            case "collective_permute" | "exchange":
+                received = after
         return received * itemsize
 
     def sent_bytes(self, itemsize: int) -> int:
-        """Bytes that one device sends: in a ring, and in an all-to-all, as many as it receives."""
+        """Bytes that one device sends, the one that sends most.
+
+        In a ring, an all-to-all and a permutation that is as many as it receives.
+        """
+        if self.kind == "exchange" and refine(self.src, self.dst) is None:
+            from .transfer import transfers
+
+            sent: dict[int, int] = {}
+            for t in transfers(self.src, self.dst, self.axes):
+                if t.sender != t.receiver:
+                    sent[t.sender] = sent.get(t.sender, 0) + t.elements
+            return max(sent.values(), default=0) * itemsize
         return self.received_bytes(itemsize)
 
     def __str__(self) -> str:
@@ -95,11 +156,36 @@ class ReshardPlan:
     dst: Layout
     """After the last one."""
     steps: tuple[Step, ...]
-    """In order of execution; none if nothing changes."""
+    """In order of execution; none if every device already holds what it should."""
+
+    @property
+    def n_collectives(self) -> int:
+        """Number of steps that are not local."""
+        return sum(not step.is_local for step in self.steps)
+
+    def total_bytes(self, itemsize: int) -> int:
+        """Bytes that all devices receive in all steps together."""
+        return sum(step.total_bytes(itemsize) for step in self.steps)
+
+    def lower_bound_bytes(self, itemsize: int) -> int:
+        """Bytes that all devices together receive at least, whatever the collectives."""
+        return lower_bound_elements(self.src, self.dst) * itemsize
+
+    @property
+    def gap(self) -> float:
+        """By how much the total exceeds the lower bound: 0.0 for a plan with the fewest bytes."""
+        total, bound = self.total_bytes(1), self.lower_bound_bytes(1)
+        if total == bound:
+            return 0.0
+        return total / bound - 1 if bound else float("inf")
 
     def received_bytes(self, itemsize: int) -> int:
-        """Bytes that one device receives in all steps together."""
+        """Bytes that one device receives in all steps together, at most."""
         return sum(step.received_bytes(itemsize) for step in self.steps)
+
+    def sent_bytes(self, itemsize: int) -> int:
+        """Bytes that one device sends in all steps together, at most."""
+        return sum(step.sent_bytes(itemsize) for step in self.steps)
 
     def peak_bytes(self, itemsize: int) -> int:
         """Most bytes of this tensor that one device holds at a time: input and output of a step."""
@@ -108,5 +194,43 @@ class ReshardPlan:
             default=self.src.local_bytes(itemsize),
         )
 
+    def largest_bytes(self, itemsize: int) -> int:
+        """Bytes of the largest shard that a device has before, between or after the steps."""
+        layouts = [self.src, self.dst, *(step.dst for step in self.steps)]
+        return max(layout.local_bytes(itemsize) for layout in layouts)
+
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps)) or f"nothing to do: {self.src.spec}"
+
+
+def step(
+    kind: StepKind,
+    axes: tuple[Axis, ...],
+    reduction: Reduction | None,
+    src: Layout,
+    dst: Layout,
+) -> Step:
+    """The step between two layouts, with `dim` and `to_dim` if it is a simple one."""
+    before, after = src.spec.dims, dst.spec.dims
+    changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+
+    def appended(short: tuple[Entry, ...], long: tuple[Entry, ...]) -> bool:
+        return src.mesh.joined((*short, *axes)) == long
+
+    dim = to_dim = None
+    if kind == "all_gather" and len(changed) == 1:
+        (i,) = changed
+        dim = i if appended(after[i], before[i]) else None
+    elif kind in ("slice", "reduce_scatter") and len(changed) == 1:
+        (i,) = changed
+        dim = i if appended(before[i], after[i]) else None
+    elif kind == "all_to_all" and len(changed) == 2:
+        for i, j in (changed, reversed(changed)):
+            if appended(after[i], before[i]) and appended(before[j], after[j]):
+                dim, to_dim = i, j
+    return Step(kind, axes, dim, to_dim, reduction, src, dst)
+
+
+def _elements(layout: Layout, device: int) -> int:
+    """Elements of the tensor that a device holds, padding not among them."""
+    return kept_of(layout, layout, device)

@@ -117,7 +117,7 @@ def lower_chunk(
 
 
 def _convert(x: Array, shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Array:
-    plan = shardspec.reshard(Layout(shape, mesh, src), Layout(shape, mesh, dst))
+    plan = shardspec.reshard_whole_axes(Layout(shape, mesh, src), Layout(shape, mesh, dst))
     for step in plan.steps:
         x = _collective(x, step, mesh)
     return x
@@ -127,7 +127,7 @@ _REDUCTIONS: dict[str, Callable[..., Array]] = {"sum": lax.psum, "max": lax.pmax
 
 
 def _collective(x: Array, step: shardspec.Step, mesh: Mesh) -> Array:
-    names = tuple(mesh.axis_names[axis] for axis in step.axes)
+    names = tuple(mesh.axis_names[axis] for axis in step.mesh_axes)
     if step.kind == "all_reduce":
         return _REDUCTIONS[step.reduction or "sum"](x, names)
     dim = step.dim

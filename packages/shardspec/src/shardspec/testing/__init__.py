@@ -1,6 +1,7 @@
 """Hypothesis strategies and checkers, for our tests and our siblings' (extra `testing`)."""
 
-from .checkers import check_covers_once, check_layout, check_plan
+from .checkers import check_covers_once, check_layout
+from .plans import check_plan
 from .strategies import EVERY_RULE, every_spec, layout_pairs, layouts, meshes, specs
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Checkers: assert from scratch what layouts and plans promise."""
+"""Checkers: assert from scratch what layouts promise."""
 
 import itertools
 import math
@@ -6,10 +6,6 @@ import math
 import numpy as np
 
 from ..layout import Layout
-from ..shards import assemble, shard
-from ..simulate import simulate
-from ..spec import Spec
-from ..step import ReshardPlan, Step
 
 
 def check_covers_once(layout: Layout) -> None:
@@ -57,46 +53,3 @@ def check_layout(layout: Layout, itemsize: int = 4) -> None:
             assert tuple(s.start for s in slices) == offsets, f"{name}: {slices}"
             assert tuple(s.stop - s.start for s in slices) == sizes, f"{name}: {slices}"
     assert layout.local_bytes(itemsize) == largest, f"{layout}: the largest shard is {largest}"
-
-
-def check_plan(plan: ReshardPlan, *, seed: int = 0) -> None:
-    """Assert that a plan's steps are what they say, and bring each device its part of `dst`.
-
-    The data is judged against slicing the whole tensor directly, without looking at the steps.
-    """
-    at = plan.src
-    for step in plan.steps:
-        assert step.src == at, f"{step} does not continue {at}"
-        assert (step.dst.shape, step.dst.mesh) == (at.shape, at.mesh), f"{step} changes the tensor"
-        assert step.dst.is_even, f"{step} ends in an uneven layout"
-        assert step.dst.spec == _after(step), f"{step} is not what its fields say"
-        at = step.dst
-    assert at == plan.dst, f"the plan ends in {at} instead of {plan.dst}"
-
-    whole = np.random.default_rng(seed).integers(-99, 99, plan.src.shape)
-    held = simulate(plan, shard(plan.src, whole, seed=seed))
-    np.testing.assert_array_equal(assemble(plan.dst, held), whole, err_msg=str(plan))
-    if not plan.dst.spec.is_partial:
-        for device in plan.dst.mesh.device_ids:
-            expected = whole[plan.dst.slices(device)]
-            np.testing.assert_array_equal(held[device], expected, err_msg=str(plan))
-
-
-def _after(step: Step) -> Spec:
-    """The spec that a step must lead to, from its other fields."""
-    spec = step.src.spec
-    dims = list(spec.dims)
-    partial = spec.partial
-    loses = step.dim if step.kind in ("all_gather", "all_to_all") else None
-    gains = step.to_dim if step.kind == "all_to_all" else None if loses is not None else step.dim
-    if loses is not None:
-        kept = len(dims[loses]) - len(step.axes)
-        assert dims[loses][kept:] == step.axes, f"{step}: {step.axes} are not the minor-most axes"
-        dims[loses] = dims[loses][:kept]
-    if gains is not None:
-        dims[gains] += step.axes
-    if step.reduction is not None:
-        assert {p.kind for p in partial if p.axis in step.axes} == {step.reduction}
-        partial = tuple(p for p in partial if p.axis not in step.axes)
-        assert len(partial) == len(spec.partial) - len(step.axes), f"{step} reduces what is whole"
-    return Spec(tuple(dims), partial)
