@@ -134,7 +134,7 @@ _COMBINE: dict[Reduction, Callable[[Array, Array], Array]] = {
 def combine(kind: Reduction, parts: list[Array]) -> Array:
     """Partial results combined in the order given; averages of integers are rounded down."""
     if kind != "avg":
-        return functools.reduce(_COMBINE[kind], parts)
+        return np.asarray(functools.reduce(_COMBINE[kind], parts))
     first = parts[0]
     if first.dtype.kind not in "iu":
         mean: Array = functools.reduce(np.add, parts) / len(parts)
