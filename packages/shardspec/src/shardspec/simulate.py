@@ -51,7 +51,7 @@ def _reduced(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
     assert step.reduction is not None
     found = {}
     for group in step.groups:
-        combined = combine(step.reduction, [held[device] for device in group])
+        combined = np.asarray(combine(step.reduction, [held[device] for device in group]))
         for device in group:
             if step.kind == "all_reduce":
                 found[device] = combined
