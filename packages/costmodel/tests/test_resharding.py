@@ -13,7 +13,7 @@ from costmodel import (
 from costmodel.testing import clusters, meshes_on
 from hypothesis import given
 from hypothesis import strategies as st
-from shardspec import Layout, Mesh, Partial, Spec, reshard_whole_axes
+from shardspec import Layout, Mesh, Partial, Spec, SubAxis, reshard, reshard_whole_axes
 
 ITEMSIZE = 4
 CLUSTER = Cluster.preset("two-hosts")
@@ -44,10 +44,9 @@ def plans(draw, mesh):
                 dims[place].append(axis)
         return Spec(tuple(map(tuple, dims)), tuple(sorted(partial)))
 
-    src = spec([0, 1, "replicated", "partial"])
-    return reshard_whole_axes(
-        Layout(shape, mesh, src), Layout(shape, mesh, spec([0, 1, "replicated"]))
-    )
+    src, dst = spec([0, 1, "replicated", "partial"]), spec([0, 1, "replicated"])
+    make = draw(st.sampled_from([reshard, reshard_whole_axes]))
+    return make(Layout(shape, mesh, src), Layout(shape, mesh, dst))
 
 
 @pytest.mark.parametrize(
@@ -120,3 +119,45 @@ def test_plain_links_give_a_step_over_several_axes_the_slowest_of_them():
 
 def test_nothing_to_do_is_free():
     assert reshard_time(plan_between("S0R", "S0R"), ITEMSIZE, CLUSTER.links(MESH)) == 0.0
+
+
+@given(data=st.data())
+def test_seconds_as_the_cost_of_resharding_find_a_plan_as_fast_as_any_other(data):
+    cluster = data.draw(clusters())
+    mesh = data.draw(meshes_on(cluster))
+    links = cluster.links(mesh)
+    plan = data.draw(plans(mesh))
+    found = reshard(plan.src, plan.dst, cost=lambda step: step_time(step, ITEMSIZE, links))
+    fewest_bytes = reshard(plan.src, plan.dst)
+    assert reshard_time(found, ITEMSIZE, links) <= reshard_time(fewest_bytes, ITEMSIZE, links)
+
+
+def test_seconds_prefer_the_links_inside_a_host():
+    # Every host has the whole, so a device can get its half of the rows from its own host.
+    src, dst = (Layout((4096, 4096), MESH, Spec.parse(text)) for text in ("RS1", "S0R"))
+    links = CLUSTER.links(MESH)
+
+    def seconds(step):
+        return step_time(step, ITEMSIZE, links)
+
+    assert all(
+        0 not in step.mesh_axes or step.is_local for step in reshard(src, dst, cost=seconds).steps
+    )
+
+
+def test_a_permutation_is_one_message_and_an_exchange_as_many_as_an_all_to_all():
+    square = Mesh((2, 2), ("x", "y"))
+    links = Link(1e-3, 4e6), Link(2e-3, 8e6)
+    slow = Link(2e-3, 4e6)
+    (swap,) = reshard(*(Layout((16, 16), square, Spec.parse(t)) for t in ("S0S1", "S1S0"))).steps
+    assert step_time(swap, ITEMSIZE, links) == 2e-3 + WHOLE / 4 / 4e6
+    (both,) = reshard(*(Layout((16, 16), square, Spec.parse(t)) for t in ("S0S1", "RS01"))).steps
+    assert both.kind == "exchange"
+    assert step_time(both, ITEMSIZE, links) == 3 * slow.latency_s + WHOLE / 4 / 4e6
+
+
+def test_a_part_of_an_axis_has_the_link_of_the_axis():
+    src, dst = Spec(((SubAxis(1, 1, 2),), ())), Spec.parse("RR")
+    (step,) = reshard(*(Layout((16, 16), MESH, spec) for spec in (src, dst))).steps
+    links = Link(1e-3, 4e6), Link(2e-3, 8e6)
+    assert step_time(step, ITEMSIZE, links) == all_gather_time(2, WHOLE, links[1])
