@@ -258,7 +258,8 @@ class Mesh:
 
         Raises:
             UnknownAxisError: no axis has this name.
-            MeshError: the sizes do not multiply to the axis.
+            MeshError: the sizes do not multiply to the axis, or a new name is taken, as where two
+                parts of one device stand next to each other.
         """
         of, parts = self.axis(axis), naturals(sizes)
         if min(parts, default=1) < 1 or math.prod(parts) != self.shape[of]:
