@@ -17,6 +17,7 @@ from ..layout import Layout
 from ..mesh import Mesh
 from ..partial import Partial
 from ..spec import Spec
+from . import hlo
 from ._scanner import Scanner
 
 if TYPE_CHECKING:
@@ -261,15 +262,10 @@ def _mesh(sharding: "jax.sharding.NamedSharding") -> Mesh:
 
 def _from_hlo(sharding: "jax.sharding.Sharding", shape: tuple[int, ...]) -> Layout:
     """Through XLA's text, in which a device is its place in the sharding's device assignment."""
-    from . import hlo
-
     devices: Sequence[Any] = sharding._device_assignment
-    ids = [device.id for device in devices]
     text = str(sharding._to_xla_hlo_sharding(len(shape)))
-    places = Mesh((len(ids),), ("devices",))
-    layout = Layout(shape, places, Spec.replicated(len(shape)))
-    if not sharding.is_fully_replicated:
-        layout = hlo.parse(text, shape=tuple(shape))
-    mesh = layout.mesh
-    renamed = Mesh(mesh.shape, mesh.axis_names, [ids[place] for place in mesh.device_ids])
-    return Layout(layout.shape, renamed, layout.spec, layout.chunking)
+    places = None if "device" in text else Mesh((len(devices),), ("a",))
+    found = hlo.parse(text, shape=tuple(shape), mesh=places)
+    ids = tuple(devices[place].id for place in found.mesh.device_ids)
+    mesh = Mesh(found.mesh.shape, found.mesh.axis_names, ids)
+    return Layout(found.shape, mesh, found.spec, found.rules)
