@@ -120,6 +120,15 @@ def test_partial_results_over_all_devices_need_no_order():
     assert on_mesh(layout, mesh).spec == Spec.parse("R+P0+P1")
 
 
+def test_which_replica_is_combined_with_which_makes_no_difference():
+    layout = Layout((3,), Mesh((2, 2), ("x", "y")), Spec.parse("R+P0"))
+    mesh = Mesh((2, 2), ("x", "y"), (0, 1, 3, 2))
+    written = on_mesh(layout, mesh)
+    assert written == Layout((3,), mesh, Spec.parse("R+P0"))
+    assert written.is_equivalent(layout)
+    assert not Layout((3,), mesh, Spec.parse("R+P1")).is_equivalent(layout)
+
+
 def test_kinds_that_commute_may_change_places():
     layout = Layout((3,), Mesh((2, 3), ("x", "y")), Spec.parse("R+P0+Pavg1"))
     written = on_mesh(layout, Mesh((3, 2), ("y", "x"), (0, 3, 1, 4, 2, 5)))

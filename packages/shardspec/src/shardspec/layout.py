@@ -232,17 +232,15 @@ class Layout:
 
     def replica_groups(self) -> tuple[tuple[int, ...], ...]:
         """Devices that hold the same: they differ only along axes that the spec does not use."""
-        used = [axis for dim in range(len(self.shape)) for axis in self.spec.sharding_of(dim)]
-        used += [partial.axis for partial in self.spec.partial]
-        unused = [part for part in self.mesh.parts(used) if part not in used]
-        return self.mesh.groups(tuple(unused))
+        return self.mesh.groups(tuple(self._unused()))
 
     def is_equivalent(self, other: "Layout") -> bool:
         """Whether every device holds the same in both, however meshes and specs are written.
 
         Axes of length 1, device order, sub-axes and chunking may differ; so `S0` on a mesh of 8
         equals `S01` on the same devices as 2×4. Partial results are the same if they combine to
-        the same, so the order of axes that combine alike makes no difference.
+        the same, so neither the order of axes that combine alike makes a difference, nor which of
+        several devices with the same part it is combined from.
         """
         if self == other:
             return True
@@ -256,49 +254,38 @@ class Layout:
             for device in self.mesh.device_ids
         )
 
-    def partial_groups(self) -> list[tuple[Reduction, set[frozenset[int]]]]:
-        """The kinds of partial results in the order they combine, each with its groups of devices.
-
-        Kinds next to each other that commute are put in alphabetic order.
-
-        Examples:
-            >>> layout = Layout((4,), Mesh((2, 2), ("x", "y")), Spec.parse("R+P0+Pmax1"))
-            >>> [(kind, sorted(map(sorted, groups))) for kind, groups in layout.partial_groups()]
-            [('max', [[0, 1], [2, 3]]), ('sum', [[0, 2], [1, 3]])]
-        """
-        found: list[tuple[Reduction, set[frozenset[int]]]] = []
-        partial = [p for p in reversed(self.spec.partial) if self.mesh.length(p.axis) > 1]
-        for _, commuting in itertools.groupby(
-            partial, key=lambda p: "sum" if p.kind == "avg" else p.kind
-        ):
-            axes: dict[Reduction, list[Axis]] = {}
-            for p in commuting:
-                axes.setdefault(p.kind, []).append(p.axis)
-            for kind, of_kind in sorted(axes.items()):
-                found.append((kind, set(map(frozenset, self.mesh.groups(tuple(of_kind))))))
-        return found
-
-    def _combination(self) -> tuple[list[tuple[Reduction, set[frozenset[int]]]], int]:
+    def _combination(self) -> tuple[list[Reduction], list[set[frozenset[int]]], int]:
         """The function that makes one of partial results, in a form that only it has.
 
-        The kinds in the order they combine, neighbours of one kind as one, each with the groups of
-        devices that are combined by then. An average counts as a sum here; the factor between them
-        shows in the second part: what ones combine to.
+        The kinds in the order they combine, neighbours of one kind as one; the groups of devices
+        that hold the same to begin with, and after each kind; an average counts as a sum here, and
+        the factor between them shows in the last part: what ones combine to.
         """
-        found: list[tuple[Reduction, set[frozenset[int]]]] = []
-        ones, axes = 1, list[Axis]()
+        kinds, groups, ones = list[Reduction](), list[set[frozenset[int]]](), 1
         partial = [p for p in reversed(self.spec.partial) if self.mesh.length(p.axis) > 1]
+        if not partial:
+            return kinds, groups, ones
+        combined = self._unused()
+        groups.append(set(map(frozenset, self.mesh.groups(tuple(combined)))))
         for p in partial:
-            axes.append(p.axis)
+            combined.append(p.axis)
             kind: Reduction = "sum" if p.kind == "avg" else p.kind
-            if found and found[-1][0] == kind:
-                found.pop()
-            found.append((kind, set(map(frozenset, self.mesh.groups(tuple(axes))))))
+            if kinds and kinds[-1] == kind:
+                kinds.pop()
+                groups.pop()
+            kinds.append(kind)
+            groups.append(set(map(frozenset, self.mesh.groups(tuple(combined)))))
             if p.kind == "sum":
                 ones *= self.mesh.length(p.axis)
             elif p.kind == "product":
                 ones **= self.mesh.length(p.axis)
-        return found, ones
+        return kinds, groups, ones
+
+    def _unused(self) -> list[Axis]:
+        """The parts of the mesh along which devices hold the same."""
+        used = [axis for dim in range(len(self.shape)) for axis in self.spec.sharding_of(dim)]
+        used += [partial.axis for partial in self.spec.partial]
+        return [part for part in self.mesh.parts(used) if part not in used]
 
     def _levels(self, entries: Sequence[Entry], coordinates: tuple[int, ...]) -> list[Level]:
         mesh = self.mesh

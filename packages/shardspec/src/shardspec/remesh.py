@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 
 from .axis import Axis, Entry, Split, SubAxis
 from .chunking import Chunking, all_sizes
-from .errors import LayoutError, SpecError
+from .errors import LayoutError
 from .layout import Layout
 from .mesh import Mesh
 from .partial import Partial
 from .spec import Spec
 
 Ints = NDArray[np.int64]
+
+Digit = tuple[int, int]
+"""Of a mixed radix number: how many values it takes, and the weight of its value."""
 
 
 def on_mesh(layout: Layout, mesh: Mesh) -> Layout:
@@ -66,24 +69,22 @@ sharded; got (6,) as S1 on (2, 3) for Mesh((3, 2), ('y', 'x'))
                 f"dim {dim} is sharded; got {layout} for {mesh}"
             )
         dims.append(found)
-    try:
-        spec = Spec(tuple(dims), _partial(layout, mesh))
-    except SpecError:
-        spec = Spec(tuple(dims))
-    cuts = zip(
-        layout.shape, layout.rules, layout.cuts, Layout(layout.shape, mesh, spec).cuts, strict=True
-    )
-    written = Layout(layout.shape, mesh, spec, tuple(itertools.starmap(_chunking, cuts)))
-    if written.partial_groups() != layout.partial_groups():
+    sharding = [entry for entries in dims for entry in entries if not isinstance(entry, Split)]
+    partial = _partial(layout, places, sharding, mesh)
+    if partial is None:
         raise LayoutError(
             "the mesh has no parts of axes that say which partial results combine, in their "
             f"order; got {layout} for {mesh}"
         )
-    return written
+    spec = Spec(tuple(dims), tuple(partial))
+    cuts = zip(
+        layout.shape, layout.rules, layout.cuts, Layout(layout.shape, mesh, spec).cuts, strict=True
+    )
+    return Layout(layout.shape, mesh, spec, tuple(itertools.starmap(_chunking, cuts)))
 
 
-def digits(numbers: Ints) -> list[tuple[int, int]] | None:
-    """Digits of the index, minor to major as (size, weight), that weigh up to `numbers`.
+def digits(numbers: Ints) -> list[Digit] | None:
+    """Digits of the index, minor to major, that weigh up to `numbers`.
 
     `numbers[i]` is the sum of each digit of `i` times its weight. None if there are no such digits;
     there is one such list at most with no digit that continues the one before it.
@@ -96,7 +97,7 @@ def digits(numbers: Ints) -> list[tuple[int, int]] | None:
         >>> digits(np.array([0, 2, 1])) is None
         True
     """
-    found: list[tuple[int, int]] = []
+    found: list[Digit] = []
     rebuilt = np.zeros(1, np.int64)
     while len(rebuilt) < len(numbers):
         leading = numbers[:: len(rebuilt)]
@@ -142,6 +143,8 @@ def axes_at(mesh: Mesh, minor: int, size: int) -> list[Axis] | None:
 
 def _places(layout: Layout, mesh: Mesh) -> Ints:
     """For each device of `mesh` its place in the mesh of `layout`."""
+    if layout.mesh.device_ids == mesh.device_ids:
+        return np.arange(mesh.size)
     old, new = (np.array(m.device_ids, np.int64) for m in (layout.mesh, mesh))
     order = np.argsort(old)
     if len(old) != len(new) or not np.array_equal(old[order], np.sort(new)):
@@ -170,20 +173,22 @@ def _entries(
     return tuple(found)
 
 
-def _axes(old: Mesh, axes: Sequence[Axis], places: Ints, mesh: Mesh) -> list[Axis] | None:
-    """Axes of `mesh` along which devices have the coordinate that they have along `axes` of `old`.
-
-    The coordinate is one number, the first axis major.
-    """
-    coordinates = np.zeros_like(places)
+def _coordinates(mesh: Mesh, axes: Sequence[Axis], places: Ints) -> Ints:
+    """Of the devices at these places of `mesh` their coordinates along `axes`, the first major."""
+    found = np.zeros_like(places)
     for axis in axes:
         of, pre = (axis.axis, axis.pre) if isinstance(axis, SubAxis) else (axis, 1)
-        size = old.length(axis)
-        minor = math.prod(old.shape[of:]) // (pre * size)
-        coordinates = coordinates * size + places // minor % size
+        size = mesh.length(axis)
+        minor = math.prod(mesh.shape[of:]) // (pre * size)
+        found = found * size + places // minor % size
+    return found
+
+
+def _axes(old: Mesh, axes: Sequence[Axis], places: Ints, mesh: Mesh) -> list[Axis] | None:
+    """Axes of `mesh` along which devices have the coordinate that they have along `axes`."""
     found = []
     minor = 1
-    for size, weight in digits(coordinates) or ():
+    for size, weight in digits(_coordinates(old, axes, places)) or ():
         if weight:
             found.append((weight, size, minor))
         minor *= size
@@ -198,17 +203,47 @@ def _axes(old: Mesh, axes: Sequence[Axis], places: Ints, mesh: Mesh) -> list[Axi
     return parts if rest == 1 else None
 
 
-def _partial(layout: Layout, mesh: Mesh) -> tuple[Partial, ...]:
-    """The axes of `mesh` along which the first device's groups lie; other groups may differ."""
-    first = mesh.device_ids[0]
-    place = {device: i for i, device in enumerate(mesh.device_ids)}
+def _partial(
+    layout: Layout, places: Ints, sharding: list[Axis], mesh: Mesh
+) -> list[Partial] | None:
+    """What holds partial results, anew, where the axes `sharding` of `mesh` shard the dims.
+
+    From the outermost kind (combined last) to the innermost, devices with the same shard fall into
+    finer classes: those of a class hold the same once the kinds further in are combined. The axes
+    of a kind lead from one class to the next; from which of its devices does not matter.
+    """
+    old, spec = layout.mesh, layout.spec
+    axes = [axis for dim in range(spec.ndim) for axis in spec.sharding_of(dim)]
+    classes = _coordinates(old, axes, places)
     found: list[Partial] = []
-    for kind, groups in layout.partial_groups():
-        group = next(group for group in groups if first in group)
-        members = np.array(sorted(place[device] for device in group), np.int64)
-        for size, minor in digits(members) or ():
+    for kind, of_kind in itertools.groupby(spec.partial, key=lambda partial: partial.kind):
+        axes += [partial.axis for partial in of_kind]
+        finer = _coordinates(old, axes, places)
+        together = np.flatnonzero(classes == classes[0])
+        _, first = np.unique(finer[together], return_index=True)
+        for size, minor in digits(np.sort(together[first])) or ():
             found += [Partial(axis, kind) for axis in axes_at(mesh, minor, size) or ()]
-    return tuple(found)
+        written = [*sharding, *(partial.axis for partial in found)]
+        if not _same_classes(finer, _coordinates(mesh, written, np.arange(mesh.size))):
+            return None
+        classes = finer
+    swapped = (
+        not outer.commutes_with(inner)
+        for outer, inner in itertools.combinations(found, 2)
+        if _order(outer.axis) > _order(inner.axis)
+    )
+    return None if any(swapped) else found
+
+
+def _same_classes(first: Ints, second: Ints) -> bool:
+    """Whether the same devices have equal numbers in both."""
+    pairs = np.unique(np.stack([first, second]), axis=1).shape[1]
+    return bool(pairs == len(np.unique(first)) == len(np.unique(second)))
+
+
+def _order(axis: Axis) -> tuple[int, int]:
+    """Partial results combine from the last axis to the first."""
+    return (axis.axis, axis.pre) if isinstance(axis, SubAxis) else (axis, 1)
 
 
 def _chunking(n: int, rule: Chunking, old: tuple[int, ...], new: tuple[int, ...]) -> Chunking:

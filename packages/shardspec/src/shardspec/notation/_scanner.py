@@ -5,16 +5,19 @@ from typing import NoReturn
 
 from ..errors import NotationError
 
-_SPACE = re.compile(r"[ \t\r\n]*")
+_SPACE = re.compile(r"[ \t\r\n]*+")
+_SPACE_OR_COMMENT = re.compile(r"(?:[ \t\r\n]|/\*(?:[^*]|\*(?!/))*+\*/)*+")
 _DIGITS = re.compile(r"[0-9]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_QUOTED = re.compile(r'"([^"\\]*)"')
+_QUOTED = re.compile(r"""'((?:[^'\\]|\\['"\\])*+)'|"((?:[^"\\]|\\['"\\])*+)\"""")
 _MAX_DIGITS = 18
 """What fits a signed integer of 64 bits, as all notations with numbers keep them."""
 
 
 class Scanner:
     """A text and how far it has been read. White space between tokens is skipped.
+
+    With `comments` so is what stands between `/*` and `*/`.
 
     Examples:
         >>> s = Scanner("devices=[2, 4]", "a sharding")
@@ -27,13 +30,14 @@ class Scanner:
         shardspec.errors.NotationError: a sharding has ']' here; got ', 4]' at position 10
     """
 
-    __slots__ = ("position", "text", "what")
+    __slots__ = ("_space", "position", "text", "what")
 
-    def __init__(self, text: str, what: str):
+    def __init__(self, text: str, what: str, *, comments: bool = False):
         """Start reading `text`, which is called `what` in messages."""
         self.text = text
         self.what = what
         self.position = 0
+        self._space = _SPACE_OR_COMMENT if comments else _SPACE
 
     def fail(self, reason: str, position: int | None = None) -> NoReturn:
         """Raise the error: `reason`, and what stands at `position` (default: here)."""
@@ -71,8 +75,9 @@ class Scanner:
         return self._match(_NAME, "a name")[0]
 
     def quoted(self) -> str:
-        """Read a string in double quotes, without escapes; its content."""
-        return self._match(_QUOTED, "a name in double quotes")[1]
+        """The content of a string in single or double quotes; a backslash keeps what follows it."""
+        found = self._match(_QUOTED, "a name in quotes")
+        return re.sub(r"\\(.)", r"\1", found[1] or found[2] or "")
 
     def end(self) -> None:
         """Nothing but white space may follow."""
@@ -81,7 +86,7 @@ class Scanner:
             self.fail(f"{self.what} ends here")
 
     def _skip(self) -> None:
-        space = _SPACE.match(self.text, self.position)
+        space = self._space.match(self.text, self.position)
         assert space is not None  # it matches nothing too
         self.position = space.end()
 

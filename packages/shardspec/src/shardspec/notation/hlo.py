@@ -1,1 +1,186 @@
-"""XLA's `HloSharding` text."""
+"""XLA's `HloSharding`, as in HLO text and `str(sharding._to_xla_hlo_sharding(ndim))`.
+
+Three versions, of which `parse` reads all and `dump` writes the one that is asked for. Four devices
+that shard a matrix's columns in 2, each half on two devices:
+
+    1  {devices=[1,2,2]0,2,1,3 last_tile_dim_replicate}
+    2  {devices=[1,2,2]<=[2,2]T(1,0) last_tile_dim_replicate}
+    3  {mesh['a'=2,'b'=2], [{}, {'b'}]}
+
+Versions 1 and 2 put the devices in a grid with a dim for each of the tensor's, then one for each
+subgroup: of devices that hold the same (`replicated`) or that hold partial sums (`unreduced`).
+Version 1 lists them; `<=[2,2]T(1,0)` are the numbers from 0, in a 2×2 grid, transposed. A text
+without mesh is read as one whose devices are in rising order. Version 3 names the axes, has parts
+of axes (`'b':(1)2`), and is what XLA prints when it works with named shardings (jaxlib 0.10).
+
+We take the numbers for device ids. In a compiled program they are places in its list of devices,
+which are the same unless the program runs on a part of the machine or in another order.
+
+What is for the compiler only is dropped: `metadata`, `shard_as`, `shard_like`, and the axes that
+version 3 lists as replicated. What does not say where a tensor lies is an error: `manual`,
+`unknown`, and dims of version 3 that are open (`{'a', ?}`).
+
+Reference:
+    OpenXLA, `hlo/ir/{hlo_sharding,tile_assignment,named_sharding,mesh_and_axis}.cc`, and what
+    jaxlib 0.10.2 reads and prints, with which our tests compare. It aborts the process where a
+    version 3 text contradicts itself; this parser never does.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ..errors import LayoutError, NotationError
+from ..layout import Layout
+from ..mesh import Mesh
+from ..partial import Partial
+from ..remesh import on_mesh
+from ._build import build, check_rule
+from ._hlo_named import dump_named, read_named
+from ._hlo_parts import HloScanner, Placement
+from ._hlo_tiled import dump_tiled, read_tiled
+
+
+def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None = None) -> Layout:
+    """The layout that an `HloSharding` of any version describes.
+
+    Args:
+        text: The sharding, with its braces.
+        shape: Of the tensor; None for the smallest that is cut evenly, a scalar if the text does
+            not say the rank.
+        mesh: Must be given where the text names no devices (`{replicated}`, `{unreduced}`);
+            otherwise the layout is written anew for it.
+
+    Raises:
+        NotationError: the text is no sharding, is one that a layout cannot hold or is a tuple of
+            them; it contradicts itself or the shape, or `mesh` is missing or cannot say it.
+
+    Examples:
+        >>> parse("{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}", shape=(8, 3))
+        Layout((8, 3), Mesh((2, 4), ('a', 'b')), Spec.parse('S1R'))
+        >>> parse("{mesh['x'=2,'y'=4], [{'y':(2)2, 'x'}], unreduced={'y':(1)2}}")
+        Layout((4,), Mesh((2, 4), ('x', 'y')), Spec.parse('S(1:(2)2)(0)+P(1:(1)2)'))
+    """
+    is_tuple, found = _read(text)
+    if is_tuple:
+        raise NotationError(
+            f"this is a tuple of {len(found)} shardings; parse_all gives a layout for each",
+            text=text,
+            position=0,
+        )
+    return _layout(text, found[0], shape, mesh)
+
+
+def parse_all(
+    text: str,
+    *,
+    shapes: Sequence[tuple[int, ...]] | None = None,
+    mesh: Mesh | None = None,
+) -> tuple[Layout, ...]:
+    """The layouts that a tuple of shardings describes, or the one of a sharding by itself.
+
+    Args:
+        text: Shardings in braces, `{{replicated}, {devices=[2]0,1}}`, as HLO has them for a tuple.
+        shapes: Of the tensors; None as for `parse`.
+        mesh: As for `parse`, of all of them.
+
+    Raises:
+        NotationError: as for `parse`, or another number of shapes.
+
+    Examples:
+        >>> found = parse_all("{{replicated}, {devices=[2]0,1}}", mesh=Mesh((2,), ("x",)))
+        >>> [str(layout.spec) for layout in found]
+        ['()', 'S0']
+    """
+    _, found = _read(text)
+    of_each = [None] * len(found) if shapes is None else [*shapes]
+    if len(of_each) != len(found):
+        raise NotationError(
+            f"each sharding of a tuple has a shape; got {len(of_each)} shapes for {len(found)}",
+            text=text,
+            position=0,
+        )
+    return tuple(_layout(text, p, shape, mesh) for p, shape in zip(found, of_each, strict=True))
+
+
+def dump(layout: Layout, version: Literal[1, 2, 3] = 2) -> str:
+    """The layout as an `HloSharding`.
+
+    Versions 1 and 2 say nothing of how the mesh was written. Version 2 lists the devices as version
+    1 does where no `<=[...]` gives their order. A tensor on one device is `maximal`.
+
+    Args:
+        layout: Its device ids are taken for XLA's numbers.
+        version: See above.
+
+    Raises:
+        NotationError: a dim is strided, partial results combine by another kind than the sum, the
+            chunks are not XLA's (the rule `ceil`), or, for version 3, the ids are not those from 0.
+
+    Examples:
+        >>> from shardspec import Spec
+        >>> layout = Layout((6, 8), Mesh((2, 4), ("x", "y")), Spec.parse("RS1+P0"))
+        >>> dump(layout)
+        '{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dims={unreduced}}'
+        >>> dump(layout, version=1)
+        '{devices=[1,4,2]0,4,1,5,2,6,3,7 last_tile_dims={unreduced}}'
+        >>> dump(layout, version=3)
+        "{mesh['x'=2,'y'=4], [{}, {'y'}], unreduced={'x'}}"
+    """
+    if version not in (1, 2, 3):
+        raise NotationError(f"an HloSharding has version 1, 2 or 3; got {version!r}")
+    if not layout.is_contiguous:
+        raise NotationError(
+            "XLA has no strided shards; "
+            f"got {layout}; reshape the tensor so that each split is a dim"
+        )
+    kinds = {partial.kind for partial in layout.spec.partial}
+    if kinds - {"sum"}:
+        raise NotationError(
+            f"XLA has partial sums, but no other partial results; got {layout}; combine them first"
+        )
+    check_rule(layout, "ceil", "XLA")
+    return dump_named(layout) if version == 3 else dump_tiled(layout, as_iota=version == 2)
+
+
+def _read(text: str) -> tuple[bool, list[Placement]]:
+    """Whether `text` is a tuple, and its shardings."""
+    s = HloScanner(text)
+    s.expect("{")
+    is_tuple = s.peek("{") or s.peek("}")
+    found: list[Placement] = []
+    if not is_tuple:
+        found.append(_sharding(s))
+    elif not s.accept("}"):
+        s.expect("{")
+        found.append(_sharding(s))
+        while s.accept(","):
+            s.expect("{")
+            found.append(_sharding(s))
+        s.expect("}")
+    s.end()
+    return is_tuple, found
+
+
+def _sharding(s: HloScanner) -> Placement:
+    """What one sharding says, read from after its opening brace to after its closing one."""
+    named = s.peek("mesh") or s.peek("maximal_mesh")
+    found = read_named(s) if named else read_tiled(s)
+    s.expect("}")
+    return found
+
+
+def _layout(text: str, said: Placement, shape: tuple[int, ...] | None, mesh: Mesh | None) -> Layout:
+    own = said.mesh or mesh
+    if own is None:
+        raise NotationError(
+            "a sharding that names no devices is read with mesh=...", text=text, position=0
+        )
+    dims = ((),) * len(shape or ()) if said.dims is None else said.dims
+    unreduced = said.unreduced
+    if unreduced is None:
+        unreduced = tuple(axis for axis, length in enumerate(own.shape) if length > 1)
+    layout = build(text, dims, tuple(map(Partial, unreduced)), own, shape)
+    try:
+        return layout if mesh is None else on_mesh(layout, mesh)
+    except LayoutError as error:
+        raise NotationError(str(error), text=text, position=0) from None
