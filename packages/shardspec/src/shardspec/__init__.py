@@ -7,7 +7,9 @@ from .chunking import Chunking, Rule
 from .errors import (
     LayoutError,
     MeshError,
+    MissingExtraError,
     NotationError,
+    PictureError,
     ReshardError,
     ShardsError,
     ShardspecError,
@@ -17,24 +19,25 @@ from .errors import (
     UnknownAxisError,
     UnknownDeviceError,
 )
+from .explain import explain
 from .layout import Layout
 from .mesh import Mesh
 from .partial import Operation, Partial, Reduction
+from .picture import picture
 from .remesh import on_mesh
 from .reshard import COLLECTIVES, WHOLE_AXES, reshard, reshard_whole_axes
+from .schedule import StepKind
 from .shards import assemble, shard
+from .sheet import Picture
 from .simulate import simulate
 from .spec import Spec
-from .schedule import StepKind
 from .step import ReshardPlan, Step
+from .terminal import draw
 from .transfer import Transfer, transfers
 
 __all__ = [
-    "transfers",
-    "Transfer",
-    "reshard_whole_axes",
-    "WHOLE_AXES",
     "COLLECTIVES",
+    "WHOLE_AXES",
     "Axis",
     "Chunking",
     "Entry",
@@ -42,9 +45,12 @@ __all__ = [
     "LayoutError",
     "Mesh",
     "MeshError",
+    "MissingExtraError",
     "NotationError",
     "Operation",
     "Partial",
+    "Picture",
+    "PictureError",
     "Reduction",
     "ReshardError",
     "ReshardPlan",
@@ -58,14 +64,20 @@ __all__ = [
     "StepKind",
     "StridedLayoutError",
     "SubAxis",
+    "Transfer",
     "UnevenLayoutError",
     "UnknownAxisError",
     "UnknownDeviceError",
     "assemble",
+    "draw",
+    "explain",
     "on_mesh",
+    "picture",
     "reshard",
+    "reshard_whole_axes",
     "shard",
     "simulate",
+    "transfers",
 ]
 
 __version__ = version("meshwright-shardspec")

@@ -147,6 +147,10 @@ class Blocks:
         by_part = grid.transpose([parts.index(axis) for axis in order])
         return by_part.reshape(math.prod(layout.shards), *lengths, -1)
 
+    @cached_property
+    def _ids(self) -> NDArray[np.int64]:
+        return np.array(self.layout.mesh.device_ids, np.int64)
+
     @property
     def n_copies(self) -> int:
         """Number of devices that hold the same."""
@@ -157,7 +161,7 @@ class Blocks:
 
         With a mask over the blocks, those of all blocks in it.
         """
-        return np.array(self.layout.mesh.device_ids, np.int64)[self.positions[which]]
+        return self._ids[self.positions[which]]
 
     @cached_property
     def number_of(self) -> dict[int, int]:

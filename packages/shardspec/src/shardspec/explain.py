@@ -128,8 +128,8 @@ def _plan_text(plan: ReshardPlan, itemsize: int | None) -> str:
     lines += [
         "",
         f"all devices receive {bound_text(plan, itemsize)}",
-        f"a device receives at most {amount_text(most, itemsize)}, and holds at most "
-        f"{amount_text(peak, itemsize)}, input and output of a step together",
+        f"a device receives at most {amount_text(most, itemsize)}; "
+        f"input and output of a step are at most {amount_text(peak, itemsize)}",
     ]
     return "\n".join(lines)
 

@@ -21,7 +21,7 @@ _LABEL = 20
 _ASCII = str.maketrans("┌┬┐├┼┤└┴┘─│…⋮", "+++++++++-|~:")
 
 
-def draw(layout: Layout, *, width: int = 80, ascii: bool = False) -> str:
+def draw(layout: Layout, *, width: int = 80, ascii: bool = False, title: bool = True) -> str:
     """The tensor `A` as a grid of blocks, each with the devices that hold it.
 
     Rows and columns are the last two dims that are cut; of further ones there is a grid for each
@@ -32,6 +32,7 @@ def draw(layout: Layout, *, width: int = 80, ascii: bool = False) -> str:
         layout: Nothing is made per element, and little per device.
         width: Columns of the terminal.
         ascii: Draw with `+`, `-` and `|`.
+        title: Begin with the layout in a line, and with what the grids do not show.
 
     Examples:
         >>> from shardspec import Mesh, Spec
@@ -46,13 +47,13 @@ def draw(layout: Layout, *, width: int = 80, ascii: bool = False) -> str:
             └─────┴─────┘
     """
     blocks = Blocks(layout)
-    head = [layout_text(layout), *_notes(blocks)]
+    head = [layout_text(layout), *_notes(blocks)] if title else []
     lines = [part for line in head for part in textwrap.wrap(line, width)]
     if 0 in layout.shape:
         lines += ["", f"nothing to draw: dim {layout.shape.index(0)} has no elements"]
     else:
         lines += _panels(blocks, width)
-    text = "\n".join(line.rstrip() for line in lines)
+    text = "\n".join(line.rstrip() for line in lines).lstrip("\n")
     return text.translate(_ASCII) if ascii else text
 
 
@@ -61,9 +62,6 @@ def _notes(blocks: Blocks) -> Iterator[str]:
     layout = blocks.layout
     for p in layout.spec.partial:
         yield f"partial: {p.kind} along {axis_text(layout.mesh, p.axis)}"
-    if len(layout.shape) > 2:
-        (rows, columns), _ = drawn_dims([blocks])
-        yield f"rows: dim {rows}, columns: dim {columns}"
     if blocks.is_empty.any() and 0 not in layout.shape:
         idle = sorted(blocks.devices(blocks.is_empty).reshape(-1).tolist())
         yield f"nothing on {count_text(len(idle), 'device')}: {devices_text(idle)}"
@@ -72,6 +70,9 @@ def _notes(blocks: Blocks) -> Iterator[str]:
 def _panels(blocks: Blocks, width: int) -> Iterator[str]:
     """A grid for each choice of pieces of the dims beside rows and columns, or for the first."""
     grid, panels = drawn_dims([blocks])
+    if len(blocks.cuts) > 2:
+        yield ""
+        yield f"rows: dim {grid[0]}, columns: dim {grid[1]}"
     choices = product(*(list(islice(blocks.cuts[d].pieces(), _PANELS + 1)) for d in panels))
     for count, choice in enumerate(choices):
         yield ""
