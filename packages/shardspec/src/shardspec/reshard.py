@@ -91,8 +91,11 @@ def reshard(
             plans.append(ReshardPlan(src, dst, tuple(_built(units, moves, src, dst))))
     elif "exchange" in kinds:
         plans.append(exchanged(src, dst))
-    if not plans or cost is not None:
-        plans += searched(units, kinds, cost, limit, src, dst)
+    # Common units are more and smaller steps; what is one step over whole axes is found without.
+    for view in (units, None) if cost is not None and units is not None else (units,):
+        if not plans or cost is not None:
+            below = min((_price(plan, cost)[0] for plan in plans), default=math.inf)
+            plans += searched(view, kinds, cost, below, limit, src, dst)
     if not plans:
         raise ReshardError(
             f"steps lead from source to destination; none of the kinds {sorted(kinds)} do from "

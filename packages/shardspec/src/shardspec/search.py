@@ -37,8 +37,8 @@ State = tuple[Dims, tuple[Partial, ...]]
 
 _BYTE = 1 << 16
 """Weight of a unit of bytes against a step: no plan has this many steps."""
-_MOST_STATES = 5_000
-"""States that a search with prices looks at: some seconds. With bytes, a hundred are many."""
+_MOST_STATES = 1_000
+"""States that a search with prices looks at, under a second. With bytes, a hundred are many."""
 
 
 class Move(NamedTuple):
@@ -88,7 +88,7 @@ def fewest_bytes_moves(
     Returns:
         None if there is no way.
     """
-    return _Search(src, dst, sizes, mesh_shape, kinds, min_shards, None).run()
+    return _Search(src, dst, sizes, mesh_shape, kinds, min_shards, None, math.inf).run()
 
 
 def cheapest_moves(
@@ -99,13 +99,18 @@ def cheapest_moves(
     kinds: frozenset[str],
     min_shards: int,
     price: Price,
+    below: float,
 ) -> tuple[Move, ...] | None:
-    """The moves with the least sum of prices, not negative; other arguments as for bytes.
+    """The moves with the least sum of prices; other arguments as for bytes.
+
+    Args:
+        price: Not negative; asked once for all moves of the same kind, axes, reduction and sizes.
+        below: What a known way costs.
 
     Returns:
-        None if there is no way, or none was found among the first `_MOST_STATES` states.
+        None if there is no cheaper way, or none was found among the first `_MOST_STATES` states.
     """
-    return _Search(src, dst, sizes, mesh_shape, kinds, min_shards, price).run()
+    return _Search(src, dst, sizes, mesh_shape, kinds, min_shards, price, below).run()
 
 
 class _Search:
@@ -118,6 +123,7 @@ class _Search:
         kinds: frozenset[str],
         min_shards: int,
         price: Price | None,
+        below: float,
     ) -> None:
         self.start: State = (src.plain_dims, src.partial)
         self.goal: State = (dst.plain_dims, dst.partial)
@@ -126,6 +132,8 @@ class _Search:
         self.kinds = kinds
         self.min_shards = min_shards
         self.price = price
+        self.prices: dict[object, float] = {}
+        self.below = below
         self.whole = math.prod(mesh_shape) ** 2
         self.wanted = self.whole // self.length(dst.axes)
         self.usable = tuple(sorted({*src.axes, *dst.axes, *src.partial_axes}))
@@ -154,11 +162,11 @@ class _Search:
             for weight, edge in self.edges(state):
                 if edge.kind not in self.kinds or edge.end in done:
                     continue
-                if self.length(tuple(itertools.chain(*edge.end[0]))) < self.min_shards:
+                shards = self.length(tuple(itertools.chain(*edge.end[0])))
+                if shards < self.min_shards:
                     continue
-                cost = self.price(Spec(*state), _move(state, edge)) if self.price else weight
-                reached = spent + cost
-                if reached < best.get(edge.end, math.inf):
+                reached = spent + (self.priced(state, edge, shards) if self.price else weight)
+                if reached < best.get(edge.end, self.below):
                     best[edge.end] = reached
                     came[edge.end] = (state, edge)
                     heapq.heappush(queue, (reached + self.estimate(edge.end), -count, edge.end))
@@ -167,6 +175,15 @@ class _Search:
             state, edge = came[state]
             moves.append(_move(state, edge))
         return tuple(reversed(moves))
+
+    def priced(self, state: State, edge: _Edge, shards: int) -> float:
+        """What the caller asks for a move that ends with so many shards."""
+        assert self.price is not None
+        move = _move(state, edge)
+        key = (*move[:2], move.reduction, self.length(tuple(itertools.chain(*state[0]))), shards)
+        if key not in self.prices:
+            self.prices[key] = self.price(Spec(*state), move)
+        return self.prices[key]
 
     def estimate(self, state: State) -> int:
         """A lower bound on the cost from `state` to the goal."""

@@ -23,6 +23,7 @@ def searched(
     units: Refined | None,
     kinds: frozenset[str],
     cost: Callable[[Step], float] | None,
+    below: float,
     limit: int,
     src: Layout,
     dst: Layout,
@@ -33,6 +34,7 @@ def searched(
         units: Common units of the layouts; None to search over whole axes.
         kinds: Of the steps.
         cost: Price of a step.
+        below: The cost of a known plan: only a cheaper one is of interest.
         limit: Largest shard on the way, in elements.
         src: From.
         dst: To.
@@ -45,17 +47,14 @@ def searched(
         return []
     min_shards = -(-math.prod(src.shape) // limit) if limit else 1
     given = (view.src, view.dst, view.sizes, view.lengths, kinds, min_shards)
-    prices: dict[object, float] = {}
-
     def price(spec: Spec, move: Move) -> float:
         assert cost is not None
-        before, after = view.layout(spec), view.layout(move.spec)
-        key = (move.kind, move.axes, move.reduction, before.local_bytes(1), after.local_bytes(1))
-        if key not in prices:
-            prices[key] = cost(view.step(move, before, after))
-        return prices[key]
+        return cost(view.step(move, view.layout(spec), view.layout(move.spec)))
 
-    moves = fewest_bytes_moves(*given) if cost is None else cheapest_moves(*given, price)
+    if cost is None:
+        moves = fewest_bytes_moves(*given)
+    else:
+        moves = cheapest_moves(*given, price, below)
     if moves is None:
         return []
     steps: list[Step] = []
