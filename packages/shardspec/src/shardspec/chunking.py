@@ -159,7 +159,7 @@ def checked(chunking: object) -> Chunking:
     """
     if isinstance(chunking, str):
         if chunking in _RULES:
-            return cast(Rule, chunking)
+            return cast(Rule, str(chunking))
     elif -1 not in (sizes := naturals(chunking)) and min(sizes, default=0) >= 0:
         return sizes
     raise LayoutError(

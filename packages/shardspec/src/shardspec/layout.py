@@ -93,8 +93,8 @@ class Layout:
                 f"got chunking={shown(given)} for shape {self.shape}"
             )
         return tuple(
-            "ceil" if rule == "ceil" else cut.canonical(n, cut.checked(rule), parts)
-            for n, rule, parts in zip(self.shape, rules, self.cuts, strict=True)
+            "ceil" if rule == "ceil" else cut.canonical(n, rule, parts)
+            for n, rule, parts in zip(self.shape, map(cut.checked, rules), self.cuts, strict=True)
         )
 
     @property
