@@ -13,14 +13,15 @@ group and `b` bytes on each before the step, a device receives `(n - 1) b` in an
 `(n - 1) b / n` in an all-to-all and a reduce-scatter, twice that in an all-reduce. What `reshard`
 moves is its own account.
 
-Seconds are of planning alone, with no help from any cache; "99th percentile" is over the pairs, the
-median of three runs through them. `torch` is the default planner of `DTensor.redistribute` (which
-takes the other one for orders like `S10`), `torch min-cost` the one that
+Seconds are of planning alone, with no help from any cache. "99th percentile" is over the pairs,
+each with the median of its three rounds. `torch` is the default planner of `DTensor.redistribute`
+(which takes the other one for orders like `S10`), `torch min-cost` the one that
 `use_min_cost_redistribution_plan` asks for; both with flattened meshes for all axes, which allow
 torch to merge collectives. `xla` compiles the identity with `jax.jit` for eight virtual devices;
 its seconds are of the whole compilation.
 
-Not shown: what a plan takes to run, memory, and torch on six axes, where a plan takes seconds.
+Not shown: what a plan takes to run, memory, and torch on six axes, as its time grows about tenfold
+with each; `test_reshard.py` goes that far.
 """
 
 import pytest
@@ -35,14 +36,13 @@ PLANNERS = {
     "reshard": Shardspec,
 }
 CASES = [
-    Case(mesh, rank, partial, at_most=2500 if rank < 3 else 1000)
+    Case(mesh, rank, partial, at_most=500 if rank == 3 or partial else 2500)
     for partial in (False, True)
     for mesh in ((2, 2), (4, 2), (2, 2, 2))
     for rank in (1, 2, 3)
 ]
-MORE_AXES = [Case((2,), 2), Case((2,) * 4, 2, at_most=60), Case((2,) * 5, 2, at_most=30)]
+MORE_AXES = [Case((2,), 2), Case((2,) * 4, 2, at_most=50), Case((2,) * 5, 2, at_most=20)]
 MORE_DEVICES = [Case((n, n), 2) for n in (16, 64, 256)]
-SIX_AXES = [Case((2,) * 6, rank, at_most=60) for rank in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
@@ -51,11 +51,6 @@ def test_plan(benchmark, case, planner):
     measure(benchmark, PLANNERS[planner](), case.pairs())
     if planner != "torch":
         benchmark.extra_info["baseline"] = f"test_plan[{case}-torch]"
-
-
-@pytest.mark.parametrize("case", SIX_AXES, ids=str)
-def test_six_axes(benchmark, case):
-    measure(benchmark, Shardspec(), case.pairs())
 
 
 @pytest.mark.parametrize("planner", [*PLANNERS, "xla"])
