@@ -211,6 +211,7 @@ HOSTILE = {
     "shardy": '<mesh<["x"=1000000000000]>, [{"x":(1)1000000}]>',
     "names": '<@m, [{"' + "x" * 10**6 + '"}]>',
     "strided": "(_StridedShard(dim=0, sf=999999999999999999), R, R)",
+    "minus": "(Shard(dim=-0), R, R)",
     "dims": "(S(999999999999), B, B)",
     "many": "(" + "S(0)," * 10**5 + "B)",
     "kinds": "R" + "+Pmax0" * 10**4,

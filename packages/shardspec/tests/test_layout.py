@@ -257,7 +257,7 @@ def means_the_same(a, b):
 PAIRS = layout_pairs(max_rank=1, max_length=2, even=False, new_partial=True, **ANY)
 
 
-@settings(max_examples=300)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.one_of(rewritten(), PAIRS).filter(lambda pair: math.prod(pair[0].shape)))
 def test_equivalent_means_that_the_shards_of_one_are_those_of_the_other(pair):
     a, b = pair

@@ -198,7 +198,7 @@ def _dim(s: Scanner, ndim: int | None) -> int:
         s.fail(f"without shape=..., dims count from 0 to {_MAX_NDIM - 1}", start)
     if ndim is not None and not -ndim <= dim < ndim:
         s.fail(f"the tensor has {ndim} dims", start)
-    return dim + (ndim or 0) if negative else dim
+    return dim + (ndim or 0) if dim < 0 else dim
 
 
 def _kind(s: Scanner) -> Reduction:
