@@ -70,12 +70,8 @@ def layout_of(
     spec = Spec(tuple(map(merged, dims)), tuple(partial))
     cuts = [math.prod(_length(mesh, entry) for entry in entries) for entries in spec.dims]
     sizes = tuple(cuts) if shape is None else shape
-    for dim, (n, pieces) in enumerate(zip(sizes, cuts, strict=True)):
-        if n % pieces and pieces > max(_MAX_PIECES, mesh.size):
-            raise NotationError(
-                f"an uneven dim is cut into at most {_MAX_PIECES} pieces; "
-                f"got {pieces} for dim {dim} of {n} under {written(placements)}"
-            )
+    for n, pieces in zip(sizes, cuts, strict=True):
+        _check_pieces(n, pieces, mesh)
     layout = Layout(sizes, mesh, spec, "nested")
     for dim, axes in sharding.items():
         if dim not in orders and set(axes.values()) != {1}:
@@ -102,7 +98,7 @@ def placements_of(layout: Layout) -> list[Said]:
             if not isinstance(entry, Split) and index(entry) == axis
         ]
         parts = [part for part in kinds if part != axis and index(part) == axis]
-        if len(used) > 1 or parts or any(_length(mesh, local[d][at]) != length for d, at in used):
+        if parts or any(_length(mesh, local[d][at]) != length for d, at in used):
             raise NotationError(
                 f"a placement uses a whole mesh axis in one place; got {layout}, where axis "
                 f"{mesh.axis_names[axis]!r} is used in parts; write the mesh with more axes "
@@ -160,6 +156,13 @@ def _check_kinds(partial: Sequence[Partial]) -> None:
         )
 
 
+def _check_pieces(n: int, pieces: int, mesh: Mesh) -> None:
+    if n % pieces and pieces > max(_MAX_PIECES, mesh.size):
+        raise NotationError(
+            f"an uneven dim is cut into at most {_MAX_PIECES} pieces; got {pieces} of {n} elements"
+        )
+
+
 def _after(entries: tuple[Entry, ...], axis: int, length: int, pieces: int) -> tuple[Entry, ...]:
     """What shards a dim once `axis` cut what `entries` left: it skips `pieces`, takes `length`.
 
@@ -196,6 +199,7 @@ def _check_cut(layout: Layout, dim: int, placements: Sequence[Said]) -> None:
     mesh, n, rule = layout.mesh, layout.shape[dim], layout.rules[dim]
     if n % math.prod(layout.cuts[dim]) == 0 and not isinstance(rule, tuple):
         return
+    _check_pieces(n, math.prod(layout.cuts[dim]), mesh)
     local: list[tuple[Run, ...]] = [((0, n),)]
     axes = _by_dim(placements).get(dim, {})
     for axis, pieces in axes.items():
