@@ -48,7 +48,8 @@ axis 0. S(0:(1)2) uses the first half of axis 0. A scalar is ().""",
 examples:
   python -m shardspec reshard "S0R" "RS0" --mesh 2x2 --shape 8x8
   python -m shardspec reshard "RS1+P0" "S0S1" --mesh data=2,model=4 --shape 64x64 --dtype bfloat16
-  python -m shardspec reshard "S01R" "RS01" --mesh 2x2 --collectives slice,all_gather
+  python -m shardspec reshard "S01R" "RS01" --mesh 2x2 --shape 8x8 --dtype float32 \\
+      --collectives slice,all_gather --max-local-elements 64
   python -m shardspec reshard "S0R" "S1R" --mesh 2x2 --picture steps.png""",
     "convert": """
 examples:

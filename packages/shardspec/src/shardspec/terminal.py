@@ -96,7 +96,7 @@ def _grid(blocks: Blocks, dims: tuple[int, ...], at: Mapping[int, int], width: i
         lines = _boxes(_table(blocks, dims, at, limit))
         if len(lines[1]) <= width:
             return lines
-    room = width // 4 - 4  # three blocks and the names of the rows
+    room = max(1, width // 4 - 4)  # three blocks and the names of the rows
     return _boxes([[_clipped(text, room) for text in row] for row in _table(blocks, dims, at, 2)])
 
 

@@ -57,13 +57,13 @@ def holders_text(
     while len(kinds) > 1 and kinds[1] == kind:  # a sum of sums is one sum
         devices, kinds = devices.reshape(-1, *devices.shape[2:]), kinds[1:]
     count = len(devices)
+    if count == 1:
+        return holders_text(devices[0], kinds[1:], width)
     terms = {}
     for i in range(count) if count <= 4 else (0, 1, count - 1):
         term = holders_text(devices[i], kinds[1:], max(width // 4, 12))
         is_plain = len(kinds) > 1 or devices[i].size == 1
         terms[i] = term if is_plain else f"{{{term}}}"
-    if count == 1:
-        return terms[0]
     shown = [terms[i] for i in sorted(terms)]
     if count > 4:
         shown.insert(2, "...")
