@@ -70,8 +70,8 @@ def dump_tiled(layout: Layout, *, as_iota: bool) -> str:
         if size == mesh.size:
             return f"{{{name}}}"
     (group,) = mesh.groups((*used, *replicated))
-    ids = np.array(group, np.int64).reshape(-1, mesh.axis_size(replicated))
-    ids = np.sort(ids, axis=1).reshape(-1)  # XLA's form too: replicas have no order
+    replicas = np.array(group, np.int64).reshape(-1, mesh.axis_size(replicated))
+    ids = np.sort(replicas, axis=1).reshape(-1)  # XLA's form too: replicas have no order
     tiles = ",".join(map(str, [*layout.shards, *(size for _, size in subgroups)]))
     order = iota_text(ids) if as_iota else None
     devices = ",".join(map(str, ids.tolist())) if order is None else f"<={order}"
@@ -89,7 +89,8 @@ def _grid(s: HloScanner) -> Placement:
     tiles = integers(s, MAX_DIMS)
     s.expect("]")
     size = size_of(s, tiles, start)
-    ids, order = None, None
+    ids = None
+    order: list[Digit] | None
     if s.accept("<="):
         order = iota(s, size)
     else:
@@ -104,7 +105,8 @@ def _grid(s: HloScanner) -> Placement:
 
     pieces = None if order is None else _pieces(tiles, order)
     if pieces is None:
-        ids = s.written_out(order, start) if ids is None else ids
+        if order is not None and ids is None:
+            ids = s.written_out(order, start)
         pieces = [(0, dim, length) for dim, length in enumerate(tiles) if length > 1]
         in_order = pieces
     else:
