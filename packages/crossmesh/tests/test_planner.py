@@ -189,6 +189,24 @@ def test_refuses_partial_sums(side):
         plan_transfer(src, dst, 4)
 
 
+@pytest.mark.parametrize(("spec", "chunking"), [("S[2]0", "ceil"), ("S0", "padded")])
+def test_rejects_strided_and_padded_layouts(spec, chunking):
+    whole = layout((5,), range(2), "R")
+    other = Layout((5,), Mesh((2,), ("x",), range(2, 4)), Spec.parse(spec), chunking)
+    with pytest.raises(
+        PlanError, match=r"the strided or padded destination \(5,\) as S.*; reshard"
+    ):
+        plan_transfer(whole, other, 4)
+
+
+def test_uneven_shards_arrive_by_whichever_rule_they_are_cut():
+    mesh = Mesh((4,), ("x",), range(4, 8))
+    src = layout((7,), range(3), "S0")
+    for chunking in ("ceil", "balanced", ((1, 4, 0, 2),)):
+        dst = Layout((7,), mesh, Spec.parse("S0"), chunking)
+        check_plan(plan_transfer(src, dst, 4))
+
+
 ARGUMENTS = {
     "src": layout((4,), range(2), "S0"),
     "dst": layout((4,), range(2, 4), "R"),

@@ -98,7 +98,7 @@ def test_names_every_stage_and_every_device_range(plan: Plan) -> None:
         for part in row[3].split(", "):
             first, _, last = part.partition("-")
             ids += range(int(first), int(last or first) + 1)
-        assert tuple(ids) == stage.mesh.device_ids
+        assert tuple(ids) == tuple(stage.mesh.device_ids)
 
 
 @given(plans())

@@ -97,7 +97,7 @@ class TransferPlan:
         not enter.
         """
         layouts = [
-            (layout.mesh.shape, layout.mesh.device_ids, str(layout.spec))
+            (layout.mesh.shape, tuple(layout.mesh.device_ids), str(layout.spec), layout.rules)
             for layout in (self.src, self.dst)
         ]
         tasks = [(task.slices, task.sender, task.receivers) for task in self.tasks]

@@ -58,8 +58,9 @@ def plan_transfer(
 
     Raises:
         PartialLayoutError: a layout holds partial sums.
-        PlanError: the shapes differ, `itemsize` is not positive, a device has no host or a host no
-            finite positive rate, the strategy is unknown, or the tensor has 2**63 bytes or more.
+        PlanError: a layout is strided or padded, the shapes differ, `itemsize` is not positive, a device has
+            no host or a host no finite positive rate, the strategy is unknown, or the tensor has
+            2**63 bytes or more.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -87,6 +88,11 @@ def plan_transfer(
 
 def _check_tensor(src: Layout, dst: Layout, itemsize: int) -> int:
     for side, layout in (("source", src), ("destination", dst)):
+        if not layout.is_contiguous or "padded" in layout.rules:
+            raise PlanError(
+                "a transfer moves shards of one block without padding; got the strided or padded "
+                f"{side} {layout}; reshard on that mesh before, or after, the transfer"
+            )
         if layout.spec.is_partial:
             raise PartialLayoutError(
                 f"a transfer copies, it cannot add up partial sums; got the {side} spec "
