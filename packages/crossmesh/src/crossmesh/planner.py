@@ -58,9 +58,9 @@ def plan_transfer(
 
     Raises:
         PartialLayoutError: a layout holds partial sums.
-        PlanError: a layout is strided or padded, the shapes differ, `itemsize` is not positive, a device has
-            no host or a host no finite positive rate, the strategy is unknown, or the tensor has
-            2**63 bytes or more.
+        PlanError: a layout is strided or padded, the shapes differ, `itemsize` is not positive, a
+            device has no host or a host no finite positive rate, the strategy is unknown, or the
+            tensor has 2**63 bytes or more.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
