@@ -1,8 +1,10 @@
+import io
 import json
 import os
 import shlex
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from hypothesis import given
@@ -192,12 +194,26 @@ def test_wrong_use_ends_with_one_line(capsys, arguments, message):
     assert message in line
 
 
-@given(text=st.text(max_size=40), source=st.sampled_from(["alpa", "sbp", "hlo", "jax", "torch"]))
-def test_any_text_is_a_layout_or_one_line(text, source):
-    try:
-        main(["convert", "--to", "alpa", "--from", source, "--mesh", "2x2", "--", text])
-    except SystemExit as error:
-        assert error.code == 2  # noqa: PT017 - both ways are right
+def status(arguments):
+    """Exit status, and what is on standard error."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
+        try:
+            main(arguments)
+        except SystemExit as error:
+            return error.code, errors.getvalue()
+    return 0, errors.getvalue()
+
+
+@given(
+    command=st.sampled_from([["show"], ["convert", "--to", "alpa"]]),
+    source=st.sampled_from(["alpa", "sbp", "hlo", "shardy", "jax", "torch"]),
+    text=st.text(max_size=40)
+    | st.from_regex(r"S[0-9]{1,2}(R|S1)?(\+P(max)?[01])?", fullmatch=True),
+    shape=st.sampled_from([[], ["--shape", "6x4"], ["--shape", "5"]]),
+)
+def test_any_text_is_shown_or_refused_in_one_line(command, source, text, shape):
+    code, errors = status([*command, "--from", source, "--mesh", "2x2", *shape, "--", text])
+    assert (code, errors.count("\n")) in [(0, 0), (2, 1)]
 
 
 def test_a_long_error_is_cut_short(capsys):
