@@ -109,32 +109,47 @@ def _draw_tensor(
             text = holders_text(blocks.devices(number), kinds, int(18 * place[2]))
             back = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
             sheet.label(place, text, **({"bbox": {**back, "alpha": 0.8}} if kinds else {}))
-    for panel_box, panel in zip(frame.panel_boxes, frame.panels, strict=True):
-        left, top, width, height = inside(box, panel_box)
-        at = dict(panel)
+    for part, panel in zip(frame.panel_boxes, frame.panels, strict=True):
+        left, top, width, height = inside(box, part)
         if panel:
+            at = dict(panel)
             dims = [span_text(at[dim]) if dim in at else ":" for dim in range(len(layout.shape))]
             sheet.label((left, top - 0.62, width, 0.2), f"A[{', '.join(dims)}]")
-        for dim, scale in zip(frame.dims[-1:], frame.scales[-1:], strict=True):
-            places = [(left + scale.at(border) * width, border) for border in scale.borders]
-            room = min((b - a for (a, _), (b, _) in pairwise(places)), default=1.0)
-            longest = max((index_text(border) for border in scale.borders), key=len, default="")
-            size = min(7.5, room / text_width(longest + " ", 1))
-            for x, border in places:
-                sheet.text(x, top - 0.1, index_text(border), size, ha="center", color="0.3")
-            if scale.left_out:
-                x = left + width * sum(map(scale.at, scale.left_out)) / 2
-                sheet.text(x, top + height / 2, "…", ha="center")
-            sheet.label((left, top - 0.4, width, 0.2), _dim_text(layout, dim), color="0.3")
+        if frame.dims:
+            _name_columns(sheet, (left, top, width, height), layout, frame)
+    if len(frame.dims) == 2:
+        _name_rows(sheet, box, layout, frame)
+
+
+def _name_columns(sheet: Sheet, box: Box, layout: Layout, frame: Frame) -> None:
+    """Where the pieces of the last drawn dim start and stop, above a panel."""
     left, top, width, height = box
-    for dim, scale in zip(frame.dims[:-1], frame.scales[:-1], strict=True):
-        for border in scale.borders:
-            y = top + scale.at(border) * height
-            sheet.text(left - 0.06, y, index_text(border), 7.5, ha="right", color="0.3")
-        if scale.left_out:
-            sheet.text(left + width / 2, top + height * sum(map(scale.at, scale.left_out)) / 2, "⋮")
-        text = _dim_text(layout, dim)
-        sheet.text(_MARGIN + 0.07, top + height / 2, text, color="0.3", rotation=90, ha="center")
+    scale = frame.scales[-1]
+    places = [left + scale.at(border) * width for border in scale.borders]
+    texts = [index_text(border) for border in scale.borders]
+    room = min(b - a for a, b in pairwise(places))
+    size = min(7.5, room / text_width(f"{max(texts, key=len)} ", 1))
+    for x, text in zip(places, texts, strict=True):
+        sheet.text(x, top - 0.1, text, size, ha="center", color="0.3")
+    if scale.left_out:
+        x = left + width * sum(map(scale.at, scale.left_out)) / 2
+        sheet.text(x, top + height / 2, "…", ha="center")
+    text = _dim_text(layout, frame.dims[-1])
+    sheet.label((left, top - 0.4, width, 0.2), text, color="0.3")
+
+
+def _name_rows(sheet: Sheet, box: Box, layout: Layout, frame: Frame) -> None:
+    """Where the pieces of the first of two drawn dims start and stop, at the left."""
+    left, top, width, height = box
+    scale = frame.scales[0]
+    for border in scale.borders:
+        y = top + scale.at(border) * height
+        sheet.text(left - 0.06, y, index_text(border), 7.5, ha="right", color="0.3")
+    if scale.left_out:
+        y = top + height * sum(map(scale.at, scale.left_out)) / 2
+        sheet.text(left + width / 2, y, "⋮", ha="center")
+    text = _dim_text(layout, frame.dims[0])
+    sheet.text(_MARGIN + 0.07, top + height / 2, text, color="0.3", rotation=90, ha="center")
 
 
 def _left_room(frame: Frame) -> float:
