@@ -19,9 +19,9 @@ lacks of a shard as small as possible, the gather the rest.
 
 With partial results combined over `u` devices, replicas would all reduce, and exchange, the same.
 Therefore free atoms then *spread*: they, and those that an all-reduce would make free, stand on
-digits of their own from 1. or 2. until they are gathered. With `r` devices that want an element and
-a part `e` of the elements to exchange that is `(u - 1) + e + (r - 1)` messages an element, the bound
-again; only an axis with partial results that takes the digit of an axis that becomes free
+digits of their own from 1. or 2. until they are gathered. With `r` devices that want an element,
+and a part `e` of the elements to exchange, that is `(u - 1) + e + (r - 1)` messages an element, the
+bound again; only an axis with partial results that takes the digit of an axis that becomes free
 costs more, as the bound would have one device do all the work. Without anything to exchange it
 saves `(u - 2)(f - 1)` messages with `f` replicas; if that is nothing, they do not spread.
 """

@@ -66,75 +66,56 @@ class _Edge(NamedTuple):
     end: State
 
 
+class Task(NamedTuple):
+    """What is searched."""
+
+    src: Spec
+    """Even for `sizes`."""
+    dst: Spec
+    """Even for `sizes`; its partial results are in `src` too, and the others can be reduced."""
+    sizes: tuple[int, ...]
+    """Of the dims, or anything that the same products of mesh axes divide."""
+    mesh_shape: tuple[int, ...]
+    """Length of each axis."""
+    kinds: frozenset[str]
+    """What a move may be."""
+    min_shards: int
+    """Parts that the tensor is in at least, at any time."""
+
+
 @lru_cache(maxsize=1 << 16)
-def fewest_bytes_moves(
-    src: Spec,
-    dst: Spec,
-    sizes: tuple[int, ...],
-    mesh_shape: tuple[int, ...],
-    kinds: frozenset[str],
-    min_shards: int,
-) -> tuple[Move, ...] | None:
-    """The moves from `src` to `dst` with the fewest received bytes, then the fewest steps.
+def fewest_bytes_moves(task: Task) -> tuple[Move, ...] | None:
+    """The moves with the fewest received bytes, then the fewest steps; None if there is no way."""
+    return _Search(task, None, math.inf).run()
+
+
+def cheapest_moves(task: Task, price: Price, below: float) -> tuple[Move, ...] | None:
+    """The moves with the least sum of prices.
 
     Args:
-        src: Even for `sizes`.
-        dst: Even for `sizes`; its partial results are in `src` too, and the others can be reduced.
-        sizes: Of the dims, or anything that the same products of mesh axes divide.
-        mesh_shape: Length of each axis.
-        kinds: What a move may be.
-        min_shards: Parts that the tensor is in at least, at any time.
-
-    Returns:
-        None if there is no way.
-    """
-    return _Search(src, dst, sizes, mesh_shape, kinds, min_shards, None, math.inf).run()
-
-
-def cheapest_moves(
-    src: Spec,
-    dst: Spec,
-    sizes: tuple[int, ...],
-    mesh_shape: tuple[int, ...],
-    kinds: frozenset[str],
-    min_shards: int,
-    price: Price,
-    below: float,
-) -> tuple[Move, ...] | None:
-    """The moves with the least sum of prices; other arguments as for bytes.
-
-    Args:
+        task: From where to where.
         price: Not negative; asked once for all moves of the same kind, axes, reduction and sizes.
         below: What a known way costs.
 
     Returns:
         None if there is no cheaper way, or none was found among the first `_MOST_STATES` states.
     """
-    return _Search(src, dst, sizes, mesh_shape, kinds, min_shards, price, below).run()
+    return _Search(task, price, below).run()
 
 
 class _Search:
-    def __init__(
-        self,
-        src: Spec,
-        dst: Spec,
-        sizes: tuple[int, ...],
-        mesh_shape: tuple[int, ...],
-        kinds: frozenset[str],
-        min_shards: int,
-        price: Price | None,
-        below: float,
-    ) -> None:
+    def __init__(self, task: Task, price: Price | None, below: float) -> None:
+        src, dst = task.src, task.dst
         self.start: State = (src.plain_dims, src.partial)
         self.goal: State = (dst.plain_dims, dst.partial)
-        self.sizes = sizes
-        self.mesh_shape = mesh_shape
-        self.kinds = kinds
-        self.min_shards = min_shards
+        self.sizes = task.sizes
+        self.mesh_shape = task.mesh_shape
+        self.kinds = task.kinds
+        self.min_shards = task.min_shards
         self.price = price
         self.prices: dict[object, float] = {}
         self.below = below
-        self.whole = math.prod(mesh_shape) ** 2
+        self.whole = math.prod(task.mesh_shape) ** 2
         self.wanted = self.whole // self.length(dst.axes)
         self.usable = tuple(sorted({*src.axes, *dst.axes, *src.partial_axes}))
         self.fixed = tuple(map(_common_prefix, src.plain_dims, dst.plain_dims))

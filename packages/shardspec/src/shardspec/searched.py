@@ -14,7 +14,7 @@ from .axis import Axis, Entry, Split
 from .layout import Layout
 from .partial import Partial
 from .refine import Kinds, Places, Refined
-from .search import Move, cheapest_moves, fewest_bytes_moves
+from .search import Move, Task, cheapest_moves, fewest_bytes_moves
 from .spec import Spec
 from .step import ReshardPlan, Step, step
 
@@ -46,15 +46,13 @@ def searched(
     if view is None:
         return []
     min_shards = -(-math.prod(src.shape) // limit) if limit else 1
-    given = (view.src, view.dst, view.sizes, view.lengths, kinds, min_shards)
+    task = Task(view.src, view.dst, view.sizes, view.lengths, kinds, min_shards)
+
     def price(spec: Spec, move: Move) -> float:
         assert cost is not None
         return cost(view.step(move, view.layout(spec), view.layout(move.spec)))
 
-    if cost is None:
-        moves = fewest_bytes_moves(*given)
-    else:
-        moves = cheapest_moves(*given, price, below)
+    moves = fewest_bytes_moves(task) if cost is None else cheapest_moves(task, price, below)
     if moves is None:
         return []
     steps: list[Step] = []

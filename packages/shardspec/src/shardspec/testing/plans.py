@@ -53,7 +53,7 @@ def check_step(step: Step) -> None:
     assert (dst.shape, dst.mesh) == (src.shape, src.mesh), f"{step} changes the tensor"
     before, after = elements(src), elements(dst)
     if not math.prod(src.shape):
-        assert not step.total_bytes(1) and not step.received_bytes(1), f"{step} moves nothing"
+        assert step.total_bytes(1) == step.received_bytes(1) == 0, f"{step} moves nothing"
         return
     lacks = {device: after[device] - before[device] for device in before}
     n = step.group_size
