@@ -34,6 +34,7 @@ from .spec import Spec
 from .step import ReshardPlan, Step
 from .terminal import draw
 from .transfer import Transfer, transfers
+from .transpose import LocalTranspose
 
 __all__ = [
     "COLLECTIVES",
@@ -43,6 +44,7 @@ __all__ = [
     "Entry",
     "Layout",
     "LayoutError",
+    "LocalTranspose",
     "Mesh",
     "MeshError",
     "MissingExtraError",

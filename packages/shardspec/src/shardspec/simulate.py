@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from .axis import overlap
 from .chunking import Run
 from .layout import Layout
 from .shards import Array, check_shards, combine, identity
@@ -37,12 +38,36 @@ def simulate(plan: ReshardPlan, shards: Mapping[int, Array]) -> dict[int, Array]
 
 def _moved(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
     """What is gathered, sliced, permuted or exchanged: each device's shard from its senders."""
+    if step.kind in ("slice", "all_gather", "all_to_all") and _are_blocks(step):
+        return _moved_blocks(step, held)
     dtype = next(iter(held.values())).dtype
     found = {d: np.zeros(step.dst.local_shape(d), dtype) for d in step.dst.mesh.device_ids}
     for t in transfers(step.src, step.dst, step.axes):
         found[t.receiver][_within(step.dst, t.receiver, t.runs)] = held[t.sender][
             _within(step.src, t.sender, t.runs)
         ]
+    return found
+
+
+def _are_blocks(step: Step) -> bool:
+    """Whether all parts that a device sends are equal blocks of what it has."""
+    device = step.src.mesh.device_ids[0]
+    return (step.pack(device) or step.unpack(device)) is not None
+
+
+def _moved_blocks(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
+    """The same by the collectives of libraries: a part for each device of the group, in order."""
+    found = {}
+    for group in step.groups:
+        parts = {d: order(held[d]) if (order := step.pack(d)) else held[d] for d in group}
+        for place, device in enumerate(group):
+            if step.kind == "slice":
+                found[device] = parts[device][place]
+                continue
+            sent = [parts[d] if step.kind == "all_gather" else parts[d][place] for d in group]
+            order = step.unpack(device)
+            assert order is not None, "an all-gather or all-to-all that packs also unpacks"
+            found[device] = order(np.stack(sent))
     return found
 
 
@@ -55,6 +80,8 @@ def _reduced(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
         for device in group:
             if step.kind == "all_reduce":
                 found[device] = combined
+            elif order := step.pack(device):
+                found[device] = order(combined)[group.index(device)]
             else:
                 own = np.zeros(step.dst.local_shape(device), combined.dtype)
                 runs = step.dst.runs(device)
@@ -67,12 +94,14 @@ def _filled(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
     """Partial results that combine to what is there: neutral elements on all devices but one."""
     assert step.reduction is not None
     mesh, (axis,) = step.src.mesh, step.axes
-    shards = any(axis in step.src.spec.sharding_of(dim) for dim in range(len(step.src.shape)))
+    sharding = [a for dim in range(len(step.src.shape)) for a in step.src.spec.sharding_of(dim)]
+    shards = overlap([axis, *sharding])
     found = {}
     for device, data in held.items():
         if shards:
             whole = identity(step.reduction, np.zeros(step.dst.local_shape(device), data.dtype))
-            whole[_within(step.dst, device, step.src.runs(device))] = data
+            runs = step.src.runs(device)
+            whole[_within(step.dst, device, runs)] = data[_within(step.src, device, runs)]
             found[device] = whole
         else:
             first = mesh.coordinate(mesh.coordinates(device), axis) == 0

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 from .axis import Axis, Entry, index
-from .bound import held_elements, kept_elements, kept_of, lower_bound_elements
+from .bound import held_elements, kept_elements, lower_bound_elements, missing_elements
 from .layout import Layout
 from .partial import Reduction
 from .refine import refine
 from .schedule import StepKind
+from .transfer import transfers
+from .transpose import LocalTranspose, pack, unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class Step:
     In the simple case, where `axes` are the minor-most of a dim before or afterwards and keep their
     order, `dim` says which. A gather, slice or reduce-scatter then cuts or joins the local array
     along `dim` in group order, and an all-to-all joins along `dim` and cuts along `to_dim`. In the
-    others (`dim` is None) the parts are blocks of the local array: see `transfers`.
+    others (`dim` is None) the parts are blocks of the local array: `pack` and `unpack` say which,
+    and `transfers` what goes from whom to whom.
     """
 
     kind: StepKind
@@ -67,6 +70,39 @@ class Step:
         """Whether no device sends anything."""
         return self.kind in ("slice", "fill")
 
+    def pack(self, device_id: int) -> LocalTranspose | None:
+        """From a device's array to the parts for its group, `(n, ...)` in group order.
+
+        A slice keeps the part at the device's own place, a reduce-scatter combines the parts at its
+        place, an all-to-all sends each device of the group the part at that one's place.
+
+        Returns:
+            None for other kinds, and if the parts are not equal blocks.
+
+        Examples:
+            >>> from shardspec import Mesh, Spec, reshard
+            >>> mesh = Mesh((2,), ("x",))
+            >>> rows, columns = (Layout((8, 6), mesh, Spec.parse(s)) for s in ("S0R", "RS0"))
+            >>> (step,) = reshard(rows, columns).steps
+            >>> step.pack(0)
+            LocalTranspose(view=(1, 4, 2, 3), order=(2, 0, 1, 3), shape=(2, 4, 3))
+        """
+        if self.kind not in ("slice", "all_to_all", "reduce_scatter"):
+            return None
+        return pack(self.src, self.dst, self.axes, device_id)
+
+    def unpack(self, device_id: int) -> LocalTranspose | None:
+        """From the parts of a device's group, `(n, ...)` in group order, to its array.
+
+        Of an all-gather, where the parts are all shards of the group, and an all-to-all.
+
+        Returns:
+            None for other kinds, and if the parts are not equal blocks.
+        """
+        if self.kind not in ("all_gather", "all_to_all"):
+            return None
+        return unpack(self.src, self.dst, self.axes, device_id)
+
     def total_bytes(self, itemsize: int) -> int:
         """Bytes that all devices together receive, and send; 0 for a local step.
 
@@ -99,36 +135,24 @@ class Step:
             itemsize: Bytes an element.
         """
         n = self.group_size
-        before, after = self.src.local_bytes(1), self.dst.local_bytes(1)
         match self.kind:
             case "slice" | "fill":
                 received = 0
             case "all_reduce":
-                received = 2 * (before - before // n)
+                held = self.src.local_bytes(1)
+                received = 2 * (held - held // n)
             case "reduce_scatter":
-                received = (n - 1) * after
-            case _ if refine(self.src, self.dst) is None:
-                devices = self.src.mesh.device_ids
-                received = max(
-                    _elements(self.dst, device) - kept_of(self.src, self.dst, device)
-                    for device in devices
-                )
-            case "all_gather":
-                received = (n - 1) * before
-            case "all_to_all":
-                received = before - before // n
-            case "collective_permute" | "exchange":
-                received = after
+                received = (n - 1) * self.dst.local_bytes(1)
+            case _:
+                received = missing_elements(self.src, self.dst)
         return received * itemsize
 
     def sent_bytes(self, itemsize: int) -> int:
         """Bytes that one device sends, the one that sends most.
 
-        In a ring, an all-to-all and a permutation that is as many as it receives.
+        In a ring, a permutation and where all shards are equal that is as many as it receives.
         """
-        if self.kind == "exchange" and refine(self.src, self.dst) is None:
-            from .transfer import transfers
-
+        if self.kind in ("exchange", "all_to_all") and refine(self.src, self.dst) is None:
             sent: dict[int, int] = {}
             for t in transfers(self.src, self.dst, self.axes):
                 if t.sender != t.receiver:
@@ -229,8 +253,3 @@ def step(
             if appended(after[i], before[i]) and appended(before[j], after[j]):
                 dim, to_dim = i, j
     return Step(kind, axes, dim, to_dim, reduction, src, dst)
-
-
-def _elements(layout: Layout, device: int) -> int:
-    """Elements of the tensor that a device holds, padding not among them."""
-    return kept_of(layout, layout, device)
