@@ -40,6 +40,20 @@ def kept_of(src: Layout, dst: Layout, device: int) -> int:
     )
 
 
+def missing_elements(src: Layout, dst: Layout) -> int:
+    """Elements that a device wants and does not hold: of the device that lacks most."""
+    units = refine(src, dst)
+    if units is None:
+        devices = src.mesh.device_ids
+        return max(kept_of(dst, dst, device) - kept_of(src, dst, device) for device in devices)
+    wanted = dst.local_bytes(1)
+    standing = {place: atom for atom, place in enumerate(units.src) if place >= 0}
+    if any(standing.get(place, atom) != atom for atom, place in enumerate(units.dst)):
+        return wanted  # where the coordinates along the two atoms differ, nothing is kept
+    kept = _agreeing(units, range(len(units.atoms)), src.mesh.size)
+    return wanted - wanted * kept // max(1, held_elements(dst))
+
+
 def lower_bound_elements(src: Layout, dst: Layout) -> int:
     """Elements that all devices together receive at least, whatever the collectives."""
     units = refine(src, dst)
@@ -64,8 +78,8 @@ def lower_bound_elements(src: Layout, dst: Layout) -> int:
     if reduced == 1:
         return wanted - _agreeing(units, atoms, src.mesh.size // made)
     met = math.prod(n for n, _, digits in _components(units, atoms) if digits)
-    placed = math.prod(units.digits)
-    unmet = kept * (whole - whole // placed * met)
+    # Digits of left-out dims cancel, but need not divide the tensor's size.
+    unmet = kept * (whole - whole * met // math.prod(units.digits))
     return whole * kept * (reduced - 2) + wanted + unmet
 
 

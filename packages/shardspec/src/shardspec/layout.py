@@ -119,12 +119,19 @@ class Layout:
         )
 
     @property
+    def uneven_dims(self) -> tuple[int, ...]:
+        """Dims whose pieces differ in size."""
+        pieces = zip(self.shape, self.rules, self.cuts, strict=True)
+        return tuple(
+            dim
+            for dim, (n, rule, parts) in enumerate(pieces)
+            if n % math.prod(parts) or isinstance(rule, tuple)
+        )
+
+    @property
     def is_even(self) -> bool:
         """Whether all pieces of a dim have the same size."""
-        return not any(
-            n % math.prod(parts) or isinstance(rule, tuple)
-            for n, rule, parts in zip(self.shape, self.rules, self.cuts, strict=True)
-        )
+        return not self.uneven_dims
 
     @property
     def is_contiguous(self) -> bool:

@@ -14,7 +14,6 @@ the other in 3. A dim that is uneven but the same in both is left out, with its 
 """
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -89,16 +88,10 @@ class Refined:
 
 def refine(src: Layout, dst: Layout) -> Refined | None:
     """Two layouts of one tensor on one mesh in common units; None if they have none."""
-    left_out = []
-    for dim, n in enumerate(src.shape):
-        uneven = any(
-            n % math.prod(layout.cuts[dim]) or isinstance(layout.rules[dim], tuple)
-            for layout in (src, dst)
-        )
-        same = src.spec.dims[dim] == dst.spec.dims[dim] and src.rules[dim] == dst.rules[dim]
-        if uneven and not same:
-            return None
-        left_out.append(uneven)
+    uneven = {*src.uneven_dims, *dst.uneven_dims}
+    if not uneven.isdisjoint(changed_dims(src, dst)):
+        return None
+    left_out = [dim in uneven for dim in range(len(src.shape))]
 
     mesh = src.mesh
     dim_cuts = [{1} for _ in src.shape]
@@ -164,6 +157,15 @@ def refine(src: Layout, dst: Layout) -> Refined | None:
         dst_kinds,
         src,
     )
+
+
+def changed_dims(src: Layout, dst: Layout) -> list[int]:
+    """Dims that are cut in another way."""
+    return [
+        dim
+        for dim in range(len(src.shape))
+        if src.spec.dims[dim] != dst.spec.dims[dim] or src.rules[dim] != dst.rules[dim]
+    ]
 
 
 def _spread(segments: list[_Segment], dim_cuts: list[set[int]], axis_cuts: list[set[int]]) -> bool:

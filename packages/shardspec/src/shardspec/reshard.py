@@ -9,7 +9,7 @@ from .bound import partial_units
 from .errors import ReshardError, UnevenLayoutError
 from .layout import Layout
 from .partial import Partial
-from .refine import Refined, refine
+from .refine import Refined, changed_dims, refine
 from .schedule import Move, fewest_bytes
 from .searched import searched
 from .step import ReshardPlan, Step, step
@@ -45,10 +45,9 @@ def reshard(
     are cut at points that do not nest (2 and 3), partial results are combined first and everything
     else is one exchange.
 
-    With fewer collectives, a cost, or a limit, plans of whole axes (of common parts of them and of
-    the dims, if `src` or `dst` is strided or uses parts of axes) are searched, and the cheapest of
-    these and of the above is returned: by bytes received by one device and then steps, or by the
-    cost.
+    If a cost is given, or the kinds of steps above are not allowed, then plans of whole axes (of
+    common parts of them and of the dims, with `transpose`) are searched too, and the cheapest of
+    all is returned: by the cost, or by bytes received by one device and then steps.
 
     Args:
         src: Where the tensor is.
@@ -84,18 +83,23 @@ def reshard(
         return ReshardPlan(src, dst, ())
     limit = _limit(src, dst, max_local_elements)
     units = refine(src, dst) if "transpose" in kinds else None
-    plans = []
+    plans: list[ReshardPlan] = []
     if units is not None:
         moves = fewest_bytes(units, one_exchange="exchange" in kinds)
         if all(move.kind in kinds for move in moves):
             plans.append(ReshardPlan(src, dst, tuple(_built(units, moves, src, dst))))
-    elif "exchange" in kinds:
-        plans.append(exchanged(src, dst))
-    # Common units are more and smaller steps; what is one step over whole axes is found without.
-    for view in (units, None) if cost is not None and units is not None else (units,):
-        if not plans or cost is not None:
-            below = min((_price(plan, cost)[0] for plan in plans), default=math.inf)
-            plans += searched(view, kinds, cost, below, limit, src, dst)
+    if not plans and "exchange" in kinds:
+        plan = exchanged(src, dst, kinds)
+        if all(step.kind in kinds for step in plan.steps):
+            plans.append(plan)
+    views = [] if plans and cost is None and "transpose" in kinds else [units]
+    if cost is not None and units is not None:
+        # Common units are more and smaller steps; what is one step over whole axes is found so.
+        views.append(None)
+    for view in views:
+        below = min((_price(plan, cost)[0] for plan in plans), default=math.inf)
+        # In front, as of plans that cost the same theirs are the simpler steps.
+        plans = [*searched(view, kinds, cost, below, limit, src, dst), *plans]
     if not plans:
         raise ReshardError(
             f"steps lead from source to destination; none of the kinds {sorted(kinds)} do from "
@@ -136,17 +140,16 @@ def _check(src: Layout, dst: Layout, kinds: frozenset[str]) -> None:
         )
     if src == dst:
         return
-    for layout in (src, dst):
-        if "exchange" not in kinds and not layout.is_even and "transpose" not in kinds:
-            sizes = zip(layout.shape, layout.cuts, strict=True)
-            dims = tuple(dim for dim, (n, parts) in enumerate(sizes) if n % math.prod(parts))
+    for layout in (src, dst) if "exchange" not in kinds else ():
+        changed = range(len(src.shape)) if "transpose" not in kinds else changed_dims(src, dst)
+        if dims := tuple(dim for dim in changed if dim in layout.uneven_dims):
             raise UnevenLayoutError(
-                "without `exchange` and `transpose`, reshard needs shards of equal size; got dims "
-                f"{dims} of shape {layout.shape} in {layout.shards} shards ({layout.spec} on "
-                f"{layout.mesh.shape}); pad these dims to a multiple of their shards, or shard "
-                "others"
+                "without `exchange`, reshard needs shards of equal size, but in dims that stay if "
+                f"`transpose` is allowed; got dims {dims} of shape {layout.shape} in "
+                f"{layout.shards} shards ({layout.spec} on {layout.mesh.shape}); pad these dims to "
+                "a multiple of their shards, or shard others"
             )
-        if "transpose" not in kinds and "exchange" not in kinds and not layout.spec.is_plain:
+        if "transpose" not in kinds and not layout.spec.is_plain:
             raise ReshardError(
                 "without `transpose`, reshard needs layouts of whole axes, unstrided; "
                 f"got {layout.spec}"

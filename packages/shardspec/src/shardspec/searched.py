@@ -45,7 +45,8 @@ def searched(
     view = _plain(src, dst) if units is None else _refined(units)
     if view is None:
         return []
-    min_shards = -(-math.prod(src.shape) // limit) if limit else 1
+    whole = view.layout(Spec.replicated(len(view.sizes))).local_bytes(1)
+    min_shards = -(-whole // limit) if limit else 1
     task = Task(view.src, view.dst, view.sizes, view.lengths, kinds, min_shards)
 
     def price(spec: Spec, move: Move) -> float:

@@ -13,17 +13,18 @@ from .axis import Axis, Entry, Split
 from .bound import partial_units
 from .layout import Layout
 from .partial import Partial
-from .refine import Kinds
+from .refine import Kinds, changed_dims
 from .schedule import StepKind
 from .spec import Spec
 from .step import ReshardPlan, Step, step
 
 
-def exchanged(src: Layout, dst: Layout) -> ReshardPlan:
+def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
     """A reduction for each kind of partial results, one exchange, and fills, where needed.
 
     An exchange that gathers or slices dims wholly, or moves axes from one dim to another, is called
-    so; partial results that only become shards are reduced and scattered.
+    so if it may be; partial results that only become shards are reduced and scattered if they may.
+    All else is as it is, in `kinds` or not.
     """
     units = partial_units(src, dst)
     assert units is not None, "reshard refuses partial results over parts that do not nest"
@@ -42,7 +43,7 @@ def exchanged(src: Layout, dst: Layout) -> ReshardPlan:
 
     reduced = [i for i, kind in enumerate(before) if kind and kind != after[i]]
     scatters = _scatters(src, dst, [atoms[i] for i in reduced])
-    scatters = scatters and len({before[i] for i in reduced}) == 1
+    scatters = scatters and len({before[i] for i in reduced}) == 1 and "reduce_scatter" in kinds
     for _, same in itertools.groupby(reversed(reduced), key=lambda i: units.src_kinds[i]):
         members = sorted(same)
         for i in members:
@@ -52,10 +53,11 @@ def exchanged(src: Layout, dst: Layout) -> ReshardPlan:
         else:
             add("all_reduce", members, at(src), units.src_kinds)
 
-    changed = _changed(src, dst)
+    changed = changed_dims(src, dst)
     if changed and not scatters:
         start, end = steps[-1].dst if steps else src, at(dst)
-        steps.append(step(*_exchange(src, dst, changed), None, start, end))
+        name, axes = _exchange(src, dst, changed)
+        steps.append(step(name if name in kinds else "exchange", axes, None, start, end))
 
     for i, kind in enumerate(after):
         if kind and kind != before[i]:
@@ -66,18 +68,9 @@ def exchanged(src: Layout, dst: Layout) -> ReshardPlan:
     return ReshardPlan(src, dst, tuple(steps))
 
 
-def _changed(src: Layout, dst: Layout) -> list[int]:
-    """Dims that are cut in another way."""
-    return [
-        dim
-        for dim in range(len(src.shape))
-        if src.spec.dims[dim] != dst.spec.dims[dim] or src.rules[dim] != dst.rules[dim]
-    ]
-
-
 def _scatters(src: Layout, dst: Layout, axes: list[Axis]) -> bool:
     """Whether all that changes is that axes with partial results cut one whole dim."""
-    changed = [(src.spec.dims[d], dst.spec.dims[d]) for d in _changed(src, dst)]
+    changed = [(src.spec.dims[d], dst.spec.dims[d]) for d in changed_dims(src, dst)]
     return bool(axes) and changed == [((), src.mesh.joined(axes))]
 
 
