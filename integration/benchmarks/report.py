@@ -2,7 +2,7 @@
 
 A record says all that is needed to judge or repeat its figures: what was asked (the docstring of
 each benchmark file), commit, machine, versions, command, and the raw numbers: the seconds of each
-round, or their percentiles where rounds are more than these.
+round, or every fifth percentile where there are more than a hundred.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _condensed(seconds: Sequence[float]) -> list[float]:
-    """All of them, or the least, the 1st to 99th percentile and the greatest."""
-    if len(seconds) <= 101:
+    """All of them up to a hundred; of more the least, each fifth percentile and the greatest."""
+    if len(seconds) <= 100:
         return list(seconds)
-    inner = statistics.quantiles(seconds, n=100, method="inclusive")
+    inner = statistics.quantiles(seconds, n=20, method="inclusive")
     return [min(seconds), *inner, max(seconds)]
 
 

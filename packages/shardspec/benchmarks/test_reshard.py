@@ -2,7 +2,7 @@
 
 Baseline: what one writes without a planner, one collective at a time: reduce, gather everything,
 slice. Cases and columns are as in `test_baselines.py`, which sets other planners beside `reshard`;
-of a case with more than 100 pairs, 100 are drawn.
+of a case with more than 100 pairs, 100 are drawn. "inf": a pair for which nothing needs to move.
 
 Not shown: uneven shards, strided ones, and limits on memory or collectives.
 """
