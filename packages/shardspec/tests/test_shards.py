@@ -152,3 +152,8 @@ def test_rejects_shards_that_are_no_arrays(part):
     layout = Layout((2,), LINE, Spec.parse("R"))
     with pytest.raises(ShardsError, match="shards are numpy arrays; device 1 has "):
         assemble(layout, {0: np.zeros(2), 1: part})
+
+
+def test_numpy_scalars_are_shards_of_scalars():
+    layout = Layout((), Mesh((2,), ("x",)), Spec.parse("()"))
+    assert assemble(layout, {0: np.float32(1.5), 1: np.float32(1.5)}) == np.float32(1.5)

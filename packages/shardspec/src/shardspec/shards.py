@@ -106,7 +106,9 @@ def check_shards(layout: Layout, shards: Mapping[int, Array]) -> None:
             f"each device of the mesh has one shard; got shards of devices {tuple(shards)} "
             f"for the mesh's {layout.mesh.device_ids}"
         )
-    wrong = [device for device, part in shards.items() if not isinstance(part, np.ndarray)]
+    wrong = [
+        device for device, part in shards.items() if not isinstance(part, np.ndarray | np.generic)
+    ]
     if wrong:
         raise ShardsError(
             f"shards are numpy arrays; device {wrong[0]} has {shown(shards[wrong[0]])}"
