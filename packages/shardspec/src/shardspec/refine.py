@@ -14,7 +14,7 @@ the other in 3. A dim that is uneven but the same in both is left out, with its 
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from .axis import Axis, Entry, Split, SubAxis
@@ -74,6 +74,14 @@ class Refined:
             Partial(atom, kind) for atom, kind in zip(self.atoms, kinds, strict=True) if kind
         ]
         return replace(self.layout, spec=Spec(dims, tuple(partial)))
+
+    def axes(self, atoms: Iterable[int], places: Places | None = None) -> tuple[Axis, ...]:
+        """What atoms in mesh order make up; in the order of their digits, if given `places`."""
+        if places is not None:
+            rank = {digit: n for n, digit in enumerate(itertools.chain(*self.order))}
+            atoms = sorted(atoms, key=lambda atom: rank[places[atom]])
+        joined = self.layout.mesh.joined(self.atoms[atom] for atom in atoms)
+        return tuple(axis for axis in joined if not isinstance(axis, Split))
 
     def carve(self, size: int) -> int | None:
         """A new digit of this size out of what is left of some dim; None if it divides none."""

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from .axis import Axis, Split
 from .bound import partial_units
 from .errors import ReshardError, UnevenLayoutError
 from .layout import Layout
@@ -209,20 +208,15 @@ def _price(plan: ReshardPlan, cost: Cost | None) -> tuple[float, int]:
 
 def _built(units: Refined, moves: list[Move], src: Layout, dst: Layout) -> Iterator[Step]:
     """The steps of moves in common units."""
-    rank = {digit: n for n, digit in enumerate(itertools.chain(*units.order))}
     before, places = src, units.src
     for count, move in enumerate(moves, 1):
         after = dst if count == len(moves) else units.at(move.places, move.kinds)
         atoms = [a for a, (p, q) in enumerate(zip(places, move.places, strict=True)) if p != q]
-        # Axes are named in the order of the parts that they cut the tensor into.
+        # Axes are named in the order of the parts that they cut the tensor into, if they do.
+        at = None
         if move.kind in ("all_gather", "all_to_all"):
-            atoms.sort(key=lambda atom, at=places: rank[at[atom]])  # type: ignore[misc]
+            at = places
         elif move.kind in ("slice", "reduce_scatter"):
-            atoms.sort(key=lambda atom, at=move.places: rank[at[atom]])  # type: ignore[misc]
-        yield step(move.kind, _axes(units, atoms), move.reduction, before, after)
+            at = move.places
+        yield step(move.kind, units.axes(atoms, at), move.reduction, before, after)
         before, places = after, move.places
-
-
-def _axes(units: Refined, atoms: Iterable[int]) -> tuple[Axis, ...]:
-    joined = units.layout.mesh.joined(units.atoms[atom] for atom in atoms)
-    return tuple(axis for axis in joined if not isinstance(axis, Split))

@@ -171,7 +171,7 @@ class _Search:
         if self.price:
             return 0
         dims, partial = state
-        if partial != self.goal[1] and self.length(tuple(self.reducible(partial))) > 1:
+        if self.length(tuple(index(p.axis) for p in self.reducible(partial))) > 1:
             return self.wanted * _BYTE + 1
         shards = 1
         changed = 0
@@ -230,13 +230,13 @@ class _Search:
                     yield 1, _Edge("slice", axes, dim, None, (after, partial))
 
         reducible = self.reducible(partial)
-        for axes in _arrangements(reducible):
+        for axes in _arrangements([index(p.axis) for p in reducible]):
             n = self.length(axes)
             reduced = tuple(p for p in partial if p.axis not in axes)
             cost = (n - 1) * local // n
             if axes == tuple(sorted(axes)):
                 yield 2 * cost + 1, _Edge("all_reduce", axes, None, None, (dims, reduced))
-            if partial[-1].kind == "sum":
+            if reducible[0].kind == "sum":
                 for dim in range(len(dims)):
                     if after := appended(dim, axes, n, dims):
                         yield cost + 1, _Edge("reduce_scatter", axes, dim, None, (after, reduced))
@@ -274,16 +274,14 @@ class _Search:
             return None
         return tuple(tuple(to[axis] for axis in held) for held in dims)
 
-    def reducible(self, partial: tuple[Partial, ...]) -> list[int]:
-        """Axes whose results can combine now: kinds do not commute, so only those of the last."""
-        kept = self.goal[1]
-        last = itertools.takewhile(lambda p: p.kind == partial[-1].kind, reversed(partial))
-        return sorted(index(p.axis) for p in last if p not in kept)
+    def reducible(self, partial: tuple[Partial, ...]) -> list[Partial]:
+        """What can combine now, in axis order: kinds do not commute, so only the last that goes."""
+        goes = [p for p in reversed(partial) if p not in self.goal[1]]
+        return [*itertools.takewhile(lambda p: p.kind == goes[0].kind, goes)][::-1]
 
 
 def _move(state: State, edge: _Edge) -> Move:
-    # What combines is always the last kind: see `reducible`.
-    reduction = state[1][-1].kind if edge.end[1] != state[1] else None
+    reduction = next((p.kind for p in state[1] if p not in edge.end[1]), None)
     return Move(*edge[:4], reduction, Spec(*edge.end))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from .axis import Axis, Entry, Split
 from .layout import Layout
 from .partial import Partial
-from .refine import Kinds, Places, Refined
+from .refine import Kinds, Places, Refined, refine
 from .search import Move, Task, cheapest_moves, fewest_bytes_moves
 from .spec import Spec
 from .step import ReshardPlan, Step, step
@@ -152,7 +152,8 @@ def _refined(units: Refined) -> _View | None:
 
 def _both(first: Step, second: Step) -> Step:
     """Two gathers or two slices, one after the other, as one."""
-    axes = (first.axes, second.axes) if first.kind == "slice" else (second.axes, first.axes)
-    joined = first.src.mesh.joined(itertools.chain(*axes))
-    both = tuple(axis for axis in joined if not isinstance(axis, Split))
-    return step(first.kind, both, None, first.src, second.dst)
+    units = refine(first.src, second.dst)
+    assert units is not None, "steps in common units have common units"
+    moved = [a for a, (p, q) in enumerate(zip(units.src, units.dst, strict=True)) if p != q]
+    axes = units.axes(moved, units.dst if first.kind == "slice" else units.src)
+    return step(first.kind, axes, None, first.src, second.dst)

@@ -150,9 +150,11 @@ class Step:
     def sent_bytes(self, itemsize: int) -> int:
         """Bytes that one device sends, the one that sends most.
 
-        In a ring, a permutation and where all shards are equal that is as many as it receives.
+        In a ring, a permutation, and where all shards keep their size that is as many as it
+        receives.
         """
-        if self.kind in ("exchange", "all_to_all") and refine(self.src, self.dst) is None:
+        keeps = self.src.local_bytes(1) == self.dst.local_bytes(1)
+        if self.kind in ("exchange", "all_to_all") and not (keeps and refine(self.src, self.dst)):
             sent: dict[int, int] = {}
             for t in transfers(self.src, self.dst, self.axes):
                 if t.sender != t.receiver:
