@@ -71,6 +71,8 @@ def lower_bound_elements(src: Layout, dst: Layout) -> int:
     whole = math.prod(src.shape)
     wanted = held_elements(dst) // made
     if units is None:
+        # Where cuts do not nest, it is not counted who both holds a result and wants the element,
+        # and which devices of a group with new partial results have it.
         if reduced > 1:
             return max(0, whole * kept * (reduced - 2) + wanted)
         return max(0, wanted - kept_elements(src, dst))
