@@ -19,7 +19,7 @@ from costmodel.errors import (
     UnknownDtypeError,
     UnknownNameError,
 )
-from costmodel.link import Link, MeshLinks
+from costmodel.link import GroupLinks, Link, MeshLinks, Tier
 from costmodel.memory import ParameterBytes, stage_memory_bytes
 from costmodel.resharding import reshard_time, step_time
 
@@ -28,11 +28,13 @@ __all__ = [
     "ClusterFormatError",
     "CostmodelError",
     "Device",
+    "GroupLinks",
     "Link",
     "MeshLinks",
     "ParameterBytes",
     "PlacementError",
     "QuantityError",
+    "Tier",
     "UnknownDtypeError",
     "UnknownNameError",
     "all_gather_time",

@@ -8,11 +8,11 @@ from collections import Counter
 from dataclasses import dataclass
 from importlib import resources
 
-from shardspec import Mesh
+from shardspec import Axis, Mesh
 
 from costmodel.device import Device
 from costmodel.errors import ClusterFormatError, PlacementError, QuantityError, UnknownNameError
-from costmodel.link import Link, MeshLinks
+from costmodel.link import GroupLinks, Link, MeshLinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,12 @@ class Cluster:
             PlacementError: The mesh has a device that the cluster has not.
         """
         hosts = {device_id: self.host(device_id) for device_id in mesh.device_ids}
-        subsets = (
-            tuple(axis for axis in range(mesh.ndim) if mask >> axis & 1)
-            for mask in range(2**mesh.ndim)
+        return MeshLinks(
+            mesh.ndim,
+            lambda axes: GroupLinks(self._link(mesh, tuple(sorted(axes, key=str)), hosts)),
         )
-        return MeshLinks(tuple(self._link(mesh, axes, hosts) for axes in subsets))
 
-    def _link(self, mesh: Mesh, axes: tuple[int, ...], hosts: dict[int, int]) -> Link:
+    def _link(self, mesh: Mesh, axes: tuple[Axis, ...], hosts: dict[int, int]) -> Link:
         leaving: Counter[int] = Counter()
         for group in mesh.groups(axes):
             spanned = {hosts[device_id] for device_id in group}

@@ -1,25 +1,30 @@
-"""Links in the alpha-beta model, and the links that a mesh sees when it is laid over a cluster."""
+"""Links in the alpha-beta model, and the links that groups of a mesh see on a cluster."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import overload
+
+from shardspec import Axis
 
 from costmodel.errors import QuantityError
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A full-duplex connection that moves `n` bytes in `latency_s + n / bandwidth_bytes_per_s`.
+    """A connection that moves `n` bytes in `latency_s + n / bandwidth_bytes_per_s`.
 
     Raises:
         QuantityError: The latency is negative or the bandwidth not positive, or one is not finite.
 
     Examples:
-        >>> Link(latency_s=50e-6, bandwidth_bytes_per_s=125e6)  # Ethernet at 1 Gbit/s
-        Link(latency_s=5e-05, bandwidth_bytes_per_s=125000000.0)
+        >>> ethernet = Link(latency_s=50e-6, bandwidth_bytes_per_s=125e6)  # 1 Gbit/s
+        >>> ethernet.both_ways_bytes_per_s
+        125000000.0
+        >>> Link(50e-6, 125e6, full_duplex=False).both_ways_bytes_per_s
+        62500000.0
 
     Reference:
         AutoDDL, section 3.1: alpha is the latency, beta the inverse of the bandwidth.
@@ -28,7 +33,9 @@ class Link:
     latency_s: float
     """Seconds before the first byte arrives (alpha)."""
     bandwidth_bytes_per_s: float
-    """Bytes a second in each direction (1 / beta)."""
+    """Bytes a second in one direction while nothing moves in the other (1 / beta)."""
+    full_duplex: bool = True
+    """Whether both directions have this bandwidth at the same time, or share it equally."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.latency_s < math.inf and 0 < self.bandwidth_bytes_per_s < math.inf):
@@ -38,36 +45,88 @@ class Link:
                 f"bandwidth_bytes_per_s={self.bandwidth_bytes_per_s}"
             )
 
+    @property
+    def both_ways_bytes_per_s(self) -> float:
+        """Bytes a second in each direction while both are in use, as in a ring or an exchange."""
+        return self.bandwidth_bytes_per_s / (1 if self.full_duplex else 2)
+
 
 def slowest(links: Iterable[Link]) -> Link:
-    """Bound of a ring that passes over all of `links`: largest latency, smallest bandwidth."""
+    """Bound of what passes over all of `links`: largest latency, smallest bandwidth.
+
+    Where some share their bandwidth between the directions and some do not, the bound is a
+    full-duplex link at the smallest rate both ways: exact for rings, too slow for one message.
+    """
     links = tuple(links)
+    duplex = {link.full_duplex for link in links}
     return Link(
-        max(link.latency_s for link in links), min(link.bandwidth_bytes_per_s for link in links)
+        max(link.latency_s for link in links),
+        min(
+            link.both_ways_bytes_per_s if len(duplex) > 1 else link.bandwidth_bytes_per_s
+            for link in links
+        ),
+        full_duplex=duplex != {False},
     )
 
 
 @dataclass(frozen=True, slots=True)
+class Tier:
+    """How one level of a cluster divides a group, and what the group has there for itself."""
+
+    size: int
+    """Parts of the group under each unit of the next tier; each of the innermost is a device."""
+    link: Link
+    """What connects one part to the others, for this group alone: what concurrent groups take is
+    already divided out. The group's devices within one part share it, so when each of them sends to
+    its peer in another part, as in a hierarchical all-reduce, it gets an equal fraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLinks:
+    """What one group of a collective sees of the cluster; of several groups, the worst placed.
+
+    Worked case, 2 hosts x 4 devices, one group of all eight: `flat` is the slower of the link in a
+    host and the card, which the ring passes once a host. `tiers` are 4 devices at the link in a
+    host, then 2 hosts at a card each, of which each of the 4 pairs across hosts gets a quarter.
+    """
+
+    flat: Link
+    """The slowest link of a ring over all members, ordered by host."""
+    tiers: tuple[Tier, ...] = ()
+    """Innermost first, those of size 1 left out; their sizes multiply to the group's. `()` for a
+    group of one, and where the hosts or units do not all hold equally many members."""
+
+
+@dataclass(frozen=True, slots=True)
 class MeshLinks(Sequence[Link]):
-    """The effective link of each set of axes of a mesh, as `Cluster.links` finds them.
+    """What the groups along each set of axes of a mesh see, as `Cluster.links` finds it.
 
     As a sequence it holds one link per mesh axis. The link of a *set* of axes does not follow from
     these: the groups along axis 0 of a 2x4 mesh over two hosts are four and share each host's
     network card, while a collective over both axes is one group and has the card to itself.
     """
 
-    by_mask: tuple[Link, ...]
-    """Shape `(2**ndim,)`; entry `m` serves the axes whose bits are set in `m` (0: no axis)."""
+    ndim: int
+    """Axes of the mesh."""
+    find: Callable[[frozenset[Axis]], GroupLinks]
+    """What the groups along a set of axes see; called once for each set that is asked for."""
+    _found: dict[frozenset[Axis], GroupLinks] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    def over(self, axes: Iterable[int]) -> Link:
-        """Link of a collective whose groups run over `axes`, in any order."""
-        mask = 0
-        for axis in axes:
-            mask |= 1 << axis
-        return self.by_mask[mask]
+    def group(self, axes: Iterable[Axis]) -> GroupLinks:
+        """What a group of a collective over `axes` sees; axes or parts of them, in any order."""
+        key = frozenset(axes)
+        if key not in self._found:
+            self._found[key] = self.find(key)
+        return self._found[key]
+
+    def over(self, axes: Iterable[Axis]) -> Link:
+        """Slowest link of a ring over the members of each group along `axes`, in any order."""
+        return self.group(axes).flat
 
     def __len__(self) -> int:
-        return len(self.by_mask).bit_length() - 1
+        return self.ndim
 
     @overload
     def __getitem__(self, axis: int) -> Link: ...
@@ -75,5 +134,5 @@ class MeshLinks(Sequence[Link]):
     def __getitem__(self, axis: slice) -> tuple[Link, ...]: ...
     def __getitem__(self, axis: int | slice) -> Link | tuple[Link, ...]:
         if isinstance(axis, slice):
-            return tuple(self[one] for one in range(*axis.indices(len(self))))
-        return self.by_mask[1 << range(len(self))[axis]]
+            return tuple(self[one] for one in range(*axis.indices(self.ndim)))
+        return self.over((range(self.ndim)[axis],))
