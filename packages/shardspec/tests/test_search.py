@@ -264,9 +264,8 @@ def test_a_limit_on_memory_is_kept_and_costs_bytes_only(pair, times):
     largest = max(layout.local_bytes(1) for layout in pair)
     try:
         plan = reshard(*pair, collectives=WHOLE_AXES, max_local_elements=largest * times)
-    except ReshardError as error:
-        assert f"with at most {largest * times} elements on a device" in str(error)
-        assert times < 1000
+    except ReshardError:
+        assert times < 1000, "with enough memory, all can be gathered"
     else:
         check_plan(plan)
         assert plan.largest_bytes(1) <= largest * times
