@@ -1,85 +1,204 @@
+import functools
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardspec import Layout, Mesh, ShardsError, Spec, assemble, reshard, shard, simulate
-from shardspec.testing import layouts
+from shardspec import (
+    COLLECTIVES,
+    WHOLE_AXES,
+    Layout,
+    Mesh,
+    ReshardError,
+    ShardsError,
+    Spec,
+    assemble,
+    reshard,
+    shard,
+    simulate,
+)
+from shardspec.testing import EVERY_RULE, layout_pairs
 
 LINE = Mesh((2,), ("x",))
-DTYPES = st.sampled_from(["int8", "uint8", "int32", "float32", "float64"])
+MOVES = layout_pairs(even=False, chunking=EVERY_RULE, sub_axes=True, strided=True)
+DTYPES = ["bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "S3", "M8[s]"]
 
 
-@given(layouts(), DTYPES, st.integers(0, 9))
-def test_assemble_inverts_shard(layout, dtype, seed):
-    whole = np.random.default_rng(seed).integers(0, 99, layout.shape).astype(dtype)
-    shards = shard(layout, whole, seed=seed)
-    assert {device: part.dtype for device, part in shards.items()} == dict.fromkeys(
-        layout.mesh.device_ids, whole.dtype
+def whole_layouts(pair):
+    """The pair without partial results: a plan only moves data."""
+    return [
+        Layout(layout.shape, layout.mesh, Spec(layout.spec.dims), layout.chunking)
+        for layout in pair
+    ]
+
+
+def plan_of(src, dst, shape=(8,), mesh=LINE, **options):
+    return reshard(*(Layout(shape, mesh, Spec.parse(text)) for text in (src, dst)), **options)
+
+
+def bits(array):
+    return np.ascontiguousarray(array).tobytes()
+
+
+# Moves
+
+
+@given(MOVES, st.sampled_from(DTYPES), st.integers(0, 99))
+def test_moves_keep_every_bit_of_any_dtype(pair, dtype, seed):
+    src, dst = whole_layouts(pair)
+    kind = np.dtype(dtype)
+    raw = np.random.default_rng(seed).integers(0, 256, (*src.shape, kind.itemsize), np.uint8)
+    raw = raw % 2 if dtype == "bool" else raw
+    whole = raw.reshape(-1).view(kind).reshape(src.shape)  # NaNs with payloads among them
+    held = simulate(reshard(src, dst), shard(src, whole))
+    for device, part in shard(dst, whole).items():
+        assert held[device].dtype == kind
+        assert held[device].shape == part.shape
+        assert bits(held[device]) == bits(part)
+
+
+def test_moves_keep_payloads_of_nan_and_the_sign_of_zero():
+    whole = np.array([0x7FC00001, 0xFFC0BEEF, 0x80000000, 0x7F800001], np.uint32).view(np.float32)
+    for src, dst in itertools.product(["R", "S0", "S[2]0"], repeat=2):
+        plan = plan_of(src, dst, (4,))
+        held = simulate(plan, shard(plan.src, whole))
+        parts = {device: part.view(np.uint32) for device, part in held.items()}
+        assert bits(assemble(plan.dst, parts)) == bits(whole)
+
+
+@given(layout_pairs(even=False, chunking=["padded"]))
+def test_padding_is_zero_after_a_move(pair):
+    src, dst = whole_layouts(pair)
+    plan = reshard(src, dst)
+    held = simulate(plan, shard(src, np.full(src.shape, 7)))
+    if plan.steps:
+        for device, part in shard(dst, np.full(dst.shape, 7)).items():
+            np.testing.assert_array_equal(held[device], part)
+
+
+@given(layout_pairs(even=False, chunking=["padded", "ceil"]), st.integers(0, 9))
+def test_what_lies_in_the_padding_before_reaches_no_element(pair, seed):
+    src, dst = pair
+    whole = np.random.default_rng(seed).integers(-9, 9, src.shape)
+    shards = shard(src, whole, seed=seed)
+    for device, part in shards.items():
+        inside = tuple(slice(len(i)) for i in src.indices(device))
+        rubbish = np.full_like(part, 99)
+        rubbish[inside] = part[inside]
+        shards[device] = rubbish
+    np.testing.assert_array_equal(assemble(dst, simulate(reshard(src, dst), shards)), whole)
+
+
+# Reductions
+
+
+@pytest.mark.parametrize("dst", ["R", "S0", "S[2]0"])
+def test_sums_of_floats_are_added_in_the_order_of_the_group(dst):
+    mesh = Mesh((4,), ("x",), (3, 0, 2, 1))
+    src = Layout((8,), mesh, Spec.parse("R+P0"))
+    parts = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32) * 10.0 ** np.arange(8)
+    parts = parts.astype(np.float32)
+    shards = dict(zip(mesh.device_ids, parts, strict=True))
+    expected = functools.reduce(np.add, parts)
+    in_another_order = functools.reduce(np.add, parts[[1, 0, 3, 2]])
+    assert bits(expected) != bits(in_another_order)
+    end = Layout((8,), mesh, Spec.parse(dst))
+    held = simulate(reshard(src, end), shards)
+    for device in mesh.device_ids:
+        assert held[device].dtype == np.float32
+        assert bits(held[device]) == bits(expected[end.indices(device)])
+
+
+@pytest.mark.parametrize("dst", ["R+P0", "R"])
+def test_axes_are_added_from_the_last_to_the_first_where_the_plan_says_so(dst):
+    mesh = Mesh((2, 2), ("x", "y"))
+    shards = {d: np.float32([x]) for d, x in enumerate([1e8, -1e8, 3.0, 1e-8])}
+    plan = plan_of("R+P0+Pavg1", dst, (1,), mesh)
+    averages = [(shards[d] + shards[d + 1]) / 2 for d in (0, 2)]
+    held = simulate(plan, shards)
+    expected = averages if dst == "R+P0" else [averages[0] + averages[1]] * 2
+    for device in range(4):
+        assert bits(held[device]) == bits(expected[device // 2])
+
+
+@given(layout_pairs(), st.sampled_from(["int8", "uint16", "int64", "float16", "float32"]))
+def test_reductions_keep_the_dtype_and_give_what_assembling_gives(pair, dtype):
+    src, dst = pair
+    whole = np.random.default_rng(0).integers(0, 5, src.shape).astype(dtype)
+    shards = shard(src, whole)
+    held = simulate(reshard(src, dst), shards)
+    assert {part.dtype for part in held.values()} == {np.dtype(dtype)}
+    np.testing.assert_array_equal(assemble(dst, held), assemble(src, shards))
+
+
+def test_maxima_of_booleans_are_reduced_and_scattered():
+    held = simulate(
+        plan_of("R+Pmax0", "S0", (2,)), {0: np.array([True, False]), 1: np.array([False, False])}
     )
-    np.testing.assert_array_equal(assemble(layout, shards), whole)
+    assert [held[0].tolist(), held[1].tolist()] == [[True], [False]]
 
 
-@given(layouts(partial=False))
-def test_shards_are_the_slices_of_the_tensor(layout):
-    whole = np.arange(np.prod(layout.shape, dtype=int)).reshape(layout.shape)
-    for device, part in shard(layout, whole).items():
-        np.testing.assert_array_equal(part, whole[layout.slices(device)])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("sum", [5, 0]), ("product", [5, 1]), ("max", [5, 5]), ("min", [5, 5]), ("avg", [5, 5])],
+)
+@pytest.mark.parametrize("dtype", [np.int8, np.float32])
+def test_partial_results_are_made_with_neutral_elements(kind, expected, dtype):
+    plan = plan_of("R", "R" + ("+P0" if kind == "sum" else f"+P{kind}0"), (1,))
+    held = simulate(plan, dict.fromkeys((0, 1), np.array([5], dtype)))
+    assert [held[0][0], held[1][0]] == expected
+    assert held[1].dtype == dtype
 
 
-@pytest.mark.parametrize("spec", ["R+P0", "R+Pmax0", "R+Pmin0"])
-def test_partial_results_depend_on_the_seed_and_differ_from_the_whole(spec):
-    whole = np.arange(20)
-    layout = Layout((20,), LINE, Spec.parse(spec))
-    first, again, other = (shard(layout, whole, seed=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first[0], again[0])
-    assert (first[0] != other[0]).any()
-    assert (first[0] != whole).any()
-    assert (first[1] != whole).any()
+@given(layout_pairs(new_partial=True, mixed_kinds=True), st.integers(0, 9))
+def test_neutral_elements_change_no_result(pair, seed):
+    try:
+        plan = reshard(*pair)
+    except ReshardError:
+        return
+    whole = np.random.default_rng(seed).integers(-3, 4, pair[0].shape).astype(np.float32)
+    held = simulate(plan, shard(pair[0], whole, seed=seed))
+    np.testing.assert_array_equal(assemble(pair[1], held), whole)
 
 
-def test_shards_are_copies():
-    whole = np.zeros(4)
-    shard(Layout((4,), LINE, Spec.parse("S0")), whole)[0][:] = 1
-    assert not whole.any()
+# Whatever the collectives
 
 
-def test_booleans_have_maxima_but_no_partial_sums():
-    whole = np.array([True, False])
-    layout = Layout((2,), LINE, Spec.parse("R+Pmax0"))
-    np.testing.assert_array_equal(assemble(layout, shard(layout, whole)), whole)
-    with pytest.raises(ShardsError, match="booleans have no partial sums; convert the array"):
-        shard(Layout((2,), LINE, Spec.parse("R+P0")), whole)
+@given(layout_pairs(), st.integers(0, 9))
+def test_all_ways_between_two_layouts_leave_the_same(pair, seed):
+    whole = np.random.default_rng(seed).integers(-9, 9, pair[0].shape)
+    shards = shard(pair[0], whole, seed=seed)
+    for kinds in (COLLECTIVES, COLLECTIVES - {"exchange"}, COLLECTIVES - {"transpose"}, WHOLE_AXES):
+        plan = reshard(*pair, collectives=kinds, max_local_elements=max(1, whole.size))
+        np.testing.assert_array_equal(assemble(pair[1], simulate(plan, shards)), whole)
 
 
-def test_replicas_with_nan_agree():
-    layout = Layout((1,), LINE, Spec.parse("R"))
-    assert np.isnan(assemble(layout, shard(layout, [np.nan]))).all()
+def test_the_shards_given_are_not_changed():
+    shards = {d: np.arange(8) for d in (0, 1)}
+    for dst in ("R", "S0", "R+P0"):
+        simulate(plan_of("R+P0", dst), shards)
+        simulate(plan_of("R", dst), shards)
+    assert all((part == np.arange(8)).all() for part in shards.values())
 
 
-def test_names_replicas_that_differ():
-    layout = Layout((2,), LINE, Spec.parse("R"))
-    with pytest.raises(ShardsError, match=r"agree; devices 0 and 1 differ in .* \(2,\) as R on"):
-        assemble(layout, {0: np.array([1, 2]), 1: np.array([1, 3])})
-
-
-def test_rejects_an_array_of_another_shape():
-    with pytest.raises(ShardsError, match=r"its layout; got \(3,\) for a layout of \(2,\)"):
-        shard(Layout((2,), LINE, Spec.parse("R")), [1, 2, 3])
+# Errors
 
 
 @pytest.mark.parametrize("devices", [(0,), (0, 1, 2)])
 def test_rejects_missing_and_foreign_devices(devices):
-    layout = Layout((2,), LINE, Spec.parse("R"))
-    shards = dict.fromkeys(devices, np.zeros(2))
+    shards = dict.fromkeys(devices, np.zeros(8))
     with pytest.raises(
         ShardsError, match=r"one shard; got shards of .* for the mesh's range\(0, 2\)"
     ):
-        assemble(layout, shards)
-    with pytest.raises(ShardsError, match="one shard"):
-        simulate(reshard(layout, layout), shards)
+        simulate(plan_of("R", "S0"), shards)
 
 
 def test_rejects_a_shard_of_another_shape():
-    layout = Layout((2,), LINE, Spec.parse("S0"))
     with pytest.raises(ShardsError, match=r"device 1 has \(2,\) instead of \(1,\) in \(2,\) as S0"):
-        simulate(reshard(layout, layout), {0: np.zeros(1), 1: np.zeros(2)})
+        simulate(plan_of("S0", "S0", (2,)), {0: np.zeros(1), 1: np.zeros(2)})
+
+
+def test_rejects_shards_of_several_dtypes():
+    with pytest.raises(ShardsError, match="all shards have one dtype; got float32, float64"):
+        simulate(plan_of("S0", "R", (2,)), {0: np.zeros(1), 1: np.zeros(1, np.float32)})
