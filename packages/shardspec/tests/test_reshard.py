@@ -117,8 +117,7 @@ def local(layout):
 def test_without_partial_sums_every_pair_moves_what_is_missing_and_no_more(mesh, rank, size):
     for plan, _ in planned(mesh, rank, size):
         if not plan.src.spec.is_partial:
-            assert plan.total_bytes(1) == plan.lower_bound_bytes(1), str(plan)
-            assert plan.gap == 0
+            assert plan.gap == 0, str(plan)
 
 
 @EVERY_MESH
@@ -163,17 +162,21 @@ def test_nothing_is_replicated_everywhere_that_was_not_and_will_not_be(mesh, ran
 
 
 @pytest.mark.parametrize(
-    ("mesh", "rank"), [(SMALL, 1), (SMALL, 2), (SMALL, 3), (TALL, 1), (TALL, 2), (CUBE, 1)]
+    ("mesh", "rank"),
+    [(SMALL, 1), (SMALL, 2), (SMALL, 3), (TALL, 1), (TALL, 2), (CUBE, 1)],
+    ids=["2x2-1", "2x2-2", "2x2-3", "4x2-1", "4x2-2", "2x2x2-1"],
 )
 def test_every_pair_ends_in_the_directly_sliced_tensor(mesh, rank):
     for src, dst, _ in classes(mesh, rank, partial=True):
         check_plan(reshard(*(Layout((mesh.size,) * rank, mesh, spec) for spec in (src, dst))))
 
 
-@pytest.mark.parametrize(("mesh", "rank"), [(TALL, 3), (CUBE, 2), (CUBE, 3)])
+@pytest.mark.parametrize(
+    ("mesh", "rank"), [(TALL, 3), (CUBE, 2), (CUBE, 3)], ids=["4x2-3", "2x2x2-2", "2x2x2-3"]
+)
 def test_a_sample_of_pairs_ends_in_the_directly_sliced_tensor(mesh, rank):
     found = classes(mesh, rank)
-    for src, dst, _ in found if NIGHTLY else found[:: len(found) // 25]:
+    for src, dst, _ in found if NIGHTLY else found[:: len(found) // 20]:
         check_plan(reshard(*(Layout((8,) * rank, mesh, spec) for spec in (src, dst))))
 
 
@@ -529,9 +532,7 @@ SUBSETS = {
     "gather and slice blocks": frozenset(["all_gather", "slice", "all_reduce", "transpose"]),
     "exchange": frozenset(["exchange", "all_reduce", "fill"]),
 }
-SEVERAL_PAIRS = pytest.mark.parametrize(
-    "pairs", [EVEN, PARTS, EVERYTHING], ids=["even", "parts", "everything"]
-)
+SEVERAL_PAIRS = pytest.mark.parametrize("pairs", [EVEN, EVERYTHING], ids=["even", "everything"])
 FEWER = settings(max_examples=settings().max_examples // 4)
 EVERY_SUBSET = pytest.mark.parametrize("kinds", SUBSETS.values(), ids=SUBSETS)
 
