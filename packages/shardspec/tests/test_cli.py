@@ -168,6 +168,7 @@ def test_pictures_are_written(capsys, tmp_path, command):
         ("show S0R --mesh 2x2 --shape 4xy", "a shape is written 8x4, or () for a scalar"),
         ("show S0R --mesh 2x2 --devices 1,2", "4 distinct device ids"),
         ("show S0R --mesh 2x2 --devices 1-", "device ids are written 3,1,8-10"),
+        ("show S0R --mesh 2x2 --devices 3-0", "a range of device ids rises, as 8-10"),
         ("show S0R --mesh 2x2 --devices 0-99999999", "at most 1048576 devices here"),
         ("show '{replicated}' --from hlo --devices 1", "--devices are those of --mesh"),
         ("show S0R --mesh 2x2 --chunking even", "one of the rules"),
@@ -179,6 +180,7 @@ def test_pictures_are_written(capsys, tmp_path, command):
         ("show S0R --mesh 2x2 --dtype float33", "invalid choice: 'float33'"),
         ("show S0R --mesh 2x2 --from numpy", "invalid choice: 'numpy'"),
         ("show S0R --mesh 2x2 --picture out.pdf", "ends in .png or .svg"),
+        ("show S0R --mesh 2x2 --picture ''", "ends in .png or .svg; got path=''"),
         ("show S0R --mesh 2x2 --picture /nowhere/out.svg", "No such file or directory"),
         ("reshard S0R S0 --mesh 2x2", "reshard keeps the tensor's shape"),
         ("reshard S0R RS0 --mesh 2x2 --collectives gossip", "gossip"),
@@ -259,3 +261,9 @@ def test_a_reader_that_leaves_early_is_no_error():
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stdout == '{"shape": '
     assert done.stderr == ""
+
+
+def test_runs_without_standard_output():
+    command = " ".join([*map(shlex.quote, COMMAND), "show S0 --mesh 2 >&-"])
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -151,3 +151,8 @@ def test_groups_of_many_devices_are_cut_short():
     mesh = Mesh((64, 64), ("data", "model"))
     text = explain(of((64, 64), "S0R", mesh), of((64, 64), "RR", mesh))
     assert "among 0,64,...,4032 | 1,65,...,4033 | 2,66,...,4034 | 3,67,...,4035 and 60 more" in text
+
+
+def test_a_scalar_on_one_device_has_nothing_between_its_title_and_the_device():
+    title, empty, device, *_ = explain(of((), "()", Mesh((1,), ("x",)))).splitlines()
+    assert (title, empty, device) == ("A () as () on 1 device (x=1)", "", "device 0  A")

@@ -490,3 +490,9 @@ def test_names_an_unknown_device():
         for device in (9, "0", 0.0):
             with pytest.raises(UnknownDeviceError, match=f"got {device!r}, the mesh has"):
                 ask(device)
+
+
+def test_shapes_and_offsets_of_very_many_pieces_are_not_listed():
+    layout = Layout((2**50,), Mesh((2,), ("x",)), Spec.parse(f"S[{2**40}]0"))
+    assert (layout.local_shape(1), layout.offsets(1)) == ((2**49,), (2**9,))
+    assert layout.local_bytes(4, device_id=1) == 2**51

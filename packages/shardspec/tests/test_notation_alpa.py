@@ -233,3 +233,10 @@ def test_dims_cut_by_another_rule_are_refused():
     with pytest.raises(NotationError, match="Alpa cuts all dims by the rule 'ceil'"):
         dump(layout)
     assert dump(Layout((8,), layout.mesh, layout.spec, "balanced")) == "S0"
+
+
+def test_names_the_styles_there_are():
+    with pytest.raises(
+        NotationError, match=r"one of .'plain', 'superscript', 'colossal'.; got 'x'"
+    ):
+        dump(parse("S0", mesh=CUBE), style="x")

@@ -218,3 +218,9 @@ def test_on_a_mesh_with_the_axes_in_order_it_can_be_said(dim, mesh):
     layout = Layout((8,), Mesh((4, 2), ("x", "y")), Spec((dim,)))
     there = on_mesh(layout, mesh)
     assert parse(dump(there), shape=(8,), mesh=mesh).is_equivalent(layout)
+
+
+def test_names_the_styles_there_are():
+    layout = Layout((4,), Mesh((2,), ("x",)), Spec.parse("S0"))
+    with pytest.raises(NotationError, match=r"a style of an SBP is one of .*; got 'long'"):
+        dump(layout, style="long")

@@ -240,6 +240,9 @@ def test_meshes_come_back(mesh):
         '#sdy.mesh<["x"=2, "y"=4]>',
         'mesh<["x"=2,"y"=4]>',
         ' < [ "\\78" = 2 , "y" = 4 ] > ',
+        # What jax 0.10.2 prints:
+        'sdy.mesh @mesh = <["x"=2, "y"=4]> {stablehlo.mesh = '
+        '{axes = [{name = "x", size = 2 : i64}, {name = "y", size = 4 : i64}]}}',
     ],
 )
 def test_all_spellings_of_a_mesh_read_alike(text):
@@ -440,3 +443,9 @@ def test_the_shape_has_the_rank_of_the_sharding():
 def test_what_shardy_cannot_say_is_refused(layout, message):
     with pytest.raises(NotationError, match=message):
         dump(layout)
+
+
+@pytest.mark.parametrize("text", ['sdy.mesh @m = <["x"=2]> {a = {}', 'mesh<["x"=2]> {}'])
+def test_attributes_of_a_mesh_end_and_stand_after_definitions_only(text):
+    with pytest.raises(NotationError, match=r"ends with its closing brace|a Shardy mesh ends here"):
+        parse_mesh(text)

@@ -79,6 +79,8 @@ def device_ids(text: str) -> tuple[int, ...]:
     if not _IDS.fullmatch(text):
         raise argparse.ArgumentTypeError(f"device ids are written 3,1,8-10; got {text!r}")
     ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    if any(part[0] > part[-1] for part in ends):
+        raise argparse.ArgumentTypeError(f"a range of device ids rises, as 8-10; got {text!r}")
     if sum(part[-1] - part[0] + 1 for part in ends) > _MAX_DEVICES:
         raise argparse.ArgumentTypeError(f"at most {_MAX_DEVICES} devices here; got {text!r}")
     return tuple(chain.from_iterable(range(part[0], part[-1] + 1) for part in ends))

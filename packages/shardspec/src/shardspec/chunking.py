@@ -51,6 +51,12 @@ def runs(n: int, chunking: Chunking, levels: Sequence[Level]) -> tuple[Run, ...]
     return joined(_pieces(n, chunking, levels))
 
 
+def first(n: int, chunking: Chunking, levels: Sequence[Level]) -> int:
+    """Where the first interval that a device holds starts; if it holds none, where it would."""
+    starts = (start for start, stop in _pieces(n, chunking, levels) if start < stop)
+    return next(starts, interval(n, chunking, levels)[0])
+
+
 def joined(pieces: Iterable[Run]) -> tuple[Run, ...]:
     """Intervals in rising order without the empty ones, adjacent ones joined."""
     found: list[Run] = []

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         text: str = options.run(options)
         # A name that the terminal cannot show is no reason for a traceback.
-        encoding = sys.stdout.encoding or "utf-8"
+        encoding = _encoding()
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:
         # Who read this has gone (`| head`); Python would complain again when it exits.
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _show(options: argparse.Namespace) -> str:
     layout = _chunked(_read(options, options.layout), options)
-    if options.picture:
+    if options.picture is not None:
         picture(layout).save(options.picture)
     itemsize = options.itemsize or ITEMSIZES.get(options.dtype)
     if options.json:
@@ -116,7 +116,7 @@ def _reshard(options: argparse.Namespace) -> str:
         collectives=options.collectives,
         max_local_elements=options.max_local_elements,
     )
-    if options.picture:
+    if options.picture is not None:
         picture(plan).save(options.picture)
     itemsize = options.itemsize or ITEMSIZES.get(options.dtype)
     if options.json:
@@ -163,10 +163,15 @@ def _chunked(layout: Layout, options: argparse.Namespace) -> Layout:
     return replace(layout, chunking=rules)
 
 
+def _encoding() -> str:
+    """Of standard output, which may be closed or a stream of a caller's own."""
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
 def _shows(text: str) -> bool:
     """Whether standard output can show `text`."""
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(_encoding())
     except UnicodeEncodeError:
         return False
     return True

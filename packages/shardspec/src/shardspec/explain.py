@@ -95,13 +95,13 @@ def explain(
 
 def _layout_text(layout: Layout, itemsize: int | None) -> str:
     blocks = Blocks(layout)
-    lines = [layout_text(layout), ""]
-    lines += [f"dim {dim} ({n}): {cut_text(blocks, dim)}" for dim, n in enumerate(layout.shape)]
+    lines = [f"dim {dim} ({n}): {cut_text(blocks, dim)}" for dim, n in enumerate(layout.shape)]
     if blocks.n_copies > 1:
         axes = [axis for axis in blocks.copy_axes if layout.mesh.length(axis) > 1]
         along = axes_text(layout.mesh, axes)
         lines.append(f"copies: {blocks.n_copies:,} of each block, along {along}")
-    lines += [*partial_lines(layout), "", *_block_lines(blocks), ""]
+    lines += partial_lines(layout)
+    lines = [layout_text(layout), "", *lines, *([""] if lines else []), *_block_lines(blocks), ""]
     local, held = layout.local_bytes(itemsize=1), blocks.held_elements
     most = "" if local * layout.mesh.size == held else " at most"
     lines.append(

@@ -199,11 +199,9 @@ class Layout:
             UnknownDeviceError: the device is not in the mesh.
         """
         coordinates = self.mesh.coordinates(device_id)
-        levels = [self._levels(entries, coordinates) for entries in self.spec.dims]
-        runs = map(cut.runs, self.shape, self.rules, levels)
         return tuple(
-            of_dim[0][0] if of_dim else cut.interval(n, rule, of_levels)[0]
-            for of_dim, n, rule, of_levels in zip(runs, self.shape, self.rules, levels, strict=True)
+            cut.first(n, rule, self._levels(entries, coordinates))
+            for n, rule, entries in zip(self.shape, self.rules, self.spec.dims, strict=True)
         )
 
     def local_shape(self, device_id: int) -> tuple[int, ...]:
@@ -212,12 +210,15 @@ class Layout:
         Raises:
             UnknownDeviceError: the device is not in the mesh.
         """
-        return tuple(
-            self._largest(dim)
-            if self.rules[dim] == "padded"
-            else sum(stop - start for start, stop in runs)
-            for dim, runs in enumerate(self.runs(device_id))
-        )
+        coordinates = self.mesh.coordinates(device_id)
+        found = []
+        for dim, (n, rule, parts) in enumerate(zip(self.shape, self.rules, self.cuts, strict=True)):
+            if rule == "padded" or (rule == "ceil" and n % math.prod(parts) == 0):
+                found.append(self._largest(dim))  # all have room for as much: pieces may be many
+            else:
+                levels = self._levels(self.spec.dims[dim], coordinates)
+                found.append(sum(stop - start for start, stop in cut.runs(n, rule, levels)))
+        return tuple(found)
 
     def local_bytes(self, itemsize: int, device_id: int | None = None) -> int:
         """Bytes of a device's shard, or of the largest one.

@@ -1,7 +1,6 @@
 """What the versions of `HloSharding` have in common: lists of devices, and what a text says."""
 
 import math
-import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +19,6 @@ _MAX_DEVICES = 1 << 18
 """Of one sharding: more than any machine has."""
 _MAX_LISTED = 1 << 22
 """Of a text in all, where it does not list them itself: a short text stands for a long list."""
-_MAX_DEPTH = 100
-"""Of braces in metadata, which XLA nests three deep."""
-_IN_BRACES = re.compile(r'(?:"(?:[^"\\]|\\.)*+"|[^"{}])*+', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +149,4 @@ def mesh_of(
 def skip_metadata(s: Scanner) -> None:
     """`={...}` after `metadata`, whatever is in the braces."""
     s.expect("=")
-    start = s.position
-    s.expect("{")
-    depth = 1
-    while depth:
-        inside = _IN_BRACES.match(s.text, s.position)
-        assert inside is not None  # it matches nothing too
-        s.position = inside.end()
-        if depth < _MAX_DEPTH and s.accept("{"):
-            depth += 1
-        elif s.accept("}"):
-            depth -= 1
-        else:
-            s.fail("metadata ends with its closing brace", start)
+    s.skip_braces("metadata")

@@ -4,6 +4,7 @@ import re
 from typing import NoReturn
 
 from ..errors import NotationError
+from ..naturals import shown
 
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _SPACE_OR_COMMENT = re.compile(r"(?:[ \t\r\n]|/\*(?:[^*]|\*(?!/))*+\*/)*+")
@@ -12,6 +13,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _QUOTED = re.compile(r"""'((?:[^'\\]|\\['"\\])*+)'|"((?:[^"\\]|\\['"\\])*+)\"""")
 _MAX_DIGITS = 18
 """What fits a signed integer of 64 bits, as all notations with numbers keep them."""
+_IN_BRACES = re.compile(r'(?:"(?:[^"\\]|\\.)*+"|[^"{}])*+', re.DOTALL)
+_MAX_DEPTH = 100
+"""Of braces in what is skipped: XLA and MLIR nest them three deep."""
 
 
 class Scanner:
@@ -34,6 +38,8 @@ class Scanner:
 
     def __init__(self, text: str, what: str, *, comments: bool = False):
         """Start reading `text`, which is called `what` in messages."""
+        if not isinstance(text, str):
+            raise NotationError(f"{what} is a text; got {shown(text)}", text="", position=0)
         self.text = text
         self.what = what
         self.position = 0
@@ -78,6 +84,22 @@ class Scanner:
         """The content of a string in single or double quotes; a backslash keeps what follows it."""
         found = self._match(_QUOTED, "a name in quotes")
         return re.sub(r"\\(.)", r"\1", found[1] or found[2] or "")
+
+    def skip_braces(self, what: str) -> None:
+        """Read `{...}`, whatever is in the braces; `what` that is."""
+        start = self.position
+        self.expect("{")
+        depth = 1
+        while depth:
+            inside = _IN_BRACES.match(self.text, self.position)
+            assert inside is not None  # it matches nothing too
+            self.position = inside.end()
+            if depth < _MAX_DEPTH and self.accept("{"):
+                depth += 1
+            elif self.accept("}"):
+                depth -= 1
+            else:
+                self.fail(f"{what} ends with its closing brace", start)
 
     def end(self) -> None:
         """Nothing but white space may follow."""

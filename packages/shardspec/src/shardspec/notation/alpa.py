@@ -89,6 +89,10 @@ def dump(layout: Layout, *, style: Style = "plain") -> str:
         >>> dump(layout), dump(layout, style="superscript"), dump(layout, style="colossal")
         ('RS01', 'RS⁰¹', '[R, S01]')
     """
+    if style not in get_args(Style):
+        raise NotationError(
+            f"a style of Alpa's notation is one of {get_args(Style)}; got {style!r}"
+        )
     check_rule(layout, "ceil", "Alpa")
     spec = layout.spec
     if style == "plain":

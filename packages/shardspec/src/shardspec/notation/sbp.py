@@ -13,7 +13,7 @@ Reference:
     section 4.1.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from ..errors import NotationError
 from ..layout import Layout
@@ -98,6 +98,8 @@ def dump(layout: Layout, *, style: Style = "short") -> str:
         >>> dump(layout, style="python")
         '(oneflow.sbp.split(dim=0), oneflow.sbp.partial_sum, oneflow.sbp.split(dim=0))'
     """
+    if style not in get_args(Style):
+        raise NotationError(f"a style of an SBP is one of {get_args(Style)}; got {style!r}")
     mesh, spec = layout.mesh, layout.spec
     check_sums(layout, "OneFlow")
     if not spec.is_plain:

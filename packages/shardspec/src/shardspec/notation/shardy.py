@@ -108,6 +108,8 @@ def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None 
 def parse_mesh(text: str) -> Mesh:
     """The mesh that a module defines, or a mesh attribute.
 
+    Attributes after a definition, `{stablehlo.mesh = ...}` as JAX prints them, are dropped.
+
     Raises:
         NotationError: the text is no mesh, or an empty one, which has no devices.
 
@@ -116,12 +118,15 @@ def parse_mesh(text: str) -> Mesh:
         Mesh((2, 2), ('x', 'y'), (3, 2, 1, 0))
     """
     s = Scanner(text, "a Shardy mesh")
-    if s.accept("sdy.mesh"):
+    is_definition = s.accept("sdy.mesh")
+    if is_definition:
         _name(s)
         s.expect("=")
     if s.accept("#sdy.") or s.peek("mesh"):
         s.expect("mesh")
     mesh = _mesh(s)
+    if is_definition and s.peek("{"):
+        s.skip_braces("a list of attributes")
     s.end()
     if mesh is None:
         raise NotationError(
