@@ -1,0 +1,33 @@
+"""Bytes of one element of a dtype, by its name."""
+
+from __future__ import annotations
+
+import re
+
+from costmodel.errors import UnknownDtypeError
+
+# numpy's names and those that ml_dtypes adds (bfloat16, float8_e4m3fn, int4); the number counts
+# bits. In the rates of NVIDIA's datasheets `tfloat32` is float32, of which the units read 19 bits.
+_NAME = re.compile(r"(?:tfloat(?=32$)|bfloat|float|u?int|complex)(?P<bits>\d+)(?:_\w+)?")
+
+
+def itemsize_bytes(dtype: str) -> float:
+    """Bytes of one element; a fraction if several share a byte.
+
+    Raises:
+        UnknownDtypeError: The name is no word for a kind of number followed by its bits.
+
+    Examples:
+        >>> [itemsize_bytes(name) for name in ("float32", "bfloat16", "float8_e4m3fn", "int4")]
+        [4.0, 2.0, 1.0, 0.5]
+    """
+    if dtype == "bool":
+        return 1.0
+    match = _NAME.fullmatch(str(dtype))
+    if not match:
+        raise UnknownDtypeError(
+            "a dtype is a name like 'float32', 'bfloat16', 'float8_e4m3fn', 'int64' or 'bool'; "
+            f"got {dtype!r}",
+            str(dtype),
+        )
+    return int(match["bits"]) / 8
