@@ -1,6 +1,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from costmodel import Device, QuantityError, UnknownDtypeError, operator_time
 from costmodel.testing import devices
@@ -14,6 +15,8 @@ DEVICE = Device(
     memory_bandwidth_bytes_per_s=10.0,
     launch_s=0.25,
 )
+CURVED = dataclasses.replace(DEVICE, efficiency=(("float32", ((10, 0.1), (1000, 0.9))),))
+ROUNDING = 1 - 1e-12  # of a curve's logarithms
 amounts = st.floats(0, 1e18)
 
 
@@ -29,8 +32,49 @@ def test_the_ridge_moves_with_the_dtype():
     assert operator_time(400, 20, DEVICE, "float64") == 8.0 + 0.25
 
 
-def test_an_operator_that_does_nothing_costs_its_launch():
-    assert operator_time(0, 0, DEVICE, "float32") == 0.25
+def test_an_operator_that_does_something_costs_its_launch():
+    assert operator_time(1e-300, 0, DEVICE, "float32") == 0.25
+    assert operator_time(0, 1e-300, DEVICE, "float32") == 0.25
+
+
+def test_an_operator_that_does_nothing_is_free():
+    assert operator_time(0, 0, DEVICE, "float32") == 0.0
+
+
+def test_points_of_an_efficiency_curve_are_met():
+    assert operator_time(10, 0, CURVED, "float32") == pytest.approx(10 / (100 * 0.1) + 0.25)
+    assert operator_time(1000, 0, CURVED, "float32") == pytest.approx(1000 / (100 * 0.9) + 0.25)
+
+
+def test_between_points_efficiency_is_a_power_of_the_size():
+    assert CURVED.rate("float32", 100) == pytest.approx(100 * (0.1 * 0.9) ** 0.5)
+
+
+def test_outside_the_points_the_nearest_one_holds():
+    assert CURVED.rate("float32", 0) == CURVED.rate("float32", 1) == pytest.approx(10)
+    assert CURVED.rate("float32", 1e9) == pytest.approx(90)
+
+
+def test_a_dtype_without_a_curve_reaches_its_peak():
+    assert CURVED.rate("float64", 1) == CURVED.peak("float64") == 50.0
+
+
+@given(device=devices(), work=st.lists(st.tuples(amounts, amounts)))
+def test_arrays_are_priced_element_by_element(device, work):
+    flops, n_bytes = np.array(work).reshape(-1, 2).T
+    times = operator_time(flops, n_bytes, device, "float32")
+    assert times.shape == (len(work),)
+    for time, (f, b) in zip(times, work, strict=True):
+        one = operator_time(f, b, device, "float32")
+        assert type(one) is float
+        assert one == pytest.approx(time, rel=1e-12)
+
+
+@given(device=devices(), flops=amounts, n_bytes=amounts)
+def test_no_operator_beats_the_peak_or_the_memory(device, flops, n_bytes):
+    time = operator_time(flops, n_bytes, device, "float32")
+    assert time >= flops / device.peak("float32")
+    assert time >= n_bytes / device.memory_bandwidth_bytes_per_s
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint8"])
@@ -47,7 +91,7 @@ def test_integers_with_a_peak_are_priced_by_it():
 @given(device=devices(), flops=amounts, n_bytes=amounts, factor=st.floats(1, 100))
 def test_more_work_never_costs_less(device, flops, n_bytes, factor):
     time = operator_time(flops, n_bytes, device, "float32")
-    assert operator_time(flops * factor, n_bytes, device, "float32") >= time
+    assert operator_time(flops * factor, n_bytes, device, "float32") >= time * ROUNDING
     assert operator_time(flops, n_bytes * factor, device, "float32") >= time
 
 
@@ -65,6 +109,7 @@ def test_a_faster_device_never_costs_more(device, flops, n_bytes, factor):
 
 @given(device=devices(), flops=amounts, n_bytes=amounts)
 def test_time_lies_between_the_roofs_and_their_sum(device, flops, n_bytes):
+    device = dataclasses.replace(device, efficiency=())
     roofs = flops / device.peak("float32"), n_bytes / device.memory_bandwidth_bytes_per_s
     time = operator_time(flops, n_bytes, device, "float32")
     assert max(roofs) <= time <= (sum(roofs) + device.launch_s) * (1 + 1e-12)
@@ -101,7 +146,36 @@ def test_rejects_two_peaks_for_one_dtype():
         dataclasses.replace(DEVICE, flops_per_s=(("float32", 1.0), ("float32", 2.0)))
 
 
-@pytest.mark.parametrize(("flops", "n_bytes"), [(-1, 0), (0, -1)])
-def test_rejects_a_negative_amount_of_work(flops, n_bytes):
-    with pytest.raises(QuantityError, match="an operator needs flops >= 0 and n_bytes >= 0; got"):
-        operator_time(flops, n_bytes, DEVICE, "float32")
+@pytest.mark.parametrize(
+    ("curve", "message"),
+    [
+        ((), "an efficiency curve has points"),
+        (((1e6, 80.0),), r"with 0 < part <= 1, where 80 % is 0\.8; got \(\(1000000\.0, 80\.0"),
+        (((1e6, 0.0),), "with 0 < part <= 1"),
+        (((1e6, math.nan),), "with 0 < part <= 1"),
+        (((0, 0.5),), "by rising FLOP > 0"),
+        (((1e6, 0.5), (1e6, 0.6)), "by rising FLOP > 0"),
+        (
+            ((1e6, 0.1), (2e6, 0.3)),
+            r"FLOP / part, which is time, must not fall; got \(1e\+06, 0\.1",
+        ),
+    ],
+)
+def test_rejects_an_efficiency_curve_that_means_nothing(curve, message):
+    with pytest.raises(QuantityError, match=message):
+        dataclasses.replace(DEVICE, efficiency=(("float32", curve),))
+
+
+@pytest.mark.parametrize("dtypes", [("bfloat16",), ("float32", "float32")])
+def test_rejects_efficiency_curves_that_belong_to_no_peak_of_their_own(dtypes):
+    message = r"at most one efficiency curve for each dtype that it states a peak for \(float32, f"
+    with pytest.raises(QuantityError, match=message):
+        dataclasses.replace(DEVICE, efficiency=tuple((name, ((1, 0.5),)) for name in dtypes))
+
+
+@pytest.mark.parametrize("bad", [-1, math.nan, math.inf, "1e9"], ids=repr)
+def test_rejects_amounts_of_work_that_mean_nothing(bad):
+    with pytest.raises(QuantityError, match="flops is a finite number >= 0; got"):
+        operator_time(bad, 0, DEVICE, "float32")
+    with pytest.raises(QuantityError, match="n_bytes is a finite number >= 0; got"):
+        operator_time(0, bad, DEVICE, "float32")

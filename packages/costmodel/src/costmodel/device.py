@@ -1,11 +1,27 @@
-"""Devices, and the roofline time of an operator on one of them."""
+"""Devices, and the roofline time of an operator on one of them.
+
+An operator of `f` FLOP that moves `n` bytes takes
+
+    launch + max(f / (peak e(f)), n / memory bandwidth)
+
+and nothing if there is nothing to do. The efficiency `e(f) <= 1` is the part of the dtype's peak
+that an operator of this size reaches: a curve through measured points, or 1.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias, overload
+
+import numpy as np
 
 from costmodel.errors import QuantityError, UnknownDtypeError
+from costmodel.quantity import Quantity, checked, plain
+
+Curve: TypeAlias = tuple[tuple[float, float], ...]
+"""Points (FLOP of one operator, part of the peak that it reaches), by rising FLOP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +30,14 @@ class Device:
 
     Raises:
         QuantityError: A rate or the memory is not positive, the launch time is negative, or a dtype
-            has two peaks.
+            has two peaks. A curve has no points or two at one size, is of a dtype without a peak,
+            leaves 0 < efficiency <= 1, or would let a larger operator finish earlier.
+
+    Examples:
+        >>> curve = ("float32", ((1e6, 0.1), (1e9, 0.5)))  # 0.5 from 1 GFLOP on
+        >>> half = Device("half", (("float32", 1e12),), 2**30, 1e11, 1e-6, efficiency=(curve,))
+        >>> operator_time(1e12, 0, half, "float32")
+        2.000001
     """
 
     name: str
@@ -26,6 +49,8 @@ class Device:
     """Bytes a second between the memory and the arithmetic units, reads and writes together."""
     launch_s: float
     """Seconds that every operator costs, however small."""
+    efficiency: tuple[tuple[str, Curve], ...] = ()
+    """Part of the peak that operators reach, by their size: (dtype, curve); 1 for the others."""
 
     def __post_init__(self) -> None:
         rates = (*(rate for _, rate in self.flops_per_s), self.memory_bandwidth_bytes_per_s)
@@ -41,6 +66,14 @@ class Device:
         names = [name for name, _ in self.flops_per_s]
         if len(set(names)) < len(names):
             raise QuantityError(f"a device has one peak for each dtype; got {self.flops_per_s}")
+        curves = [name for name, _ in self.efficiency]
+        if len(set(curves)) < len(curves) or not set(curves) <= set(names):
+            raise QuantityError(
+                "a device has at most one efficiency curve for each dtype that it states a peak "
+                f"for ({', '.join(names)}); got curves for {', '.join(curves)}"
+            )
+        for name, curve in self.efficiency:
+            _check_curve(name, curve)
 
     def peak(self, dtype: str) -> float:
         """Peak arithmetic rate, FLOP/s, for a dtype by its numpy name.
@@ -63,8 +96,32 @@ class Device:
             dtype,
         )
 
+    def rate(self, dtype: str, flops: Quantity) -> Quantity:
+        """Arithmetic rate, FLOP/s, that one operator of `flops` reaches: its part of the peak.
 
-def operator_time(flops: float, n_bytes: float, device: Device, dtype: str) -> float:
+        Between two points of the dtype's curve the efficiency is a power of the size: a straight
+        line in the logarithms of both. So the time `flops / rate` grows between any two points
+        whose own times do, which a line in the efficiency itself would not ensure. Outside the
+        points the nearest one holds.
+
+        Raises:
+            UnknownDtypeError: As `peak`.
+        """
+        peak = self.peak(dtype)
+        curve = next((curve for name, curve in self.efficiency if name == dtype), ())
+        if not curve:
+            return peak
+        sizes, parts = np.log(curve).T
+        size = np.log(np.maximum(flops, curve[0][0]))  # 0 FLOP has no logarithm
+        # Rounding may carry the interpolation past the ends of its segment: no part exceeds 1.
+        return plain(peak * np.exp(np.minimum(np.interp(size, sizes, parts), 0.0)))
+
+
+@overload
+def operator_time(flops: float, n_bytes: float, device: Device, dtype: str) -> float: ...
+@overload
+def operator_time(flops: Quantity, n_bytes: Quantity, device: Device, dtype: str) -> Quantity: ...
+def operator_time(flops: Quantity, n_bytes: Quantity, device: Device, dtype: str) -> Quantity:
     """Time of one operator on one device: the slower of arithmetic and memory, plus the launch.
 
     Args:
@@ -74,10 +131,11 @@ def operator_time(flops: float, n_bytes: float, device: Device, dtype: str) -> f
         dtype: Of the arithmetic, by its numpy name.
 
     Returns:
-        Seconds.
+        Seconds: a float, or an array if `flops` or `n_bytes` is one. An operator that computes and
+        moves nothing is not launched, and free.
 
     Raises:
-        QuantityError: `flops` or `n_bytes` is negative.
+        QuantityError: `flops` or `n_bytes` is negative or not finite.
         UnknownDtypeError: The device states no peak for this floating-point dtype.
 
     Reference:
@@ -85,10 +143,28 @@ def operator_time(flops: float, n_bytes: float, device: Device, dtype: str) -> f
         Multicore Architectures", CACM 52(4), 2009. The launch time is ours. Alpa, section 4.2, sets
         the compute cost to zero instead; with it, replicated work would look free.
     """
-    if flops < 0 or n_bytes < 0:
-        raise QuantityError(
-            f"an operator needs flops >= 0 and n_bytes >= 0; got flops={flops}, n_bytes={n_bytes}"
-        )
-    arithmetic_s = flops / device.peak(dtype)
+    flops, n_bytes = checked("flops", flops), checked("n_bytes", n_bytes)
+    arithmetic_s = flops / device.rate(dtype, flops)
     memory_s = n_bytes / device.memory_bandwidth_bytes_per_s
-    return max(arithmetic_s, memory_s) + device.launch_s
+    launch_s = device.launch_s * (flops + n_bytes > 0)
+    seconds = np.maximum(arithmetic_s, memory_s) + launch_s
+    return plain(seconds)
+
+
+def _check_curve(dtype: str, curve: Curve) -> None:
+    if not (
+        curve
+        and all(0 < flops < math.inf and 0 < part <= 1 for flops, part in curve)
+        and all(small < large for (small, _), (large, _) in pairwise(curve))
+    ):
+        raise QuantityError(
+            "an efficiency curve has points (FLOP, part of the peak) by rising FLOP > 0 with "
+            f"0 < part <= 1, where 80 % is 0.8; got {curve} for {dtype!r}"
+        )
+    for (small, part), (large, larger_part) in pairwise(curve):
+        if small / part > large / larger_part:
+            raise QuantityError(
+                "along an efficiency curve FLOP / part, which is time, must not fall; got "
+                f"({small:g}, {part:g}) before ({large:g}, {larger_part:g}) for {dtype!r}; "
+                "what small operators lose belongs into launch_s"
+            )

@@ -8,7 +8,7 @@ from costmodel.errors import UnknownDtypeError
 
 # numpy's names and those that ml_dtypes adds (bfloat16, float8_e4m3fn, int4); the number counts
 # bits. In the rates of NVIDIA's datasheets `tfloat32` is float32, of which the units read 19 bits.
-_NAME = re.compile(r"(?:tfloat(?=32$)|bfloat|float|u?int|complex)(?P<bits>\d+)(?:_\w+)?")
+_NAME = re.compile(r"(?:tfloat(?=32$)|bfloat|float|u?int|complex)(2|4|6|8|16|32|64|128)(?:_\w+)?")
 
 
 def itemsize_bytes(dtype: str) -> float:
@@ -30,4 +30,4 @@ def itemsize_bytes(dtype: str) -> float:
             f"got {dtype!r}",
             str(dtype),
         )
-    return int(match["bits"]) / 8
+    return int(match[1]) / 8
