@@ -284,6 +284,17 @@ def test_a_search_by_the_price_of_bytes_finds_the_fewest_bytes(mesh):
         assert by_price.received_bytes(1) == reshard_whole_axes(*pair).received_bytes(1)
 
 
+@given(pair=layout_pairs())
+def test_a_search_by_a_price_that_gives_up_leaves_the_plan_with_the_fewest_bytes(pair):
+    def planned(**cost):
+        whole = max(1, math.prod(pair[0].shape))
+        return reshard(*pair, collectives=WHOLE_AXES, max_local_elements=whole, **cost)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardspec.searched.cheapest_moves", lambda *_: None)
+        assert planned(cost=lambda step: step.received_bytes(1)) == planned()
+
+
 # Errors
 
 

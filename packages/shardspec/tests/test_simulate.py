@@ -11,6 +11,7 @@ from shardspec import (
     Layout,
     Mesh,
     ReshardError,
+    ReshardPlan,
     ShardsError,
     Spec,
     assemble,
@@ -18,6 +19,7 @@ from shardspec import (
     shard,
     simulate,
 )
+from shardspec.shards import combine
 from shardspec.testing import EVERY_RULE, layout_pairs
 
 LINE = Mesh((2,), ("x",))
@@ -88,6 +90,49 @@ def test_what_lies_in_the_padding_before_reaches_no_element(pair, seed):
         rubbish[inside] = part[inside]
         shards[device] = rubbish
     np.testing.assert_array_equal(assemble(dst, simulate(reshard(src, dst), shards)), whole)
+
+
+def calls(step, held):
+    """What a step with a `dim` leaves, as single calls of a collective library on whole arrays."""
+    found = {}
+    for group in step.groups:
+        parts = [held[device] for device in group]
+        if step.kind == "reduce_scatter":
+            parts = [combine(step.reduction, parts)] * len(group)
+        if step.kind == "all_gather":
+            found |= dict.fromkeys(group, np.concatenate(parts, axis=step.dim))
+            continue
+        to_dim = step.dim if step.to_dim is None else step.to_dim
+        ends = np.cumsum([step.dst.local_shape(device)[to_dim] for device in group])
+        pieces = [np.split(part, ends[:-1], axis=to_dim) for part in parts]
+        for i, device in enumerate(group):
+            mine = [piece[i] for piece in pieces]
+            found[device] = mine[i] if step.to_dim is None else np.concatenate(mine, step.dim)
+    return found
+
+
+@given(
+    layout_pairs(sub_axes=True, strided=True)
+    | layout_pairs(even=False, chunking=EVERY_RULE, strided=True)
+)
+def test_steps_with_a_dim_cut_and_join_whole_arrays_along_it(pair):
+    plan = reshard(*pair)
+    held = shard(plan.src, np.random.default_rng(0).integers(-99, 99, plan.src.shape))
+    for step in plan.steps:
+        after = simulate(ReshardPlan(step.src, step.dst, (step,)), held)
+        if step.dim is not None:
+            found = calls(step, held)
+            for device, expected in after.items():
+                np.testing.assert_array_equal(found[device], expected, err_msg=str(step))
+        held = after
+
+
+@pytest.mark.parametrize(
+    ("src", "dst"), [("S[2]1R+P0", "S[2]10R"), ("S[2]10R", "S[2]1R"), ("RS[2]1", "RS[2]10")]
+)
+def test_a_step_on_the_pieces_of_a_strided_shard_has_no_dim(src, dst):
+    (step,) = plan_of(src, dst, (8, 8), Mesh((2, 2), ("x", "y"))).steps
+    assert step.dim is None
 
 
 # Reductions

@@ -91,14 +91,14 @@ def reshard(
         plan = exchanged(src, dst, kinds)
         if all(step.kind in kinds for step in plan.steps):
             plans.append(plan)
-    views = [] if plans and cost is None and "transpose" in kinds else [units]
-    if cost is not None and units is not None:
-        # Common units are more and smaller steps; what is one step over whole axes is found so.
-        views.append(None)
+    if not plans or "transpose" not in kinds:
+        # In front, as of plans that cost the same theirs are the simpler steps.
+        plans = [*searched(units, kinds, None, math.inf, limit, src, dst), *plans]
+    # Common units are more and smaller steps; what is one step over whole axes is found without.
+    views = [] if cost is None else [None] if units is None else [units, None]
     for view in views:
         below = min((_price(plan, cost)[0] for plan in plans), default=math.inf)
-        # In front, as of plans that cost the same theirs are the simpler steps.
-        plans = [*searched(view, kinds, cost, below, limit, src, dst), *plans]
+        plans += searched(view, kinds, cost, below, limit, src, dst)
     if not plans:
         raise ReshardError(
             f"steps lead from source to destination; none of the kinds {sorted(kinds)} do from "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .axis import Axis, Entry, index
+from .axis import Axis, Split, index
 from .bound import held_elements, kept_elements, lower_bound_elements, missing_elements
 from .layout import Layout
 from .partial import Reduction
@@ -28,11 +28,11 @@ class Step:
 
     Slice and fill are local. Groups are `src.mesh.groups(axes)`: the first axis is major.
 
-    In the simple case, where `axes` are the minor-most of a dim before or afterwards and keep their
-    order, `dim` says which. A gather, slice or reduce-scatter then cuts or joins the local array
-    along `dim` in group order, and an all-to-all joins along `dim` and cuts along `to_dim`. In the
-    others (`dim` is None) the parts are blocks of the local array: `pack` and `unpack` say which,
-    and `transfers` what goes from whom to whom.
+    In the simple case, where `axes` are the minor-most of a dim before or afterwards, keep their
+    order and cut one block of each device without padding, `dim` says which. A gather, slice or
+    reduce-scatter then cuts or joins the local array along `dim` in group order, and an all-to-all
+    joins along `dim` and cuts along `to_dim`. In the others (`dim` is None) the parts are blocks of
+    the local array: `pack` and `unpack` say which, and `transfers` what goes from whom to whom.
     """
 
     kind: StepKind
@@ -240,18 +240,24 @@ def step(
     before, after = src.spec.dims, dst.spec.dims
     changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
 
-    def appended(short: tuple[Entry, ...], long: tuple[Entry, ...]) -> bool:
-        return src.mesh.joined((*short, *axes)) == long
+    def simple(dim: int, few: Layout, many: Layout) -> bool:
+        """Whether `axes` cut one block of a device, into parts without padding."""
+        entries = few.spec.dims[dim]
+        return (
+            src.mesh.joined((*entries, *axes)) == many.spec.dims[dim]
+            and not any(isinstance(entry, Split) for entry in entries)
+            and "padded" not in (few.rules[dim], many.rules[dim])
+        )
 
     dim = to_dim = None
     if kind == "all_gather" and len(changed) == 1:
         (i,) = changed
-        dim = i if appended(after[i], before[i]) else None
+        dim = i if simple(i, dst, src) else None
     elif kind in ("slice", "reduce_scatter") and len(changed) == 1:
         (i,) = changed
-        dim = i if appended(before[i], after[i]) else None
+        dim = i if simple(i, src, dst) else None
     elif kind == "all_to_all" and len(changed) == 2:
         for i, j in (changed, reversed(changed)):
-            if appended(after[i], before[i]) and appended(before[j], after[j]):
+            if simple(i, dst, src) and simple(j, src, dst):
                 dim, to_dim = i, j
     return Step(kind, axes, dim, to_dim, reduction, src, dst)
