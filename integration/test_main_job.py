@@ -15,7 +15,7 @@ from typing import Any
 import frontends.jax as mw
 import numpy as np
 import pytest
-from costmodel import Cluster, Link
+from costmodel import Cluster, Level, Link
 from frontends import Plan
 from frontends.demo import gpt
 from frontends.verify import check_collectives
@@ -31,15 +31,13 @@ TWO_HOSTS = Cluster.preset("two-hosts")
 def slower(factor: float, **sizes: int) -> Cluster:
     """Two hosts whose devices are so slow that a tiny model is worth sharing out."""
     device = TWO_HOSTS.device
-    return replace(
-        TWO_HOSTS,
-        device=replace(
-            device,
-            flops_per_s=tuple((name, rate / factor) for name, rate in device.flops_per_s),
-            memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s / factor,
-        ),
-        **sizes,
+    slow = replace(
+        device,
+        flops_per_s=tuple((name, rate / factor) for name, rate in device.flops_per_s),
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s / factor,
     )
+    hosts = tuple(replace(host, device=slow) for host in TWO_HOSTS.hosts)
+    return replace(TWO_HOSTS, hosts=hosts).resized(**sizes)
 
 
 CONFIG = gpt.GPTConfig(n_layers=2, d_model=32, n_heads=4, sequence=16)
@@ -82,7 +80,7 @@ def is_pipeline_of_meshes(plan: Plan) -> bool:
 
 KINDS: dict[str, tuple[Cluster, dict[str, Any], Callable[[Plan], bool]]] = {
     "data parallel": (
-        replace(TWO_HOSTS, n_hosts=1),
+        TWO_HOSTS.resized(n_hosts=1),
         {"strategy": "data_parallel", "microbatches": 2},
         is_data_parallel,
     ),
@@ -92,12 +90,12 @@ KINDS: dict[str, tuple[Cluster, dict[str, Any], Callable[[Plan], bool]]] = {
         is_tensor_parallel,
     ),
     "pipeline": (
-        replace(TWO_HOSTS, devices_per_host=1),
+        TWO_HOSTS.resized(devices_per_host=1),
         {"strategy": "equal_layers", "microbatches": 4},
         is_pipeline,
     ),
     "found plan": (
-        replace(slower(30), inter_host=Link(latency_s=50e-6, bandwidth_bytes_per_s=25e6)),
+        replace(slower(30), levels=(Level("network", 2, Link(50e-6, 25e6)),)),
         {"microbatches": 4},
         is_pipeline_of_meshes,
     ),

@@ -35,7 +35,7 @@ SQUARE = Mesh((2, 2), ("x", "y"), (0, 1, 4, 5))
 def cluster(latency_s=1e-6, bandwidth=1e9, flops=1e10):
     device = Device("d", (("float32", flops), ("int64", flops)), 2**30, 1e10, 1e-6)
     link = Link(latency_s, bandwidth)
-    return Cluster("c", 2, 4, device, link, Link(10 * latency_s, bandwidth / 10))
+    return Cluster.uniform("c", 2, 4, device, link, Link(10 * latency_s, bandwidth / 10))
 
 
 def einsum_locally(rule, operands, shape):

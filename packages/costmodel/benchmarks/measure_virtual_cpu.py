@@ -103,7 +103,7 @@ def main() -> None:
     stream_s = best_time(lambda x: 2 * x + 1, (elements,), 20) - call_s
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     link = measure_link(call_s)
-    cluster = Cluster(
+    cluster = Cluster.uniform(
         name="virtual-cpu",
         n_hosts=1,
         devices_per_host=N,
@@ -120,7 +120,8 @@ def main() -> None:
             f"[measured] {datetime.date.today()} on {os.cpu_count()} cores of {cpu_model()} with "
             f"jax {jax.__version__} by benchmarks/measure_virtual_cpu.py: {N} virtual devices in "
             "one process, all at work at once, best of many runs. memory_bytes is the machine's "
-            "divided equally. One host, so inter_host is never used and repeats intra_host."
+            "divided equally. The devices share the machine's memory, so the network of a host, if "
+            "more are asked for, repeats the link inside it."
         ),
     )
     print(cluster.to_json())

@@ -11,7 +11,8 @@ FLAT = {(): A, (0,): B, (1,): C, (0, 1): D}
 
 
 def find(axes):
-    return GroupLinks(FLAT[tuple(sorted(axes))])
+    link = FLAT[tuple(sorted(axes))]
+    return GroupLinks(size=1, flat=link, spread=link)
 
 
 def test_mesh_links_hold_one_link_for_each_axis():
@@ -33,7 +34,7 @@ def test_mesh_links_find_each_set_once_and_only_when_asked():
 
     def counted(axes):
         asked.append(axes)
-        return GroupLinks(A)
+        return GroupLinks(size=1, flat=A, spread=A)
 
     mesh_links = MeshLinks(2, counted)
     assert asked == []

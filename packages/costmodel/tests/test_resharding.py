@@ -75,7 +75,8 @@ def test_without_latency_time_is_the_bytes_received_over_the_bandwidth(data):
     cluster = data.draw(clusters())
     mesh = data.draw(meshes_on(cluster))
     plan = data.draw(plans(mesh))
-    links = MeshLinks(mesh.ndim, lambda axes: GroupLinks(Link(0.0, 1.0)))
+    one = Link(0.0, 1.0)
+    links = MeshLinks(mesh.ndim, lambda axes: GroupLinks(mesh.axis_size(axes), one, one))
     for step in plan.steps:
         # shardspec counts whole elements where a group does not divide an all-reduced shard.
         assert step_time(step, ITEMSIZE, links) == pytest.approx(

@@ -1,7 +1,7 @@
 """The job that is planned and run, on virtual devices."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import frontends.jax
@@ -34,7 +34,7 @@ def job(benchmark) -> Job:
     two_hosts = Cluster.preset("two-hosts")
     if benchmark.disabled:
         small = mlp()
-        pair = replace(two_hosts, devices_per_host=1)
+        pair = two_hosts.resized(devices_per_host=1)
         return Job(small.function, small.arguments, pair, 2, 2, "equal_layers")
     config, optimizer = gpt.GPTConfig(), gpt.make_optimizer(1e-3, 100)
     params = gpt.init(jax.random.key(0), config)

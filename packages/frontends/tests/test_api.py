@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from frontends.jax import parallelize, plan_for
 from frontends.jax.testing import mlp
 from frontends.verify import check_collectives
 
-CLUSTER = replace(Cluster.preset("two-hosts"), devices_per_host=2)
+CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 RNG = np.random.default_rng(0)
 W = jnp.asarray(RNG.normal(size=(8, 8)), jnp.float32)
 X = RNG.normal(size=(8, 8)).astype(np.float32)
@@ -252,7 +251,7 @@ def test_says_when_nothing_fits_the_memory() -> None:
 
 
 def test_rejects_a_cluster_with_more_devices_than_there_are() -> None:
-    cluster = replace(CLUSTER, n_hosts=8)
+    cluster = CLUSTER.resized(n_hosts=8)
     parallel = parallelize(step, cluster=cluster, microbatches=1, strategy="data_parallel")
     x = np.ones((32, 8), np.float32)
     with pytest.raises(DeviceError, match=r"the plan uses device \d+, but JAX has \d+ cpu devices"):

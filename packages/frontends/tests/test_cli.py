@@ -104,7 +104,7 @@ def test_show_prints_and_draws_a_saved_plan(
 def test_plan_takes_a_cluster_larger_than_this_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = replace(Cluster.preset("two-hosts"), name="my own", n_hosts=1)
+    cluster = replace(Cluster.preset("two-hosts:1"), name="my own")
     (tmp_path / "cluster.json").write_text(cluster.to_json())
     arguments = [*TINY, "--cluster", str(tmp_path / "cluster.json"), "--devices", "9"]
     arguments += ["--layers", "1"]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pipesched
 import pytest
-from costmodel import Cluster, Link
+from costmodel import Cluster, Level, Link
 from frontends.chunks import build_chunks
 from frontends.errors import NoPlanError, PlanError
 from frontends.instructions import build_instructions
@@ -22,8 +22,8 @@ from frontends.planner import STRATEGIES, make_plan, predict_step_s, simulate
 from frontends.verify import check_collectives
 from shardspec import Layout, Spec
 
-CLUSTER = replace(Cluster.preset("two-hosts"), devices_per_host=2)
-SLOW = replace(CLUSTER, inter_host=Link(1e-6, 1e6))
+CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
+SLOW = replace(CLUSTER, levels=(Level("network", 2, Link(1e-6, 1e6)),))
 """A network on which a gradient costs more than an activation, so that a pipeline pays."""
 
 
@@ -158,12 +158,12 @@ def test_says_when_nothing_fits() -> None:
 
 def test_a_strategy_that_cannot_run_says_why() -> None:
     with pytest.raises(NoPlanError, match=r"no data_parallel plan runs on .*parallel splits"):
-        make_plan(layered("mlp"), replace(CLUSTER, n_hosts=5), strategy="data_parallel")
+        make_plan(layered("mlp"), CLUSTER.resized(n_hosts=5), strategy="data_parallel")
 
 
 def test_finds_a_plan_with_room_for_all_microbatches_in_flight() -> None:
     """The fastest sharding for one microbatch is too large for the two that the stage holds."""
-    step, one = layered("gpt"), replace(CLUSTER, devices_per_host=1)
+    step, one = layered("gpt"), CLUSTER.resized(devices_per_host=1)
     needed = [s.memory_bytes for s in make_plan(step, one, strategy="search").stages]
     for share in (0.95, 0.9, 0.85):
         limit = int(share * max(needed))

@@ -1,7 +1,6 @@
 """Prices of runs of layers: never below what no sharding can beat, and each made once."""
 
 import math
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -14,7 +13,7 @@ from frontends.pricing import Pricer, logical_meshes, stage_cost
 from frontends.step import FORWARD
 from shardspec import Mesh
 
-CLUSTER = replace(Cluster.preset("two-hosts"), devices_per_host=2)
+CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 SUBMESHES = ((1, 1), (1, 2), (2, 2))
 
 
@@ -116,7 +115,7 @@ def test_a_boundary_costs_what_crosses_it() -> None:
         2 * link.latency_s + crossing_bytes / link.bandwidth_bytes_per_s
     )
     assert prices.boundary_s(0) == 0.0
-    one_host = Pricer(layered("mlp"), replace(CLUSTER, n_hosts=1), 10**9)
+    one_host = Pricer(layered("mlp"), CLUSTER.resized(n_hosts=1), 10**9)
     assert one_host.boundary_s(1) < prices.boundary_s(1)
 
 

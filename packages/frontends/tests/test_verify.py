@@ -52,7 +52,7 @@ def test_programs_that_communicate_otherwise_than_planned_are_found() -> None:
 
     arguments = (jnp.ones((8, 8)), jnp.ones((16, 8)))
     parallel = mw.parallelize(
-        step, cluster=replace(Cluster.preset("two-hosts"), n_hosts=1), strategy="data_parallel"
+        step, cluster=Cluster.preset("two-hosts:1"), strategy="data_parallel"
     )
     runtime = parallel.compile(*arguments)
     (stage,) = runtime.plan.stages

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from costmodel.cluster import Cluster, presets
+from costmodel.cluster import Cluster
 from costmodel.collectives import (
     all_gather_time,
     all_reduce_time,
@@ -14,6 +14,7 @@ from costmodel.device import Device, operator_time
 from costmodel.errors import (
     ClusterFormatError,
     CostmodelError,
+    HeterogeneousClusterError,
     PlacementError,
     QuantityError,
     UnknownDtypeError,
@@ -21,7 +22,9 @@ from costmodel.errors import (
 )
 from costmodel.link import GroupLinks, Link, MeshLinks, Tier
 from costmodel.memory import ParameterBytes, stage_memory_bytes
+from costmodel.presets import presets
 from costmodel.resharding import reshard_time, step_time
+from costmodel.topology import Host, Level
 
 __all__ = [
     "Cluster",
@@ -29,6 +32,9 @@ __all__ = [
     "CostmodelError",
     "Device",
     "GroupLinks",
+    "HeterogeneousClusterError",
+    "Host",
+    "Level",
     "Link",
     "MeshLinks",
     "ParameterBytes",

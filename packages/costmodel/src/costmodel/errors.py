@@ -10,7 +10,7 @@ class QuantityError(CostmodelError, ValueError):
 
 
 class UnknownNameError(CostmodelError, KeyError):
-    """No preset or optimizer has this name.
+    """No preset, optimizer or schedule has this name.
 
     Attributes:
         name: The name that was asked for.
@@ -24,12 +24,24 @@ class UnknownNameError(CostmodelError, KeyError):
 
 
 class UnknownDtypeError(UnknownNameError):
-    """A device states no arithmetic peak for the floating-point dtype `name`."""
+    """No dtype is called `name`, or a device states no arithmetic peak for it."""
 
 
 class PlacementError(CostmodelError, ValueError):
     """A device id lies outside the cluster."""
 
 
+class HeterogeneousClusterError(CostmodelError, ValueError):
+    """Something of all hosts was asked for, and the hosts of the cluster differ in it."""
+
+
 class ClusterFormatError(CostmodelError, ValueError):
-    """A JSON text does not describe a cluster."""
+    """A JSON text does not describe a cluster.
+
+    Attributes:
+        missing: Paths of the fields that the text leaves out, such as `hosts[0].device.launch_s`.
+    """
+
+    def __init__(self, message: str, missing: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.missing = missing

@@ -76,25 +76,30 @@ class Tier:
     size: int
     """Parts of the group under each unit of the next tier; each of the innermost is a device."""
     link: Link
-    """What connects one part to the others, for this group alone: what concurrent groups take is
-    already divided out. The group's devices within one part share it, so when each of them sends to
-    its peer in another part, as in a hierarchical all-reduce, it gets an equal fraction."""
+    """What connects one part to the others, for all devices of this group in the part together:
+    what concurrent groups take is already divided out. So when each of the devices sends to its
+    peer in another part, as in a hierarchical all-reduce, it gets an equal fraction."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLinks:
     """What one group of a collective sees of the cluster; of several groups, the worst placed.
 
-    Worked case, 2 hosts x 4 devices, one group of all eight: `flat` is the slower of the link in a
-    host and the card, which the ring passes once a host. `tiers` are 4 devices at the link in a
-    host, then 2 hosts at a card each, of which each of the 4 pairs across hosts gets a quarter.
+    Worked case, 2 hosts x 4 devices with one card a host, one group of all eight: `flat` is the
+    slower of the link in a host and the card, which the ring leaves a host by once. `spread` is a
+    quarter of the card. `tiers` are 4 devices at the link in a host, then 2 hosts at a card each.
     """
 
+    size: int
+    """Number of members."""
     flat: Link
-    """The slowest link of a ring over all members, ordered by host."""
+    """The slowest link of a ring over all members that is ordered by host. Where a host has several
+    network cards, rings that leave it by different members run side by side."""
+    spread: Link
+    """What each member has while all members of all groups send out of their units at once."""
     tiers: tuple[Tier, ...] = ()
-    """Innermost first, those of size 1 left out; their sizes multiply to the group's. `()` for a
-    group of one, and where the hosts or units do not all hold equally many members."""
+    """Innermost first, those of size 1 left out; their sizes multiply to `size`. `()` for a group
+    of one, and where the hosts or units do not all hold equally many members."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,34 @@ from hypothesis import strategies as st
 from shardspec import Mesh
 
 from costmodel.cluster import Cluster
-from costmodel.device import Device
+from costmodel.device import Curve, Device
 from costmodel.link import Link
+from costmodel.topology import Host, Level
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "int32")
 
 
-def links() -> st.SearchStrategy[Link]:
-    """Links from no latency to a second, and from 1 kB/s to 1 TB/s."""
-    return st.builds(Link, st.floats(0, 1), st.floats(1e3, 1e12))
+def links(*, half_duplex: bool = False) -> st.SearchStrategy[Link]:
+    """Links from no latency to a second, and from 1 kB/s to 1 TB/s, perhaps some half-duplex."""
+    full_duplex = st.booleans() if half_duplex else st.just(True)
+    return st.builds(Link, st.floats(0, 1), st.floats(1e3, 1e12), full_duplex)
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> Curve:
+    """Efficiency curves of one to five points, along which time does not fall."""
+    size, part = draw(st.floats(1, 1e9)), draw(st.floats(1e-3, 1))
+    points = [(size, part)]
+    for factor in draw(st.lists(st.floats(1.1, 1e3), max_size=4)):
+        size *= factor
+        part = min(1.0, part * draw(st.floats(0.5, 0.99 * factor)))
+        points.append((size, part))
+    return tuple(points)
 
 
 @st.composite
 def devices(draw: st.DrawFn) -> Device:
-    """Devices that state a peak for float32 and perhaps for other dtypes."""
+    """Devices that state a peak for float32 and perhaps for other dtypes, some with a curve."""
     others = st.lists(st.sampled_from(_DTYPES).filter(lambda name: name != "float32"), unique=True)
     names = ("float32", *draw(others))
     return Device(
@@ -28,13 +42,14 @@ def devices(draw: st.DrawFn) -> Device:
         memory_bytes=draw(st.integers(1, 2**40)),
         memory_bandwidth_bytes_per_s=draw(st.floats(1e6, 1e13)),
         launch_s=draw(st.floats(0, 1e-3)),
+        efficiency=tuple((name, draw(curves())) for name in names if draw(st.booleans())),
     )
 
 
 def clusters(*, max_hosts: int = 4, max_devices_per_host: int = 4) -> st.SearchStrategy[Cluster]:
-    """Clusters of one host or more, whose network may also be faster than their hosts' links."""
+    """Clusters of equal hosts, one or more, whose network may also be faster than their links."""
     return st.builds(
-        Cluster,
+        Cluster.uniform,
         name=st.text(max_size=8),
         n_hosts=st.integers(1, max_hosts),
         devices_per_host=st.integers(1, max_devices_per_host),
@@ -42,6 +57,47 @@ def clusters(*, max_hosts: int = 4, max_devices_per_host: int = 4) -> st.SearchS
         intra_host=links(),
         inter_host=links(),
         source=st.text(max_size=8),
+    )
+
+
+@st.composite
+def nested_clusters(
+    draw: st.DrawFn,
+    *,
+    max_hosts: int = 8,
+    max_devices_per_host: int = 4,
+    max_levels: int = 3,
+    max_rails: int = 3,
+    half_duplex: bool = False,
+) -> Cluster:
+    """Clusters of different hosts under up to `max_levels` levels, each with its rails.
+
+    There are few different hosts and links, so that some of them are equal. The last unit of a
+    level may have fewer hosts than the others.
+    """
+    some_links = st.sampled_from(draw(st.lists(links(half_duplex=half_duplex), min_size=1)))
+    kinds = draw(
+        st.lists(
+            st.builds(Host, devices(), st.integers(1, max_devices_per_host), some_links),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    hosts = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=max_hosts))
+    spans: list[int] = []
+    for _ in range(draw(st.integers(0, max_levels - 1))):
+        span = (spans[-1] if spans else 1) * draw(st.integers(2, 3))
+        if span < len(hosts):
+            spans.append(span)
+    rails = st.integers(1, max_rails)
+    return Cluster(
+        name=draw(st.text(max_size=8)),
+        hosts=tuple(hosts),
+        levels=tuple(
+            Level(f"level {index}", span, draw(some_links), draw(rails))
+            for index, span in enumerate([*spans, len(hosts)])
+        ),
+        source=draw(st.text(max_size=8)),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -249,7 +248,7 @@ def _cluster(name: str, devices: int | None, hosts: int | None) -> Cluster:
             "every host has equally many devices, so --devices must be a multiple of --hosts; "
             f"got {n_devices} devices and {n_hosts} hosts"
         )
-    return replace(found, n_hosts=n_hosts, devices_per_host=n_devices // n_hosts)
+    return found.resized(n_hosts=n_hosts, devices_per_host=n_devices // n_hosts)
 
 
 _UNITS = {

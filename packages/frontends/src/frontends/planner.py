@@ -288,11 +288,12 @@ class _Candidates:
 
     def _transfer_s(self, src: Layout, dst: Layout, itemsize: int) -> float:
         hosts = {d: self.cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}
+        network = self.cluster.inter_host if self.cluster.levels else self.cluster.intra_host
         return crossmesh.estimate_time_s(
             crossmesh.plan_transfer(src, dst, itemsize, hosts),
-            dict.fromkeys(hosts.values(), self.cluster.inter_host.bandwidth_bytes_per_s),
+            dict.fromkeys(hosts.values(), network.bandwidth_bytes_per_s),
             intra_host_bytes_per_s=self.cluster.intra_host.bandwidth_bytes_per_s,
-            latency_s=self.cluster.inter_host.latency_s,
+            latency_s=network.latency_s,
         )
 
 

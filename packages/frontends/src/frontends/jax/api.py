@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, overload
 
 import jax
@@ -64,7 +64,7 @@ def init(n_devices: int) -> None:
 
 def default_cluster() -> Cluster:
     """The devices of this process as one host: what `parallelize` plans for if not told more."""
-    return replace(Cluster.preset("virtual-cpu"), devices_per_host=jax.device_count())
+    return Cluster.preset("virtual-cpu").resized(devices_per_host=jax.device_count())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,42 @@
+"""The clusters that come with the package, as JSON texts that say where their figures are from."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import resources
+
+from costmodel.errors import UnknownNameError
+
+_FOLDER = resources.files("costmodel") / "presets"
+
+
+def presets() -> tuple[str, ...]:
+    """Names of the clusters that come with the package, sorted."""
+    files = (entry.name for entry in _FOLDER.iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+
+
+def resolve(name: str) -> tuple[str, int | None]:
+    """The text of a preset, and the number of hosts that `name` asks for after a colon.
+
+    Raises:
+        UnknownNameError: No preset has this name, or what follows the colon is no number >= 1.
+    """
+    preset, colon, count = name.partition(":")
+    if preset not in presets():
+        close = get_close_matches(preset, presets())
+        raise UnknownNameError(
+            f"no preset is called {preset!r}; "
+            + (f"did you mean {' or '.join(close)}; " if close else "")
+            + f"known: {', '.join(presets())}; "
+            "describe another machine as Cluster(...) or in JSON for Cluster.from_json",
+            name,
+        )
+    if colon and not (count.isdecimal() and int(count) >= 1):
+        raise UnknownNameError(
+            f"after the colon of a preset stands its number of hosts, as in '{preset}:2'; "
+            f"got {name!r}",
+            name,
+        )
+    text = _FOLDER.joinpath(f"{preset}.json").read_text(encoding="utf-8")
+    return text, int(count) if colon else None

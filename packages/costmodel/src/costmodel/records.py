@@ -1,0 +1,112 @@
+"""Frozen dataclasses as JSON, both ways, by the types of their fields.
+
+A dataclass is an object with one entry for each field that `__init__` takes; entries that have a
+default may be left out. Pairs whose first is a text, such as the peaks of a device, are an object,
+too; other tuples are lists. Numbers are what the field says: `16e9` is a whole number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+_NAMES = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that keeps a JSON value from being read."""
+
+    path: str
+    """Such as `hosts[0].link.latency_s`."""
+    reason: str
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether nothing stands there, or null."""
+        return self.reason == _MISSING
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the text'} {self.reason}"
+
+
+_MISSING = "is missing"
+
+
+def encode(kind: Any, value: Any) -> Any:
+    """What `json.dumps` writes for a value of type `kind`."""
+    if is_dataclass(kind):
+        return {name: encode(of, getattr(value, name)) for name, (of, _) in _entries(kind).items()}
+    if of := _mapped(kind):
+        return {key: encode(of, entry) for key, entry in value}
+    if get_args(kind):
+        return [encode(of, one) for of, one in zip(_items(kind, value), value, strict=True)]
+    return value
+
+
+def decode(kind: Any, value: Any) -> Any:
+    """A value from `json.loads` in which `problems` found none, as `kind`."""
+    if is_dataclass(kind):
+        entries = _entries(kind)
+        return kind(**{name: decode(entries[name][0], entry) for name, entry in value.items()})  # type: ignore[operator]
+    if of := _mapped(kind):
+        return tuple((key, decode(of, entry)) for key, entry in value.items())
+    if get_args(kind):
+        return tuple(decode(of, one) for of, one in zip(_items(kind, value), value, strict=True))
+    return kind(value)
+
+
+def problems(kind: Any, value: Any, path: str = "") -> Iterator[Problem]:
+    """All that keeps a value from `json.loads` from being read as `kind`, in order of the fields.
+
+    Where a whole dataclass is missing, each of its fields is.
+    """
+    if value is None and not is_dataclass(kind):
+        yield Problem(path, _MISSING)
+    elif is_dataclass(kind) and isinstance(value, dict | None):
+        entries, given = _entries(kind), value or {}
+        dot = f"{path}." if path else ""
+        for name, (of, is_required) in entries.items():
+            if name in given or is_required:
+                yield from problems(of, given.get(name), dot + name)
+        yield from (Problem(dot + name, "is unknown") for name in given if name not in entries)
+    elif (of := _mapped(kind)) and isinstance(value, dict):
+        for key, entry in value.items():
+            yield from problems(of, entry, f"{path}.{key}")
+    elif isinstance(value, list) and len(_items(kind, value)) == len(value):
+        for index, (of, one) in enumerate(zip(_items(kind, value), value, strict=True)):
+            yield from problems(of, one, f"{path}[{index}]")
+    elif not _is_scalar(kind, value):
+        yield Problem(path, f"is {_in_words(kind)}, not {value!r}")
+
+
+def _entries(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Type of each field of a dataclass, and whether it is required."""
+    types = get_type_hints(kind)
+    return {f.name: (types[f.name], f.default is MISSING) for f in fields(kind) if f.init}
+
+
+def _mapped(kind: Any) -> Any:
+    """`X` if this is `tuple[tuple[str, X], ...]`, else None."""
+    parts = get_args(kind)
+    pair = get_args(parts[0]) if len(parts) == 2 and parts[1] is Ellipsis else ()
+    return pair[1] if len(pair) == 2 and pair[0] is str else None
+
+
+def _items(kind: Any, values: Any) -> tuple[Any, ...]:
+    """The type of each item of a tuple; none for a type that is written in another way."""
+    parts = () if _mapped(kind) else get_args(kind)
+    return parts[:1] * len(values) if Ellipsis in parts else parts
+
+
+def _is_scalar(kind: Any, value: object) -> bool:
+    if kind not in (int, float):
+        return kind in _NAMES and isinstance(value, kind)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return kind is float or float(value).is_integer()
+
+
+def _in_words(kind: Any) -> str:
+    return _NAMES.get(kind, "an object" if is_dataclass(kind) or _mapped(kind) else "a list")
