@@ -137,8 +137,9 @@ def test_one_all_to_all_is_the_plan_wherever_it_is_enough(mesh):
 
 @EVERY_MESH
 def test_the_whole_is_never_gathered_between_specs_with_an_axis_in_common(mesh):
-    for src, dst in itertools.permutations(every_spec(mesh, 2, partial=False), 2):
-        if set(src.axes) & set(dst.axes):
+    specs = list(every_spec(mesh, 2, partial=False))
+    for src, dst in itertools.product(specs if NIGHTLY else specs[:: 1 + len(specs) // 20], specs):
+        if src != dst and set(src.axes) & set(dst.axes):
             pair = (Layout((mesh.size,) * 2, mesh, spec) for spec in (src, dst))
             plan = reshard_whole_axes(*pair)
             assert Spec.replicated(2) not in [step.dst.spec for step in plan.steps], str(plan)
