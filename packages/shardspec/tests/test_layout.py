@@ -496,3 +496,10 @@ def test_shapes_and_offsets_of_very_many_pieces_are_not_listed():
     layout = Layout((2**50,), Mesh((2,), ("x",)), Spec.parse(f"S[{2**40}]0"))
     assert (layout.local_shape(1), layout.offsets(1)) == ((2**49,), (2**9,))
     assert layout.local_bytes(4, device_id=1) == 2**51
+
+
+def test_names_the_dims_that_are_not_even():
+    mesh = Mesh((2, 2), ("x", "y"))
+    layout = Layout((5, 4, 4), mesh, Spec.parse("S0S1R"), ("ceil", (3, 1), "ceil"))
+    assert layout.uneven_dims == (0, 1)
+    assert Layout((4, 4, 5), mesh, Spec.parse("S0S1R")).uneven_dims == ()

@@ -243,7 +243,7 @@ def check_prices(src, shape, mesh):
 )
 def test_no_plan_is_cheaper_than_the_one_found(mesh, shape):
     sources = list(every_spec(mesh, len(shape)))
-    for src in sources if NIGHTLY else sources[:: 1 + len(sources) // 25]:
+    for src in sources if NIGHTLY else sources[:: 1 + len(sources) // 15]:
         check_prices(src, shape, mesh)
 
 
