@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from costmodel.activation import ActivationBytes, transformer_layer_bytes
 from costmodel.cluster import Cluster
 from costmodel.collectives import (
     all_gather_time,
@@ -21,12 +22,16 @@ from costmodel.errors import (
     UnknownNameError,
 )
 from costmodel.link import GroupLinks, Link, MeshLinks, Tier
-from costmodel.memory import ParameterBytes, stage_memory_bytes
+from costmodel.memory import stage_memory_bytes
+from costmodel.operators import Work, work_time
+from costmodel.optimizer import ParameterBytes, StateBytes
+from costmodel.pipeline import InFlight, in_flight
 from costmodel.presets import presets
 from costmodel.resharding import reshard_time, step_time
 from costmodel.topology import Host, Level
 
 __all__ = [
+    "ActivationBytes",
     "Cluster",
     "ClusterFormatError",
     "CostmodelError",
@@ -34,18 +39,22 @@ __all__ = [
     "GroupLinks",
     "HeterogeneousClusterError",
     "Host",
+    "InFlight",
     "Level",
     "Link",
     "MeshLinks",
     "ParameterBytes",
     "PlacementError",
     "QuantityError",
+    "StateBytes",
     "Tier",
     "UnknownDtypeError",
     "UnknownNameError",
+    "Work",
     "all_gather_time",
     "all_reduce_time",
     "all_to_all_time",
+    "in_flight",
     "operator_time",
     "point_to_point_time",
     "presets",
@@ -53,6 +62,8 @@ __all__ = [
     "reshard_time",
     "stage_memory_bytes",
     "step_time",
+    "transformer_layer_bytes",
+    "work_time",
 ]
 
 __version__ = version("meshwright-costmodel")

@@ -55,6 +55,17 @@ def counts(**values: Quantity) -> tuple[Quantity, ...]:
     return tuple(checked(name, value, whole=True) for name, value in values.items())
 
 
+def count(name: str, value: int, *, least: int = 0) -> int:
+    """One number as an integer, checked to be whole and >= `least`.
+
+    Raises:
+        QuantityError: It is not, or there are several.
+    """
+    if np.ndim(checked(name, value, least=least, whole=True)):
+        raise _error(name, value, least, whole=True)
+    return int(value)
+
+
 def plain(value: Any) -> Quantity:
     """An array as it is, and a number of numpy's as a float."""
     return value if np.ndim(value) else float(value)

@@ -1,0 +1,40 @@
+"""costmodel counts as many microbatches in flight as pipesched's schedules hold when they run."""
+
+import pytest
+from costmodel import in_flight, stage_memory_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+from pipesched import NAMES, make, simulate
+
+seconds = st.floats(0.1, 10)
+
+
+@st.composite
+def pipelines(draw):
+    """Sizes and times of the stages: (n_stages, n_microbatches), forward_s, backward_s."""
+    n_stages = draw(st.integers(1, 8))
+    per_stage = st.lists(seconds, min_size=n_stages, max_size=n_stages)
+    return (n_stages, draw(st.integers(1, 20))), draw(per_stage), draw(per_stage)
+
+
+@pytest.mark.parametrize("schedule", NAMES)
+@given(pipeline=pipelines(), transfer_s=seconds)
+def test_in_flight_is_the_peak_of_the_simulated_schedule(schedule, pipeline, transfer_s):
+    sizes, forward_s, backward_s = pipeline
+    timeline = simulate(make(schedule, *sizes), forward_s, backward_s, transfer_s)
+    counted = [in_flight(schedule, stage, *sizes) for stage in range(sizes[0])]
+    assert tuple(held.activations for held in counted) == timeline.peak_in_flight
+    assert not any(held.weight_gradients for held in counted)
+
+
+@pytest.mark.parametrize("schedule", NAMES)
+@given(pipeline=pipelines(), data=st.data())
+def test_stage_memory_is_the_peak_of_the_simulated_schedule(schedule, pipeline, data):
+    sizes, forward_s, backward_s = pipeline
+    each = st.integers(0, 2**30)
+    activations = data.draw(st.lists(each, min_size=sizes[0], max_size=sizes[0]))
+    timeline = simulate(make(schedule, *sizes), forward_s, backward_s)
+    for stage, curve in enumerate(timeline.memory(activations)):
+        held = in_flight(schedule, stage, *sizes)
+        memory = stage_memory_bytes(7, 7, 14, activations[stage], held)
+        assert memory == 28 + max(n_bytes for _, n_bytes in curve)
