@@ -60,7 +60,7 @@ def read(text: str) -> tuple[str, tuple[Host, ...], tuple[Level, ...], str]:
         fields = json.loads(text)
     except ValueError as error:
         raise ClusterFormatError(f"a cluster is a JSON object; this is no JSON: {error}") from error
-    if isinstance(fields, dict) and fields.get("version", _VERSION) != _VERSION:
+    if isinstance(fields, dict) and fields.get("version") not in (None, _VERSION):
         raise ClusterFormatError(
             f"this costmodel reads clusters of version {_VERSION}; got version "
             f"{fields['version']!r}; write the cluster again with this Cluster.to_json"

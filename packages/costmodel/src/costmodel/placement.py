@@ -120,11 +120,12 @@ class Placement:
 
     def _groups(self, axes: frozenset[Axis]) -> NDArray[np.intp]:
         """Positions in the mesh, a row for each group."""
+        n_members = self.mesh.axis_size(axes)
         parts = self.mesh.parts(axes)
         order = [part for part in parts if part not in axes] + list(axes)
         grid = np.arange(self.mesh.size).reshape([self.mesh.length(part) for part in parts])
         turned = grid.transpose([parts.index(part) for part in order])
-        return turned.reshape(-1, self.mesh.axis_size(axes))
+        return turned.reshape(-1, n_members)
 
     def _inside(self, positions: NDArray[np.intp]) -> Link:
         """Slowest link inside the hosts of these positions; of all hosts, if there is none."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
+_MISSING = "is missing"
 _NAMES = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
 
 
@@ -31,16 +32,13 @@ class Problem:
         return f"{self.path or 'the text'} {self.reason}"
 
 
-_MISSING = "is missing"
-
-
 def encode(kind: Any, value: Any) -> Any:
     """What `json.dumps` writes for a value of type `kind`."""
     if is_dataclass(kind):
         return {name: encode(of, getattr(value, name)) for name, (of, _) in _entries(kind).items()}
     if of := _mapped(kind):
         return {key: encode(of, entry) for key, entry in value}
-    if get_args(kind):
+    if _is_list(kind):
         return [encode(of, one) for of, one in zip(_items(kind, value), value, strict=True)]
     return value
 
@@ -49,10 +47,11 @@ def decode(kind: Any, value: Any) -> Any:
     """A value from `json.loads` in which `problems` found none, as `kind`."""
     if is_dataclass(kind):
         entries = _entries(kind)
-        return kind(**{name: decode(entries[name][0], entry) for name, entry in value.items()})  # type: ignore[operator]
+        arguments = {name: decode(entries[name][0], entry) for name, entry in value.items()}
+        return kind(**arguments)  # type: ignore[operator]
     if of := _mapped(kind):
         return tuple((key, decode(of, entry)) for key, entry in value.items())
-    if get_args(kind):
+    if _is_list(kind):
         return tuple(decode(of, one) for of, one in zip(_items(kind, value), value, strict=True))
     return kind(value)
 
@@ -74,7 +73,7 @@ def problems(kind: Any, value: Any, path: str = "") -> Iterator[Problem]:
     elif (of := _mapped(kind)) and isinstance(value, dict):
         for key, entry in value.items():
             yield from problems(of, entry, f"{path}.{key}")
-    elif isinstance(value, list) and len(_items(kind, value)) == len(value):
+    elif isinstance(value, list) and _is_list(kind) and len(_items(kind, value)) == len(value):
         for index, (of, one) in enumerate(zip(_items(kind, value), value, strict=True)):
             yield from problems(of, one, f"{path}[{index}]")
     elif not _is_scalar(kind, value):
@@ -94,9 +93,14 @@ def _mapped(kind: Any) -> Any:
     return pair[1] if len(pair) == 2 and pair[0] is str else None
 
 
+def _is_list(kind: Any) -> bool:
+    """Whether this is a tuple that is written as a list."""
+    return bool(get_args(kind)) and not _mapped(kind)
+
+
 def _items(kind: Any, values: Any) -> tuple[Any, ...]:
-    """The type of each item of a tuple; none for a type that is written in another way."""
-    parts = () if _mapped(kind) else get_args(kind)
+    """The type of each item of such a tuple."""
+    parts = get_args(kind)
     return parts[:1] * len(values) if Ellipsis in parts else parts
 
 

@@ -75,10 +75,13 @@ def nested_clusters(
     There are few different hosts and links, so that some of them are equal. The last unit of a
     level may have fewer hosts than the others.
     """
-    some_links = st.sampled_from(draw(st.lists(links(half_duplex=half_duplex), min_size=1)))
+    some_links = st.sampled_from(
+        draw(st.lists(links(half_duplex=half_duplex), min_size=1, max_size=4))
+    )
+    some_devices = st.sampled_from(draw(st.lists(devices(), min_size=1, max_size=2)))
     kinds = draw(
         st.lists(
-            st.builds(Host, devices(), st.integers(1, max_devices_per_host), some_links),
+            st.builds(Host, some_devices, st.integers(1, max_devices_per_host), some_links),
             min_size=1,
             max_size=3,
         )

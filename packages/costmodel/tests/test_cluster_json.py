@@ -1,0 +1,170 @@
+import dataclasses
+import json
+
+import pytest
+from costmodel import Cluster, ClusterFormatError, Device, Host, Level, Link, QuantityError
+from costmodel.testing import clusters, nested_clusters
+from hypothesis import given
+from hypothesis import strategies as st
+
+DEVICE = Device(
+    "toy",
+    (("float32", 1e12), ("float16", 2e12)),
+    2**30,
+    1e11,
+    1e-6,
+    efficiency=(("float32", ((1e6, 0.1), (1e9, 0.5))),),
+)
+HOST = Host(DEVICE, 8, Link(1e-6, 64e9))
+CLUSTER = Cluster("two", (HOST, HOST), (Level("network", 2, Link(1e-5, 1e9)),), "a test")
+
+
+def changed(*path, to):
+    """The text of `CLUSTER` with another value at a path; without it, for None at the end."""
+    document = json.loads(CLUSTER.to_json())
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = to
+    return json.dumps(document)
+
+
+@given(st.one_of(clusters(), nested_clusters(half_duplex=True)))
+def test_json_round_trip(cluster):
+    assert Cluster.from_json(cluster.to_json()) == cluster
+
+
+def test_json_round_trip_of_curves():
+    assert Cluster.from_json(CLUSTER.to_json()) == CLUSTER
+
+
+def test_equal_hosts_in_a_row_are_written_once():
+    other = dataclasses.replace(HOST, n_devices=4)
+    cluster = Cluster("c", (HOST, HOST, other, HOST), (Level("n", 4, Link(0, 1)),))
+    document = json.loads(cluster.to_json())
+    assert [(run["count"], run["n_devices"]) for run in document["hosts"]] == [
+        (2, 8),
+        (1, 4),
+        (1, 8),
+    ]
+
+
+def test_a_text_may_leave_out_what_has_a_default_and_write_whole_numbers_with_an_exponent():
+    text = json.dumps(
+        {
+            "version": 1,
+            "name": "short",
+            "hosts": [
+                {
+                    "count": 1e0,
+                    "n_devices": 2,
+                    "device": {
+                        "name": "d",
+                        "flops_per_s": {"float32": 10**12},
+                        "memory_bytes": 16e9,
+                        "memory_bandwidth_bytes_per_s": 10**11,
+                        "launch_s": 0,
+                    },
+                    "link": {"latency_s": 0, "bandwidth_bytes_per_s": 1},
+                }
+            ],
+            "levels": [],
+        }
+    )
+    device = Device("d", (("float32", 1e12),), 16 * 10**9, 1e11, 0.0)
+    assert Cluster.from_json(text) == Cluster("short", (Host(device, 2, Link(0.0, 1.0)),), ())
+    assert isinstance(Cluster.from_json(text).device.memory_bytes, int)
+
+
+def test_everything_that_is_missing_is_named_at_once():
+    document = json.loads(CLUSTER.to_json())
+    del document["name"], document["levels"][0]["link"], document["hosts"][0]["device"]["launch_s"]
+    document["hosts"][0]["device"]["memory_bytes"] = None
+    with pytest.raises(ClusterFormatError) as caught:
+        Cluster.from_json(json.dumps(document))
+    missing = (
+        "name",
+        "hosts[0].device.memory_bytes",
+        "hosts[0].device.launch_s",
+        "levels[0].link.latency_s",
+        "levels[0].link.bandwidth_bytes_per_s",
+    )
+    assert caught.value.missing == missing
+    assert str(caught.value) == (
+        "a cluster is a JSON object with the fields that Cluster.to_json writes; here "
+        + "; ".join(f"{path} is missing" for path in missing)
+    )
+
+
+@given(nested_clusters(), st.data())
+def test_any_required_figure_that_is_missing_is_named(cluster, data):
+    document = json.loads(cluster.to_json())
+    path, inner = "", document
+    optional = {"source", "full_duplex", "rails", "efficiency"}
+    while True:
+        keys = range(len(inner)) if isinstance(inner, list) else sorted({*inner} - optional)
+        key = data.draw(st.sampled_from(list(keys)))
+        path += f"[{key}]" if isinstance(key, int) else f".{key}"
+        if not isinstance(inner[key], list | dict) or key == "flops_per_s":
+            break
+        inner = inner[key]
+    inner[key] = None
+    with pytest.raises(ClusterFormatError) as caught:
+        Cluster.from_json(json.dumps(document))
+    assert caught.value.missing == (path.removeprefix("."),)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "this is no JSON: Expecting"),
+        ("[]", r"the text is an object, not \[\]"),
+        (changed("hosts", 0, "colour", to="red"), r"hosts\[0\].colour is unknown"),
+        (changed("levels", 0, "rails", to=1.5), r"levels\[0\].rails is a whole number, not 1.5"),
+        (changed("levels", 0, "rails", to=True), r"rails is a whole number, not True"),
+        (changed("levels", to={}), r"levels is a list, not {}"),
+        (changed("hosts", 0, "link", to=[1e-6, 1e9]), r"hosts\[0\].link is an object, not \["),
+        (
+            changed("hosts", 0, "link", "latency_s", to="slow"),
+            r"hosts\[0\].link.latency_s is a number, not 'slow'",
+        ),
+        (
+            changed("hosts", 0, "link", "full_duplex", to=1),
+            r"hosts\[0\].link.full_duplex is true or false, not 1",
+        ),
+        (changed("name", to=1), "name is a text, not 1"),
+        (
+            changed("hosts", 0, "device", "flops_per_s", to={"float32": [1]}),
+            r"hosts\[0\].device.flops_per_s.float32 is a number, not \[1\]",
+        ),
+        (
+            changed("hosts", 0, "device", "flops_per_s", to=[["float32", 1]]),
+            r"hosts\[0\].device.flops_per_s is an object, not \[\['float32', 1\]\]",
+        ),
+        (
+            changed("hosts", 0, "device", "efficiency", to={"float32": [[1]]}),
+            r"hosts\[0\].device.efficiency.float32\[0\] is a list, not \[1\]",
+        ),
+        (changed("version", to=2), "this costmodel reads clusters of version 1; got version 2;"),
+    ],
+    ids=lambda value: "" if value.startswith(("{", "[")) else value.replace("\\", ""),
+)
+def test_rejects_a_text_that_describes_no_cluster(text, reason):
+    with pytest.raises(ClusterFormatError, match=reason) as caught:
+        Cluster.from_json(text)
+    assert caught.value.missing == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "message"),
+    [
+        (("hosts", 0, "count"), 0, "equal hosts have a count >= 1; got count=0"),
+        (("hosts", 0, "n_devices"), 0, "got n_devices=0"),
+        (("levels", 0, "n_hosts"), 3, "the levels of a cluster join more and more hosts"),
+        (("levels", 0, "link", "latency_s"), -1, "a link needs a finite latency_s"),
+    ],
+    ids=["count", "n_devices", "n_hosts", "latency_s"],
+)
+def test_a_figure_out_of_range_in_json_is_named_as_such(path, to, message):
+    with pytest.raises(QuantityError, match=message):
+        Cluster.from_json(changed(*path, to=to))

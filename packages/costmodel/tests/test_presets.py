@@ -1,0 +1,103 @@
+import re
+
+import pytest
+from costmodel import Cluster, Link, UnknownNameError, presets
+from shardspec import Mesh
+
+
+@pytest.mark.parametrize("name", presets())
+def test_presets_have_their_name_their_source_and_a_json_round_trip(name):
+    cluster = Cluster.preset(name)
+    assert cluster.name == name
+    assert Cluster.from_json(cluster.to_json()) == cluster
+    assert re.search(r"\b20\d\d\b|section \d|emulated", cluster.source)
+
+
+def test_presets_are_sorted_and_include_the_machines_that_others_name():
+    assert presets() == (
+        "a2-megagpu-16g",
+        "h100-sxm",
+        "h200-sxm",
+        "p3.16xlarge",
+        "p3.8xlarge",
+        "piz-daint",
+        "rhino-m8",
+        "rhino-s1",
+        "tpu-v4",
+        "tpu-v5p",
+        "two-hosts",
+        "virtual-cpu",
+    )
+
+
+@pytest.mark.parametrize("n_hosts", [1, 3, 8])
+@pytest.mark.parametrize("name", presets())
+def test_a_number_after_the_colon_is_the_number_of_equal_hosts(name, n_hosts):
+    one, several = Cluster.preset(name), Cluster.preset(f"{name}:{n_hosts}")
+    assert several.name == f"{name}:{n_hosts}"
+    assert several.hosts == one.hosts[:1] * n_hosts
+    assert several.source == one.source
+    assert several.links(Mesh((several.n_devices,), ("all",)))[0].bandwidth_bytes_per_s > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "inside_bytes_per_s", "network_bytes_per_s"),
+    [
+        ("p3.8xlarge", 4, 100e9, 10e9 / 8),  # cross-mesh resharding, section 5
+        ("p3.16xlarge", 8, 150e9, 25e9 / 8),  # Alpa, section 8
+        ("rhino-m8", 8, 150e9, 100e9 / 8),  # Rhino, section 7.1
+        ("rhino-s1", 1, 15.75e9, 100e9 / 8),
+        ("piz-daint", 1, 15.75e9, 8.5e9),  # AutoDDL, section 5.1
+        ("a2-megagpu-16g", 16, 300e9, 100e9 / 8),  # AutoDDL, section 5.2
+        ("h100-sxm", 8, 450e9, 8 * 400e9 / 8),
+        ("h200-sxm", 8, 450e9, 8 * 400e9 / 8),
+    ],
+)
+def test_testbeds_have_the_devices_and_networks_that_their_papers_state(
+    name, devices, inside_bytes_per_s, network_bytes_per_s
+):
+    cluster = Cluster.preset(name)
+    assert cluster.n_devices == cluster.devices_per_host == devices
+    assert cluster.intra_host.bandwidth_bytes_per_s == inside_bytes_per_s
+    assert cluster.inter_host.bandwidth_bytes_per_s == network_bytes_per_s
+
+
+@pytest.mark.parametrize(("name", "chips"), [("tpu-v4", 4096), ("tpu-v5p", 8960)])
+def test_tpu_pods_are_cubes_of_sixteen_hosts_of_four_chips(name, chips):
+    pod = Cluster.preset(name)
+    assert (pod.n_devices, pod.devices_per_host) == (chips, 4)
+    assert [level.n_hosts for level in pod.levels] == [16, chips // 4]
+    assert "Approximated" in pod.source
+    assert [level.name for level in Cluster.preset(f"{name}:16").levels] == ["cube"]
+
+
+def test_two_hosts_is_the_emulated_target_and_says_so():
+    cluster = Cluster.preset("two-hosts")
+    assert "not a measured machine" in cluster.source
+    assert (cluster.n_hosts, cluster.devices_per_host, cluster.n_devices) == (2, 4, 8)
+    assert cluster.intra_host == Link(latency_s=5e-6, bandwidth_bytes_per_s=5e9)
+    assert cluster.inter_host == Link(latency_s=50e-6, bandwidth_bytes_per_s=125e6)
+    device = cluster.device
+    assert (device.peak("float32"), device.launch_s) == (100e9, 1e-6)
+    assert (device.memory_bytes, device.memory_bandwidth_bytes_per_s) == (2**30, 10e9)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("p3.16xlarg", "no preset is called 'p3.16xlarg'; did you mean p3.16xlarge or p3.8xlarge;"),
+        ("h100", "no preset is called 'h100'; did you mean h100-sxm; known: a2-megagpu-16g, h100-"),
+        ("cray:2", "no preset is called 'cray'; known: .*; describe another machine as Cluster"),
+    ],
+)
+def test_rejects_a_preset_that_is_not_there_and_names_those_that_are_close(name, message):
+    with pytest.raises(UnknownNameError, match=message) as caught:
+        Cluster.preset(name)
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize("count", ["", "0", "-1", "two", "1.5", "2:2"])
+def test_rejects_a_number_of_hosts_that_is_none(count):
+    message = f"stands its number of hosts, as in 'two-hosts:2'; got 'two-hosts:{count}'"
+    with pytest.raises(UnknownNameError, match=message):
+        Cluster.preset(f"two-hosts:{count}")
