@@ -222,10 +222,10 @@ def attention(
         n_scores = 4  # the scores and their softmaxes, written and read
     else:
         n_products = 4 if materialised else 5
-        # The result's gradient is read for V's and for the softmaxes', or once with the result; Q,
-        # K, V are read, their gradients written.
+        # Q and its gradient, and the result's: twice, in two of the products, or once and with it
+        # the result. K, V and their gradients.
         n_elements = 4 * per_query + 4 * per_key
-        n_scores = 7  # softmaxes and their gradients read twice, the scores' too; both written
+        n_scores = 7  # P read twice; its gradient written, read; the scores' written, read twice
     if materialised:
         n_elements = n_elements + n_scores * scores
     return Work.from_elements(
