@@ -1,5 +1,6 @@
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from costmodel import (
     Link,
@@ -7,6 +8,8 @@ from costmodel import (
     all_gather_time,
     all_reduce_time,
     all_to_all_time,
+    broadcast_time,
+    permute_time,
     point_to_point_time,
     reduce_scatter_time,
 )
@@ -14,8 +17,11 @@ from costmodel.testing import links
 from hypothesis import given
 from hypothesis import strategies as st
 
-GROUP_TIMES = [all_gather_time, all_reduce_time, all_to_all_time, reduce_scatter_time]
-group_times = pytest.mark.parametrize("time", GROUP_TIMES, ids=lambda time: time.__name__)
+TABLE_2_TIMES = [all_gather_time, all_reduce_time, all_to_all_time, reduce_scatter_time]
+table_2_times = pytest.mark.parametrize("time", TABLE_2_TIMES, ids=lambda time: time.__name__)
+group_times = pytest.mark.parametrize(
+    "time", [*TABLE_2_TIMES, broadcast_time, permute_time], ids=lambda time: time.__name__
+)
 sizes = st.integers(0, 2**40)
 groups = st.integers(1, 512)
 
@@ -28,7 +34,7 @@ def table_2(time, p, n, link):
     return (p - 1) * alpha + Fraction(p - 1, p) * n * beta
 
 
-@group_times
+@table_2_times
 @given(p=st.integers(2, 512), n=sizes, link=links())
 def test_a_collective_costs_what_table_2_says(time, p, n, link):
     assert time(p, n, link) == pytest.approx(float(table_2(time, p, n, link)), rel=1e-12)
@@ -41,10 +47,13 @@ def test_a_collective_costs_what_table_2_says(time, p, n, link):
         (all_gather_time, 3 * 0.5 + 3.0),
         (reduce_scatter_time, 3 * 0.5 + 3.0),
         (all_to_all_time, 3 * 0.5 + 3.0),
+        (permute_time, 0.5 + 4.0),
+        (broadcast_time, 102 * (0.5 + 4 / 100)),
     ],
 )
 def test_four_devices_at_half_a_second_and_one_byte_a_second(time, seconds):
-    assert time(4, 4, Link(latency_s=0.5, bandwidth_bytes_per_s=1.0)) == seconds
+    link = Link(latency_s=0.5, bandwidth_bytes_per_s=1.0)
+    assert time(4, 4, link) == pytest.approx(seconds, rel=1e-12)
 
 
 @group_times
@@ -54,16 +63,16 @@ def test_a_group_of_one_is_free(time, n_bytes, link):
 
 
 @group_times
-@given(n=groups, few=sizes, more=sizes, link=links())
+@given(n=groups, few=sizes, more=sizes, link=links(half_duplex=True))
 def test_more_bytes_never_cost_less(time, n, few, more, link):
     assert time(n, few, link) <= time(n, few + more, link)
 
 
 @group_times
-@given(n=groups, n_bytes=sizes, link=links(), factor=st.floats(1, 1e3))
+@given(n=groups, n_bytes=sizes, link=links(half_duplex=True), factor=st.floats(1, 1e3))
 def test_more_bandwidth_never_costs_more(time, n, n_bytes, link, factor):
     faster = Link(link.latency_s, link.bandwidth_bytes_per_s * factor)
-    assert time(n, n_bytes, faster) <= time(n, n_bytes, link)
+    assert time(n, n_bytes, faster) <= time(n, n_bytes, link) * (1 + 1e-12)
 
 
 @group_times
@@ -71,6 +80,33 @@ def test_more_bandwidth_never_costs_more(time, n, n_bytes, link, factor):
 def test_more_latency_never_costs_less(time, n, n_bytes, link, extra):
     slower = Link(link.latency_s + extra, link.bandwidth_bytes_per_s)
     assert time(n, n_bytes, slower) >= time(n, n_bytes, link)
+
+
+@group_times
+@given(
+    ns=st.lists(groups, min_size=3, max_size=3),
+    n_bytes=st.lists(sizes, min_size=2, max_size=2),
+    link=links(half_duplex=True),
+)
+def test_arrays_broadcast_and_have_the_times_of_their_elements(time, ns, n_bytes, link):
+    seconds = time(np.array(ns)[:, None], np.array(n_bytes), link)
+    assert seconds.shape == (3, 2)
+    assert seconds.tolist() == [[time(n, size, link) for size in n_bytes] for n in ns]
+    assert type(time(ns[0], n_bytes[0], link)) is float
+
+
+@table_2_times
+@given(n=groups, n_bytes=sizes, link=links())
+def test_a_ring_has_half_of_a_half_duplex_link(time, n, n_bytes, link):
+    half_duplex = Link(link.latency_s, link.bandwidth_bytes_per_s, full_duplex=False)
+    half = Link(link.latency_s, link.bandwidth_bytes_per_s / 2)
+    assert time(n, n_bytes, half_duplex) == time(n, n_bytes, half)
+
+
+def test_one_message_has_all_of_a_half_duplex_link_and_two_that_cross_have_half():
+    link = Link(0.0, 8.0, full_duplex=False)
+    assert point_to_point_time(8, link) == broadcast_time(2, 8, link) == 1.0
+    assert permute_time(2, 8, link) == 2.0
 
 
 @given(n_bytes=sizes, more=sizes, link=links())
@@ -82,14 +118,40 @@ def test_a_message_costs_one_latency_and_its_bytes(n_bytes, more, link):
     )
 
 
-@pytest.mark.parametrize(("n", "n_bytes"), [(0, 8), (2, -1)])
+@given(n=st.integers(2, 64), n_bytes=sizes, link=links())
+def test_a_broadcast_in_one_piece_is_one_message_after_the_other(n, n_bytes, link):
+    assert broadcast_time(n, n_bytes, link, 1) == pytest.approx(
+        (n - 1) * point_to_point_time(n_bytes, link)
+    )
+
+
+def test_many_chunks_bring_a_broadcast_near_one_message():
+    # Cross-mesh resharding, section 3.1: t + A t/K, to one step, for 8 receivers and K = 100.
+    t = point_to_point_time(1e9, Link(0.0, 1e9))
+    assert broadcast_time(9, 1e9, Link(0.0, 1e9), 100) == pytest.approx(t + (8 - 1) * t / 100)
+
+
+@pytest.mark.parametrize(
+    ("n", "n_bytes", "message"),
+    [
+        (0, 8, r"n is a finite whole number >= 1; got 0"),
+        (2.5, 8, r"n is a finite whole number >= 1; got 2.5"),
+        (2, -1, r"n_bytes is a finite number >= 0; got -1"),
+        (2, float("nan"), r"n_bytes is a finite number >= 0; got nan"),
+        (2, np.array([1.0, -2.0]), r"n_bytes is a finite number >= 0; got -2.0"),
+    ],
+)
 @group_times
-def test_rejects_an_empty_group_and_negative_bytes(time, n, n_bytes):
-    message = f"a collective needs n >= 1 devices and n_bytes >= 0; got n={n}, n_bytes={n_bytes}"
+def test_rejects_groups_and_bytes_out_of_range(time, n, n_bytes, message):
     with pytest.raises(QuantityError, match=message):
         time(n, n_bytes, Link(0.0, 1.0))
 
 
 def test_rejects_a_message_of_negative_size():
-    with pytest.raises(QuantityError, match="a message needs n_bytes >= 0; got n_bytes=-1"):
+    with pytest.raises(QuantityError, match="n_bytes is a finite number >= 0; got -1"):
         point_to_point_time(-1, Link(0.0, 1.0))
+
+
+def test_rejects_a_broadcast_in_no_chunks():
+    with pytest.raises(QuantityError, match="n_chunks is a finite whole number >= 1; got 0"):
+        broadcast_time(2, 8, Link(0.0, 1.0), 0)

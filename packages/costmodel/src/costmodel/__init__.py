@@ -3,11 +3,15 @@
 from importlib.metadata import version
 
 from costmodel.activation import ActivationBytes, transformer_layer_bytes
+from costmodel.algorithms import Choice, Kind, algorithms_of, collective_time, fastest
+from costmodel.alpa import AlpaMesh
 from costmodel.cluster import Cluster
 from costmodel.collectives import (
     all_gather_time,
     all_reduce_time,
     all_to_all_time,
+    broadcast_time,
+    permute_time,
     point_to_point_time,
     reduce_scatter_time,
 )
@@ -27,11 +31,13 @@ from costmodel.operators import Work, work_time
 from costmodel.optimizer import ParameterBytes, StateBytes
 from costmodel.pipeline import InFlight, in_flight
 from costmodel.presets import presets
-from costmodel.resharding import reshard_time, step_time
+from costmodel.resharding import reshard_time, sequence_time, step_time
 from costmodel.topology import Host, Level
 
 __all__ = [
     "ActivationBytes",
+    "AlpaMesh",
+    "Choice",
     "Cluster",
     "ClusterFormatError",
     "CostmodelError",
@@ -40,6 +46,7 @@ __all__ = [
     "HeterogeneousClusterError",
     "Host",
     "InFlight",
+    "Kind",
     "Level",
     "Link",
     "MeshLinks",
@@ -51,15 +58,21 @@ __all__ = [
     "UnknownDtypeError",
     "UnknownNameError",
     "Work",
+    "algorithms_of",
     "all_gather_time",
     "all_reduce_time",
     "all_to_all_time",
+    "broadcast_time",
+    "collective_time",
+    "fastest",
     "in_flight",
     "operator_time",
+    "permute_time",
     "point_to_point_time",
     "presets",
     "reduce_scatter_time",
     "reshard_time",
+    "sequence_time",
     "stage_memory_bytes",
     "step_time",
     "transformer_layer_bytes",

@@ -1,0 +1,274 @@
+"""The time of a collective in a group that lies on several levels of a network, and its algorithm.
+
+The candidates for one collective in one group are
+
+- the rings and chains of `costmodel.rounds` over all members, at the group's `flat` link (where a
+  host has several cards: as many rings at once, each with its part of the bytes);
+- its other algorithms over all members, as if all of them left their host in every round, at the
+  group's `spread` link. A pairwise all-to-all is counted level by level instead, unless the members
+  are spread unevenly: of `n`, `c` under each unit and `s c` under each of the next level, a device
+  exchanges `(s - 1) c` messages that go as far as this level, so that `(n - c)/n` of every member's
+  bytes pass the unit's connection;
+- hierarchical ones, level by level, each with its best algorithm:
+
+      all-gather      inwards: all-gather on the outermost level, ..., on the innermost
+      reduce-scatter  outwards: reduce-scatter on the innermost level, ..., on the outermost
+      all-reduce      reduce-scatter outwards, all-reduce on the outermost, all-gather inwards
+      broadcast       scatter outwards, broadcast on the outermost, all-gather inwards
+      all-to-all      all-to-all on each level, of all bytes
+
+On a level, the `c` members under a unit work at the same time, each in a group of its own with a
+peer under every other unit: each moves `1/c` of the bytes (all of them in an all-to-all) and has
+`1/c` of the link that the unit has for all. So what passes a card together is never more than it
+carries.
+
+Every candidate is a line, `latency_s + n_bytes * s_per_byte`. A price is the least of a few lines,
+found once for each group; chains of different numbers of chunks are different lines.
+
+Reference:
+    AutoDDL, section 4.2.3 (devices of a node first, then nodes); cross-mesh resharding, section 3.1
+    (a broadcast passes each host's card once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from operator import itemgetter
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from costmodel.collectives import Bytes, Rounds
+from costmodel.errors import UnknownNameError
+from costmodel.link import GroupLinks, Link
+from costmodel.quantity import checked
+from costmodel.rounds import ACROSS, IN_LINE
+
+Kind = Literal["all_gather", "all_reduce", "all_to_all", "broadcast", "permute", "reduce_scatter"]
+"""A collective that has a price."""
+
+_KINDS = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The fastest algorithm of a collective, and its time."""
+
+    seconds: float
+    algorithm: str
+    """A name from `costmodel.rounds`, or "hierarchical"."""
+    phases: tuple[str, ...] = ()
+    """Of a hierarchical algorithm, what each level does, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What one algorithm takes, for any number of bytes."""
+
+    latency_s: float
+    s_per_byte: float
+    algorithm: str
+    phases: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rounds: Rounds, link: Link, algorithm: str) -> _Line:
+        latency_s = rounds.seconds(0.0, link)
+        per_byte = Rounds(0, rounds.exchanged, rounds.one_way)
+        return cls(latency_s, per_byte.seconds(1.0, link), algorithm)
+
+
+def fastest(kind: Kind, n_bytes: float, group: GroupLinks) -> Choice:
+    """The fastest algorithm for a collective of this size.
+
+    Args:
+        kind: Which collective.
+        n_bytes: Of one device, as in `costmodel.collectives`: the input of a reduce-scatter, the
+            output of an all-gather, of the others either.
+        group: What `Cluster.links(mesh).group(axes)` returns.
+
+    Raises:
+        QuantityError: `n_bytes` is negative or not finite.
+        UnknownNameError: No collective is called `kind`.
+
+    Examples:
+        >>> from costmodel import Cluster
+        >>> from shardspec import Mesh
+        >>> mesh = Mesh((2, 4), ("host", "device"))
+        >>> group = Cluster.preset("two-hosts").links(mesh).group((0, 1))
+        >>> fastest("all_reduce", 1e8, group).algorithm
+        'hierarchical'
+        >>> for phase in fastest("all_reduce", 1e8, group).phases:
+        ...     print(phase)
+        reduce_scatter of 4: recursive halving
+        all_reduce of 2: recursive doubling
+        all_gather of 4: bruck
+    """
+    size: Any = checked("n_bytes", n_bytes)
+    seconds, line = min(
+        ((line.latency_s + size * line.s_per_byte, line) for line in _lines(kind, group)),
+        key=itemgetter(0),
+    )
+    return Choice(seconds, line.algorithm, line.phases)
+
+
+def collective_time(
+    kind: Kind, n_bytes: Bytes, group: GroupLinks, algorithm: str | None = None
+) -> Bytes:
+    """Time of a collective: of its fastest algorithm for this size, or of the one that is named.
+
+    Args:
+        kind: Which collective.
+        n_bytes: As in `fastest`; a number, or an array of them.
+        group: As in `fastest`.
+        algorithm: One of `algorithms_of(kind, group)`.
+
+    Returns:
+        Seconds, an array if `n_bytes` is one; 0.0 in a group of one.
+
+    Raises:
+        QuantityError: As `fastest`.
+        UnknownNameError: No collective is called `kind`, or it has no such algorithm in this group.
+    """
+    lines = _lines(kind, group)
+    if algorithm is not None:
+        lines = _candidates(kind, group).get(algorithm, ())
+        if not lines:
+            raise UnknownNameError(
+                f"{kind} in this group of {group.size} has the algorithms "
+                f"{', '.join(algorithms_of(kind, group))}; got {algorithm!r}",
+                algorithm,
+            )
+    sizes: Any = checked("n_bytes", n_bytes)
+    prices: Bytes = _least(lines, sizes)
+    return prices
+
+
+def _least(lines: Sequence[_Line], sizes: Any) -> Any:
+    if isinstance(sizes, float):
+        return min(line.latency_s + sizes * line.s_per_byte for line in lines)
+    least = lines[0].latency_s + sizes * lines[0].s_per_byte
+    other = np.empty_like(least)
+    for line in lines[1:]:
+        np.multiply(sizes, line.s_per_byte, out=other)
+        other += line.latency_s
+        np.minimum(least, other, out=least)
+    return least
+
+
+def algorithms_of(kind: Kind, group: GroupLinks) -> tuple[str, ...]:
+    """Names of the algorithms that a collective can be done by in this group.
+
+    Raises:
+        UnknownNameError: No collective is called `kind`.
+
+    Examples:
+        >>> from costmodel import GroupLinks, Link
+        >>> link = Link(1e-6, 1e9)
+        >>> algorithms_of("all_reduce", GroupLinks(size=4, flat=link, spread=link))
+        ('ring', 'recursive doubling', 'rabenseifner')
+    """
+    return tuple(_candidates(kind, group))
+
+
+@lru_cache(maxsize=4096)
+def _lines(kind: Kind, group: GroupLinks) -> tuple[_Line, ...]:
+    return _undominated(line for lines in _candidates(kind, group).values() for line in lines)
+
+
+@lru_cache(maxsize=4096)
+def _candidates(kind: Kind, group: GroupLinks) -> Mapping[str, tuple[_Line, ...]]:
+    """Each algorithm and its lines; several for the hierarchical one."""
+    if kind not in _KINDS:
+        raise UnknownNameError(f"a collective is one of {', '.join(_KINDS)}; got {kind!r}", kind)
+    n, levels = group.size, _member_tiers(group)
+    found: dict[str, tuple[_Line, ...]] = {
+        name: (_Line.of(rounds(n), link, name),)
+        for table, link in ((IN_LINE, group.flat), (ACROSS, group.spread))
+        for name, rounds in table.get(kind, {}).items()
+    }
+    if len(levels) > 1 and kind == "all_to_all":
+        found["pairwise"] = (_pairwise(n, levels),)
+    if len(levels) > 1 and kind != "permute":
+        found["hierarchical"] = _hierarchical(kind, levels)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberTier:
+    """A tier as one of the members sees it."""
+
+    size: int
+    inner: int
+    """Members under each of the units that it joins."""
+    link: Link
+    """What each of these members has, while all of them send."""
+
+
+def _member_tiers(group: GroupLinks) -> list[_MemberTier]:
+    found: list[_MemberTier] = []
+    inner = 1
+    for tier in group.tiers:
+        share = tier.link.bandwidth_bytes_per_s / inner
+        found.append(_MemberTier(tier.size, inner, replace(tier.link, bandwidth_bytes_per_s=share)))
+        inner *= tier.size
+    return found
+
+
+def _pairwise(n: int, levels: Sequence[_MemberTier]) -> _Line:
+    latency_s = s_per_byte = 0.0
+    for level in levels:  # all devices send equally far in a step: (s - 1) c steps a level
+        peers = (level.size - 1) * level.inner
+        line = _Line.of(Rounds(peers, peers / n), level.link, "pairwise")
+        latency_s += line.latency_s
+        s_per_byte += line.s_per_byte
+    return _Line(latency_s, s_per_byte, "pairwise")
+
+
+def _hierarchical(kind: Kind, levels: Sequence[_MemberTier]) -> tuple[_Line, ...]:
+    lines: tuple[_Line, ...] = (_Line(0.0, 0.0, "hierarchical"),)
+    for phase, level in _phases(kind, levels):
+        share = 1 if kind == "all_to_all" else 1 / level.inner
+        choices = [
+            _Line.of(rounds(level.size), level.link, f"{phase} of {level.size}: {name}")
+            for table in (IN_LINE, ACROSS)
+            for name, rounds in table.get(phase, {}).items()
+        ]
+        lines = _undominated(
+            _Line(
+                before.latency_s + one.latency_s,
+                before.s_per_byte + one.s_per_byte * share,
+                before.algorithm,
+                (*before.phases, one.algorithm),
+            )
+            for before, one in product(lines, choices)
+        )
+    return lines
+
+
+def _phases(kind: Kind, levels: Sequence[_MemberTier]) -> list[tuple[str, _MemberTier]]:
+    """The collectives that make up a hierarchical one, in order."""
+    inwards = levels[::-1]
+    match kind:
+        case "all_reduce" | "broadcast":
+            outwards = "reduce_scatter" if kind == "all_reduce" else "scatter"
+            return [
+                *((outwards, level) for level in levels[:-1]),
+                (kind, levels[-1]),
+                *(("all_gather", level) for level in inwards[1:]),
+            ]
+        case "all_gather":
+            return [(kind, level) for level in inwards]
+        case _:
+            return [(kind, level) for level in levels]
+
+
+def _undominated(lines: Iterable[_Line]) -> tuple[_Line, ...]:
+    """The lines that are least for some size, and perhaps a few more; the first of equal ones."""
+    kept: list[_Line] = []
+    for line in sorted(lines, key=lambda line: (line.latency_s, line.s_per_byte)):
+        if not kept or line.s_per_byte < kept[-1].s_per_byte:
+            kept.append(line)
+    return tuple(kept)
