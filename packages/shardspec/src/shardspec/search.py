@@ -10,14 +10,20 @@ units of M / N**2, in which each cost below is an integer. So the result depends
 through which splits are even, and one search serves all tensors that agree in that.
 
 The estimate of what is left (→ `_Search.estimate`) is what some device must still receive: the part
-of its destination shard that it does not hold, or all of that shard as long as there are partial
-results to reduce. No collective brings a device more than it receives, so it never overestimates.
+of its destination shard that it does not hold, or, as long as there are partial results to reduce,
+what `bound` says that devices receive on average. No collective brings a device more than it
+receives, so it never overestimates.
 Of prices nothing is known but that they are not negative.
 
 Three restrictions keep the space small. An axis that neither spec uses stays unused. The axes that
 a dim has in common in both specs, counted from the major end, stay where they are; this loses
 nothing in the cases that the tests search exhaustively. And the only permutation tried is the one
 that brings axes to where the destination has them.
+
+There are too many specs of ten axes to look at all. So after `_EXACT_STATES` the search hurries: a
+state is preferred that has fewer axes where the goal does not have them, and the way that it finds
+need not be the cheapest. Of more than `_FEW_AXES` that could shard or be reduced in one step, only
+some orders are tried (→ `_Search.arrangements`); slices one after the other make the others.
 """
 
 import heapq
@@ -37,8 +43,16 @@ State = tuple[Dims, tuple[Partial, ...]]
 
 _BYTE = 1 << 16
 """Weight of a unit of bytes against a step: no plan has this many steps."""
-_MOST_STATES = 1_000
-"""States that a search with prices looks at, under a second. With bytes, a hundred are many."""
+_MOST_PRICED_STATES = 1_000
+"""States that a search with prices looks at, under a second."""
+_EXACT_STATES = 8_000
+"""States that a search by bytes looks at before it hurries; whole axes, up to six, need no more."""
+_HURRIED_STATES = 400
+"""States after which it hurries more."""
+_MOST_STATES = 16_000
+"""States that it looks at before it gives up."""
+_FEW_AXES = 5
+"""That are tried in all orders, 325."""
 
 
 class Move(NamedTuple):
@@ -85,7 +99,11 @@ class Task(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def fewest_bytes_moves(task: Task) -> tuple[Move, ...] | None:
-    """The moves with the fewest received bytes, then the fewest steps; None if there is no way."""
+    """The moves with the fewest received bytes, then the fewest steps; in a hurry, some moves.
+
+    Returns:
+        None if there is no way, or none was found among `_MOST_STATES`.
+    """
     return _Search(task, None, math.inf).run()
 
 
@@ -98,7 +116,7 @@ def cheapest_moves(task: Task, price: Price, below: float) -> tuple[Move, ...] |
         below: What a known way costs.
 
     Returns:
-        None if there is no cheaper way, or none was found among the first `_MOST_STATES` states.
+        None if there is no cheaper way, or none was found among `_MOST_PRICED_STATES`.
     """
     return _Search(task, price, below).run()
 
@@ -115,8 +133,10 @@ class _Search:
         self.price = price
         self.prices: dict[object, float] = {}
         self.below = below
+        self.hurry = 0
         self.whole = math.prod(task.mesh_shape) ** 2
         self.wanted = self.whole // self.length(dst.axes)
+        self.kept = math.prod(task.mesh_shape) * self.length(dst.partial_axes)
         self.usable = tuple(sorted({*src.axes, *dst.axes, *src.partial_axes}))
         self.fixed = tuple(map(_common_prefix, src.plain_dims, dst.plain_dims))
         self.overlaps: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -130,9 +150,15 @@ class _Search:
         done: set[State] = set()
         # Among equals the newest first, so that the search runs deep, then by the spec.
         queue: list[tuple[float, int, State]] = [(self.estimate(self.start), 0, self.start)]
+        patience = _EXACT_STATES
         for count in itertools.count(1):
-            if not queue or (self.price and len(done) > _MOST_STATES):
+            if not queue or len(done) > (_MOST_PRICED_STATES if self.price else _MOST_STATES):
                 return None
+            if len(done) == patience:
+                patience += _HURRIED_STATES
+                self.hurry = max(8 * self.hurry, 1)
+                queue = [(best[end] + self.estimate(end), number, end) for *_, number, end in queue]
+                heapq.heapify(queue)
             _, _, state = heapq.heappop(queue)
             if state == self.goal:
                 break
@@ -167,12 +193,18 @@ class _Search:
         return self.prices[key]
 
     def estimate(self, state: State) -> int:
-        """A lower bound on the cost from `state` to the goal."""
+        """A lower bound on the cost from `state` to the goal; in a hurry, more than that."""
         if self.price:
             return 0
         dims, partial = state
-        if self.length(tuple(index(p.axis) for p in self.reducible(partial))) > 1:
-            return self.wanted * _BYTE + 1
+        reduced = self.length(tuple(index(p.axis) for p in partial if p not in self.goal[1]))
+        hurry = 0
+        if self.hurry:
+            common = sum(map(_common_prefix, dims, self.goal[0]))
+            elsewhere = sum(map(len, (*dims, *self.goal[0]))) - 2 * common + len(partial)
+            hurry = self.hurry * elsewhere * self.wanted * _BYTE
+        if reduced > 1:
+            return (self.wanted + (reduced - 2) * self.kept) * _BYTE + 1 + hurry
         shards = 1
         changed = 0
         for dim, axes in enumerate(dims):
@@ -185,7 +217,7 @@ class _Search:
         missing = self.wanted - self.whole // shards if shards else self.wanted
         # A step changes at most two dims, a permutation any number.
         steps = min(changed, 1) if "collective_permute" in self.kinds else (changed + 1) // 2
-        return missing * _BYTE + steps
+        return missing * _BYTE + steps + hurry
 
     def overlap(self, held: tuple[int, ...], wanted: tuple[int, ...]) -> int:
         """One over the part of a dim in both shards of a device; 0 if some device has none.
@@ -223,14 +255,14 @@ class _Search:
 
         taken = {axis for held in dims for axis in held}.union(index(p.axis) for p in partial)
         free = [axis for axis in self.usable if axis not in taken]
-        for axes in _arrangements(free):
+        for axes in self.arrangements(free):
             n = self.length(axes)
             for dim in range(len(dims)):
                 if after := appended(dim, axes, n, dims):
                     yield 1, _Edge("slice", axes, dim, None, (after, partial))
 
         reducible = self.reducible(partial)
-        for axes in _arrangements([index(p.axis) for p in reducible]):
+        for axes in self.arrangements([index(p.axis) for p in reducible]):
             n = self.length(axes)
             reduced = tuple(p for p in partial if p.axis not in axes)
             cost = (n - 1) * local // n
@@ -250,6 +282,20 @@ class _Search:
             }
             axes = tuple(sorted({axis for pair in pairs for axis in pair}))
             yield local + 1, _Edge("collective_permute", axes, None, None, (after, partial))
+
+    def arrangements(self, axes: list[int]) -> Iterator[tuple[int, ...]]:
+        """Ordered choices of `axes`: all of them; of many each one, all, and what the goal has."""
+        if len(axes) <= _FEW_AXES:
+            for count in range(1, len(axes) + 1):
+                yield from itertools.permutations(axes, count)
+            return
+        runs = [
+            held[start:stop]
+            for held in self.goal[0]
+            for start, stop in itertools.combinations(range(len(held) + 1), 2)
+            if set(axes).issuperset(held[start:stop])
+        ]
+        yield from dict.fromkeys([*((axis,) for axis in axes), tuple(axes), *runs])
 
     def permuted(self, state: State) -> Dims | None:
         """The dims with the goal's axes wherever they have others of the same length.
@@ -290,9 +336,3 @@ def _common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     while length < min(len(a), len(b)) and a[length] == b[length]:
         length += 1
     return length
-
-
-def _arrangements(axes: list[int]) -> Iterator[tuple[int, ...]]:
-    """Every non-empty ordered choice of `axes`."""
-    for count in range(1, len(axes) + 1):
-        yield from itertools.permutations(axes, count)
