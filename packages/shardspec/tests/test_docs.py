@@ -1,6 +1,7 @@
-"""What the documentation shows of the command line is what it prints."""
+"""What the documentation shows, of Python and of the command line, is what is printed."""
 
 import contextlib
+import doctest
 import os
 import re
 import shlex
@@ -38,6 +39,11 @@ def test_commands_print_what_the_page_shows(page, capsys, monkeypatch, tmp_path,
     if update:
         page.write_text(text)
     assert text == page.read_text()
+
+
+def test_the_readme_runs():
+    failed, tried = doctest.testfile(str(PAGES[1]), module_relative=False)
+    assert (failed, tried > 10) == (0, True)
 
 
 def test_pictures_on_the_page_are_made_by_its_commands():

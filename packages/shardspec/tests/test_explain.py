@@ -156,3 +156,9 @@ def test_groups_of_many_devices_are_cut_short():
 def test_a_scalar_on_one_device_has_nothing_between_its_title_and_the_device():
     title, empty, device, *_ = explain(of((), "()", Mesh((1,), ("x",)))).splitlines()
     assert (title, empty, device) == ("A () as () on 1 device (x=1)", "", "device 0  A")
+
+
+def test_local_transposes_are_named_where_a_step_is_not_along_dims():
+    text = explain(of((8, 8), "S01R"), of((8, 8), "RS10"))
+    assert "\n   local transpose before, (2, 2, 2, 2) by (2, 1, 0, 3)\n" in text
+    assert "local transpose" not in explain(of((8, 8), "S01R"), of((8, 8), "RS01"))

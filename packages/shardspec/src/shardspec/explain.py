@@ -161,17 +161,18 @@ def step_lines(step: Step, itemsize: int | None) -> list[str]:
     device = step.src.mesh.device_ids[0]
     groups = [devices_text(group, 24) for group in step.groups[:4]]
     more = f" and {len(step.groups) - 4:,} more" if len(step.groups) > 4 else ""
+    # Along one dim, libraries cut and join for themselves.
+    transposes = (("before", step.pack(device)), ("after", step.unpack(device)))
     orders = [
-        f"{when}, {order.view} by {order.order}"
-        for when, order in (("before", step.pack(device)), ("after", step.unpack(device)))
-        if order and not order.is_reshape
+        f"{when}, {order}"
+        for when, order in transposes
+        if step.dim is None and order and not order.is_reshape
     ]
-    transposes = [f"local transpose {'; '.join(orders)}"] if orders else []
     received = amount_text(step.received_bytes(1), itemsize)
     return [
         step_text(step),
         f"{_MEANINGS[step.kind]}, among {' | '.join(groups)}{more}",
-        *transposes,
+        *([f"local transpose {'; '.join(orders)}"] if orders else []),
         f"a device receives {received}, and then holds {after}",
     ]
 

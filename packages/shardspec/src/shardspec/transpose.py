@@ -17,7 +17,7 @@ from .shards import Array
 
 @dataclass(frozen=True, slots=True)
 class LocalTranspose:
-    """`array.reshape(view).transpose(order).reshape(shape)`."""
+    """`array.reshape(view).transpose(order).reshape(shape)`; prints without dims of size 1."""
 
     view: tuple[int, ...]
     """The array by blocks."""
@@ -31,6 +31,12 @@ class LocalTranspose:
         """Whether nothing moves in memory: the array is only seen in another shape."""
         kept = [dim for dim in self.order if self.view[dim] > 1]
         return kept == sorted(kept)
+
+    def __str__(self) -> str:
+        kept = [dim for dim in self.order if self.view[dim] > 1]
+        places = sorted(kept)
+        view, order = tuple(self.view[dim] for dim in places), tuple(map(places.index, kept))
+        return f"{view} by {order}"
 
     def __call__(self, array: Array) -> Array:
         """The array with its blocks in the new order."""
