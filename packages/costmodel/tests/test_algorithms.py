@@ -119,8 +119,7 @@ def test_the_fastest_algorithm_moves_the_right_data_in_the_time_of_its_price(
     check_by_executing(machine, kind, choice, n_bytes)
 
 
-@kinds
-@given(machine=machines(min_tiers=2), n_bytes=st.integers(0, 10**9))
+@given(kind=st.sampled_from(KINDS), machine=machines(min_tiers=2), n_bytes=st.integers(0, 10**9))
 def test_over_several_levels_no_algorithm_is_faster_than_its_price(kind, machine, n_bytes):
     for name in set(algorithms_of(kind, machine.group)) - {"hierarchical"}:
         choice = Choice(collective_time(kind, n_bytes, machine.group, name), name)
@@ -187,16 +186,14 @@ def test_several_cards_a_host_are_used_at_once():
 # Properties
 
 
-@kinds
-@given(n_bytes=sizes, link=links())
+@given(kind=st.sampled_from(KINDS), n_bytes=sizes, link=links())
 def test_a_group_of_one_is_free(kind, n_bytes, link):
     group = GroupLinks(1, link, link)
     assert fastest(kind, n_bytes, group).seconds == 0.0
     assert all(collective_time(kind, n_bytes, group, a) == 0.0 for a in algorithms_of(kind, group))
 
 
-@kinds
-@given(group=groups(), few=sizes, more=sizes)
+@given(kind=st.sampled_from(KINDS), group=groups(), few=sizes, more=sizes)
 def test_more_bytes_never_cost_less(kind, group, few, more):
     for name in (None, *algorithms_of(kind, group)):
         assert collective_time(kind, few, group, name) <= collective_time(
@@ -223,8 +220,7 @@ def test_a_faster_link_never_costs_more(kind, machine, n_bytes, data):
         ) * (1 + 1e-12)
 
 
-@kinds
-@given(group=groups(), n_bytes=sizes)
+@given(kind=st.sampled_from(KINDS), group=groups(), n_bytes=sizes)
 def test_the_fastest_is_one_of_the_algorithms_and_loses_to_none(kind, group, n_bytes):
     choice = fastest(kind, n_bytes, group)
     times = {
@@ -235,8 +231,7 @@ def test_the_fastest_is_one_of_the_algorithms_and_loses_to_none(kind, group, n_b
     assert bool(choice.phases) == (choice.algorithm == "hierarchical")
 
 
-@kinds
-@given(group=groups(), few=st.lists(sizes, min_size=1, max_size=8))
+@given(kind=st.sampled_from(KINDS), group=groups(), few=st.lists(sizes, min_size=1, max_size=8))
 def test_arrays_have_the_prices_of_their_elements(kind, group, few):
     for name in (None, *algorithms_of(kind, group)):
         prices = collective_time(kind, np.array([few]), group, name)
