@@ -1,12 +1,13 @@
 import dataclasses
 import itertools
 import math
+import operator
 import sys
 from collections import defaultdict
 from fractions import Fraction
 
 import pytest
-from costmodel import Cluster, Device, GroupLinks, Host, Level, Link, Tier
+from costmodel import Cluster, Device, GroupLinks, Host, Level, Link, Tier, testing
 from costmodel.link import slowest
 from costmodel.testing import meshes_on, nested_clusters
 from hypothesis import given
@@ -187,6 +188,30 @@ def test_groups_see_what_walking_them_and_their_rails_one_by_one_finds(data):
     links = cluster.links(mesh)
     for axes in every_set_of(range(mesh.ndim)):
         assert_same(links.group(axes), walked(cluster, mesh, axes))
+
+
+@st.composite
+def whole_clusters(draw):
+    """Equal hosts under full units, and a mesh with an axis for each level: groups are even."""
+    some_links = testing.links(half_duplex=True)
+    fans = draw(st.lists(st.integers(2, 3), min_size=1, max_size=3))
+    spans = itertools.accumulate(fans, operator.mul)
+    levels = [Level(str(n), n, draw(some_links), draw(st.integers(1, 4))) for n in spans]
+    host = Host(DEVICE, draw(st.integers(1, 3)), draw(some_links))
+    cluster = Cluster("whole", (host,) * levels[-1].n_hosts, tuple(levels))
+    shape = (*reversed(fans), host.n_devices)
+    return cluster, Mesh(shape, tuple("abcd"[: len(shape)]))
+
+
+@given(whole_clusters())
+def test_even_groups_have_the_tiers_that_walking_them_finds(whole):
+    cluster, mesh = whole
+    links = cluster.links(mesh)
+    for axes in every_set_of(range(mesh.ndim)):
+        group = links.group(axes)
+        assert_same(group, walked(cluster, mesh, axes))
+        lengths = [mesh.shape[axis] for axis in axes if mesh.shape[axis] > 1]
+        assert [tier.size for tier in group.tiers] == lengths[::-1]
 
 
 @given(st.data())

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pipesched
 import pytest
-from costmodel import Cluster
+from costmodel import Cluster, presets
 from frontends.cli import ScheduleName, main
 from frontends.plan import Plan
 
@@ -150,7 +150,7 @@ def test_what_goes_wrong_is_one_line_and_exit_code_1(
     [
         (["--heads", "3"], "d_model must be a multiple of n_heads"),
         (["--hosts", "3"], "--devices must be a multiple of --hosts; got 4 devices and 3 hosts"),
-        (["--cluster", "mine"], "--cluster is p3.16xlarge, two-hosts, virtual-cpu or a JSON file"),
+        (["--cluster", "mine"], f"--cluster is {', '.join(presets())} or a JSON file"),
         (["--memory", "12 parsecs"], "got '12 parsecs'"),
         (["--steps", "0"], "Invalid value for '--steps'"),
         (["--schedule", "2f2b"], "Invalid value for '--schedule'"),

@@ -51,9 +51,7 @@ def test_programs_that_communicate_otherwise_than_planned_are_found() -> None:
         return weight - jax.grad(lambda w: jnp.square(jnp.tanh(batch @ w)).mean())(weight)
 
     arguments = (jnp.ones((8, 8)), jnp.ones((16, 8)))
-    parallel = mw.parallelize(
-        step, cluster=Cluster.preset("two-hosts:1"), strategy="data_parallel"
-    )
+    parallel = mw.parallelize(step, cluster=Cluster.preset("two-hosts:1"), strategy="data_parallel")
     runtime = parallel.compile(*arguments)
     (stage,) = runtime.plan.stages
     assert check_collectives(runtime) == len(stage.collectives) > 0
