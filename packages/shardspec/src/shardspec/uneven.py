@@ -6,72 +6,131 @@ are combined first, and then each device is sent what it wants and does not hold
 """
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
 from .axis import Axis, Entry, Split
 from .bound import partial_units
+from .chunking import Chunking, all_sizes
 from .layout import Layout
-from .partial import Partial
-from .refine import Kinds, changed_dims
+from .partial import Partial, Reduction
+from .refine import changed_dims
 from .schedule import StepKind
 from .spec import Spec
 from .step import ReshardPlan, Step, step
 
+Cut = tuple[tuple[tuple[Entry, ...], ...], tuple[Chunking, ...]]
+"""What cuts each dim, and by which rule."""
+
+_MOST_PIECES = 2**16
+"""Pieces of a dim for which sizes are worth listing."""
+
 
 def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
-    """A reduction for each kind of partial results, one exchange, and fills, where needed.
+    """Partial results combined, one exchange, and fills, where needed.
 
-    An exchange that gathers or slices dims wholly, or moves axes from one dim to another, is called
-    so if it may be; partial results that only become shards are reduced and scattered if they may.
-    All else is as it is, in `kinds` or not.
+    If slices lead to the destination, results are scattered straight into it. Else they are
+    scattered over the dim with the largest pieces, and exchanged from there, unless nothing else
+    changes. An exchange that gathers or slices dims wholly, or moves axes from one dim to another,
+    is called so if it may be. All else is as it is, in `kinds` or not.
     """
     units = partial_units(src, dst)
     assert units is not None, "reshard refuses partial results over parts that do not nest"
-    atoms, before, after = units.atoms, list(units.src_kinds), units.dst_kinds
+    atoms, left, after = units.atoms, list(units.src_kinds), units.dst_kinds
     steps: list[Step] = []
 
-    def at(dims_of: Layout) -> Layout:
-        partial = [Partial(a, kind) for a, kind in zip(atoms, before, strict=True) if kind]
-        spec = Spec(dims_of.spec.dims, tuple(partial))
-        return Layout(src.shape, src.mesh, spec, dims_of.rules)
+    def here() -> Layout:
+        return steps[-1].dst if steps else src
 
-    def add(kind: StepKind, members: list[int], end: Layout, reduction: Kinds) -> None:
-        start = steps[-1].dst if steps else src
-        axes = _joined(src, [atoms[i] for i in members])
-        steps.append(step(kind, axes, reduction[members[0]], start, end))
+    def at(dims: tuple[tuple[Entry, ...], ...], rules: tuple[Chunking, ...]) -> Layout:
+        partial = [Partial(axis, kind) for axis, kind in zip(atoms, left, strict=True) if kind]
+        return Layout(src.shape, src.mesh, Spec(dims, tuple(partial)), rules)
 
-    reduced = [i for i, kind in enumerate(before) if kind and kind != after[i]]
-    scatters = _scatters(src, dst, [atoms[i] for i in reduced])
-    scatters = scatters and len({before[i] for i in reduced}) == 1 and "reduce_scatter" in kinds
-    for _, same in itertools.groupby(reversed(reduced), key=lambda i: units.src_kinds[i]):
-        members = sorted(same)
-        for i in members:
-            before[i] = None
-        if scatters:
-            add("reduce_scatter", members, at(dst), units.src_kinds)
+    def add(kind: StepKind, axes: Iterable[Axis], end: Layout, combine: Reduction | None) -> None:
+        steps.append(step(kind, _joined(src, axes), combine, here(), end))
+
+    def move(cut: Cut) -> None:
+        end = at(*cut)
+        if changed := changed_dims(here(), end):
+            kind, axes = _exchange(here(), end, changed)
+            add(kind if kind in kinds else "exchange", axes, end, None)
+
+    def combine(kind: StepKind, axes: list[Axis], cut: Cut, how: Reduction | None) -> None:
+        if axes:
+            for axis in axes:
+                left[atoms.index(axis)] = None
+            add(kind, axes, at(*cut), how)
+
+    reduced = [i for i, kind in enumerate(left) if kind and kind != after[i]]
+    runs = itertools.groupby(reversed(reduced), key=lambda i: units.src_kinds[i])
+    alike = [(kind, [atoms[i] for i in sorted(same)]) for kind, same in runs]
+    wanted: Cut = (dst.spec.dims, dst.rules)
+    for count, (kind, axes) in enumerate(alike, 1):
+        stays: Cut = (here().spec.dims, here().rules)
+        # Only the last kind is scattered: all others combine what is still partial.
+        scatters = count == len(alike) and "reduce_scatter" in kinds
+        scatters = scatters and bool(changed_dims(here(), dst))
+        sliced = _sliced(here(), dst, axes) if scatters else None
+        spread = _spread(here(), axes) if scatters else None
+        if sliced is not None:
+            move(sliced)
+            own = [a for dim in range(len(dst.shape)) for a in dst.spec.sharding_of(dim)]
+            combine("reduce_scatter", [a for a in own if a in axes], wanted, kind)
+            combine("all_reduce", [a for a in axes if a not in own], wanted, kind)
+        elif spread is not None:
+            combine("reduce_scatter", axes, spread, kind)
         else:
-            add("all_reduce", members, at(src), units.src_kinds)
+            combine("all_reduce", axes, stays, kind)
 
-    changed = changed_dims(src, dst)
-    if changed and not scatters:
-        start, end = steps[-1].dst if steps else src, at(dst)
-        name, axes = _exchange(src, dst, changed)
-        steps.append(step(name if name in kinds else "exchange", axes, None, start, end))
-
-    for i, kind in enumerate(after):
-        if kind and kind != before[i]:
-            before[i] = kind
-            add("fill", [i], at(dst), after)
+    move(wanted)
+    for i, new in enumerate(after):
+        if new and new != left[i]:
+            left[i] = new
+            add("fill", [atoms[i]], at(*wanted), new)
     if steps:  # partial results over axes of length 1 come and go by themselves
         steps[-1] = replace(steps[-1], dst=dst)
     return ReshardPlan(src, dst, tuple(steps))
 
 
-def _scatters(src: Layout, dst: Layout, axes: list[Axis]) -> bool:
-    """Whether all that changes is that axes with partial results cut one whole dim."""
-    changed = [(src.spec.dims[d], dst.spec.dims[d]) for d in changed_dims(src, dst)]
-    return bool(axes) and changed == [((), src.mesh.joined(axes))]
+def _sliced(src: Layout, dst: Layout, axes: list[Axis]) -> Cut | None:
+    """What is left to scatter into `dst` over `axes`, if slices lead there from `src`."""
+    if any(src.spec.dims[dim] for dim in changed_dims(src, dst)):
+        return None
+    dims: list[tuple[Entry, ...]] = []
+    rules: list[Chunking] = []
+    for entries, rule, parts in zip(dst.spec.dims, dst.rules, dst.cuts, strict=True):
+        # With splits instead of `axes` the pieces are the same, and a device has those of a group.
+        rest = src.mesh.joined(
+            Split(count) if entry in axes else entry
+            for entry, count in zip(entries, parts, strict=True)
+        )
+        if rest and _pieces(src, rest) != math.prod(parts):
+            return None
+        dims.append(rest)
+        rules.append(rule if rest else "ceil")
+    return tuple(dims), tuple(rules)
+
+
+def _spread(layout: Layout, axes: list[Axis]) -> Cut | None:
+    """A cut of the dim with the largest pieces, each of them once more along `axes`."""
+    n_parts = layout.mesh.axis_size(axes)
+    sizes = [n // math.prod(cuts) for n, cuts in zip(layout.shape, layout.cuts, strict=True)]
+    if not sizes or max(sizes) < n_parts:
+        return None
+    dim = sizes.index(max(sizes))
+    dims, rules = list(layout.spec.dims), list(layout.rules)
+    if math.prod(layout.cuts[dim]) * n_parts > _MOST_PIECES:
+        return None
+    pieces = all_sizes(layout.shape[dim], rules[dim], layout.cuts[dim])
+    dims[dim] = layout.mesh.joined((*dims[dim], *axes))
+    rules[dim] = tuple(itertools.chain(*(all_sizes(n, "balanced", (n_parts,)) for n in pieces)))
+    return tuple(dims), tuple(rules)
+
+
+def _pieces(layout: Layout, entries: Iterable[Entry]) -> int:
+    """Number of pieces that entries cut a dim into."""
+    return math.prod(e.factor if isinstance(e, Split) else layout.mesh.length(e) for e in entries)
 
 
 def _exchange(src: Layout, dst: Layout, changed: list[int]) -> tuple[StepKind, tuple[Axis, ...]]:
