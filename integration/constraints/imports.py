@@ -16,7 +16,7 @@ from .projects import PREFIX, Project, distribution
 FRAMEWORKS = frozenset({"jax", "torch", "mpi4py"})
 MAY_USE = {
     "shardspec": frozenset({"jax", "torch"}),
-    "costmodel": frozenset({"shardspec"}),
+    "costmodel": frozenset({"shardspec"}) | FRAMEWORKS,  # its calibration measures them
     "autoshard": frozenset({"shardspec", "costmodel"}),
     "stagecut": frozenset({"costmodel"}),
     "crossmesh": frozenset({"shardspec"}) | FRAMEWORKS,

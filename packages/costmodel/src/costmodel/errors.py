@@ -45,3 +45,34 @@ class ClusterFormatError(CostmodelError, ValueError):
     def __init__(self, message: str, missing: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.missing = missing
+
+
+class FitError(CostmodelError, ValueError):
+    """Measured points are too few, or too alike, for what is to be fitted to them."""
+
+
+class ProfileFormatError(CostmodelError, ValueError):
+    """A JSON text does not describe a profile."""
+
+
+class CalibrationError(CostmodelError, RuntimeError):
+    """A measurement cannot start, or a process of it failed, hung or ended."""
+
+
+class MissingExtraError(CostmodelError, ImportError):
+    """A library is not installed that an optional part of this package needs.
+
+    Attributes:
+        extra: The extra of this package that has it.
+    """
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs the extra {extra!r}; "
+            f"install it with: pip install 'meshwright-costmodel[{extra}]'"
+        )
+        self.extra = extra
+
+
+class OtherMachineWarning(UserWarning):
+    """A profile was measured on another machine than this one."""

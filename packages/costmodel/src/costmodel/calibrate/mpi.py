@@ -1,0 +1,111 @@
+"""Collectives of MPI through mpi4py, products of numpy; run under mpiexec."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mpi4py
+import numpy as np
+from mpi4py import MPI
+
+from costmodel.calibrate.backend import Repeat
+
+_NAP_S = 0.0005  # waiting in MPI would keep a core busy that those who are timed need
+
+
+class MpiBackend:
+    """A rank of the world communicator."""
+
+    kinds = (
+        "point_to_point",
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "broadcast",
+        "permute",
+    )
+    dtypes = ("float32", "float64")
+
+    def __init__(self) -> None:
+        self._world = MPI.COMM_WORLD
+        self.rank, self.n_processes = self._world.Get_rank(), self._world.Get_size()
+        library = MPI.Get_library_version().splitlines()[0]
+        self.versions = (
+            ("mpi4py", mpi4py.__version__),
+            ("MPI", " ".join(library.split())),
+            ("numpy", np.__version__),
+        )
+        self._groups: dict[int, Any] = {}
+
+    def collective(self, kind: str, n: int, n_bytes: int) -> Repeat:
+        """See `Backend`."""
+        if n not in self._groups:  # all ranks make it; those outside get none
+            self._groups[n] = self._world.Split(0 if self.rank < n else MPI.UNDEFINED, self.rank)
+        if self.rank >= n:
+            return _nothing
+        group, rank = self._groups[n], self.rank
+        whole, other = np.zeros(n_bytes // 4, np.float32), np.zeros(n_bytes // 4, np.float32)
+        part = np.zeros(n_bytes // 4 // n, np.float32)
+
+        def once(i: int) -> None:
+            match kind:
+                case "point_to_point":  # there and back: every second one waits for the one before
+                    if i % 2 == rank:
+                        group.Send(whole, 1 - rank)
+                    else:
+                        group.Recv(whole, 1 - rank)
+                case "all_reduce":
+                    group.Allreduce(whole, other)
+                case "all_gather":
+                    group.Allgather(part, whole)
+                case "reduce_scatter":
+                    group.Reduce_scatter_block(whole, part)
+                case "all_to_all":
+                    group.Alltoall(whole, other)
+                case "broadcast":  # the next has the last's data first, so none runs ahead
+                    group.Bcast(whole, i % n)
+                case "permute":
+                    group.Sendrecv(whole, (rank + 1) % n, recvbuf=other, source=(rank - 1) % n)
+
+        return _repeat(once)
+
+    def matmul(self, m: int, n: int, k: int, dtype: str) -> Repeat:
+        """See `Backend`."""
+        a, b, c = np.ones((m, k), dtype), np.ones((k, n), dtype), np.ones((m, n), dtype)
+        return _repeat(lambda i: np.matmul(a, b, out=c))
+
+    def stream(self, n_bytes: int) -> Repeat:
+        """See `Backend`."""
+        a, b = np.zeros(n_bytes // 8, np.float32), np.zeros(n_bytes // 8, np.float32)
+        return _repeat(lambda i: np.multiply(a, np.float32(2), out=b))
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """See `Backend`."""
+        found = np.empty(len(seconds))
+        request = self._world.Iallreduce(np.array(seconds), found, MPI.MAX)
+        while not request.Test():
+            time.sleep(_NAP_S)
+        return [float(value) for value in found]
+
+    def close(self) -> None:
+        """See `Backend`: mpi4py leaves when the process ends."""
+
+
+def join(deadline_s: float) -> MpiBackend:
+    """See `costmodel.calibrate.backend.join`; importing this module has waited for the others."""
+    return MpiBackend()
+
+
+def _nothing(times: int) -> None:
+    return None
+
+
+def _repeat(once: Callable[[int], object]) -> Repeat:
+    def repeat(times: int) -> None:
+        for i in range(times):
+            once(i)
+
+    return repeat

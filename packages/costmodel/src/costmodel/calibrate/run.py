@@ -1,0 +1,84 @@
+"""A whole calibration: start the ranks, or be one of them, measure, fit, write."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from costmodel.calibrate import launch
+from costmodel.calibrate.backend import Name, join, require
+from costmodel.calibrate.measure import Progress, measure
+from costmodel.calibrate.waiting import Watch
+from costmodel.errors import CalibrationError
+from costmodel.machine import Machine
+from costmodel.profile import Profile
+
+_START_S = 120.0  # to import a framework and fit, on a machine that is busy
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to calibrate."""
+
+    backend: Name
+    n_processes: int
+    sizes: tuple[int, ...]
+    """Bytes of collectives."""
+    time_s: float
+    """Seconds of measuring."""
+    deadline_s: float
+    """Seconds that one step may wait for other ranks."""
+    out: Path
+    """Where the profile is written."""
+
+
+def calibrate(job: Job, command: Sequence[str], report: Callable[[Progress], None]) -> None:
+    """Measure in new processes, or as a rank of those that a launcher started.
+
+    Args:
+        job: What to do.
+        command: Arguments with which Python does this job again, for the new processes.
+        report: Called by the first rank.
+
+    Raises:
+        CalibrationError: A rank failed, hung, or cannot start, or there is no folder for the file.
+        MissingExtraError: The framework or scipy is not installed.
+        OSError: The profile cannot be written.
+    """
+    require(job.backend)
+    if launch.is_inside(job.backend):
+        launch.pin_threads(command)
+        _be_a_rank(job, report)
+        return
+    if not os.access(job.out.absolute().parent, os.W_OK):  # say so before the measurement
+        raise CalibrationError(f"a profile needs a folder that can be written to; got {job.out}")
+    limit_s = 3 * job.time_s + job.deadline_s + _START_S
+    launch.run(job.backend, job.n_processes, command, limit_s)
+
+
+def _be_a_rank(job: Job, report: Callable[[Progress], None]) -> None:
+    watch = Watch(launch.rank(job.backend), job.n_processes, job.deadline_s)
+    backend = join(job.backend, job.deadline_s)
+    watch.n_processes = 1 if job.backend == "jax" else backend.n_processes
+    is_first = backend.rank == 0
+    points = measure(
+        backend, watch, job.sizes, job.time_s, report if is_first else lambda progress: None
+    )
+    watch.finish()
+    backend.close()
+    if is_first:
+        profile = Profile.fitted(
+            backend=job.backend,
+            date=datetime.date.today().isoformat(),
+            machine=Machine.this(),
+            versions=(("python", platform.python_version()), *backend.versions),
+            n_processes=backend.n_processes,
+            collectives=points.collectives,
+            matmuls=points.matmuls,
+            streams=points.streams,
+        )
+        job.out.write_text(profile.to_json(), encoding="utf-8")

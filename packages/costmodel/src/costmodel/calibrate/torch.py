@@ -1,0 +1,109 @@
+"""Collectives of `torch.distributed` over gloo, products of torch on the CPU; run under torchrun.
+
+The processes find each other by the environment variables that torchrun sets.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from costmodel.calibrate.backend import Repeat
+
+
+class TorchBackend:
+    """A rank of `torch.distributed`."""
+
+    kinds = (
+        "point_to_point",
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "broadcast",
+        "permute",
+    )
+    dtypes = ("float32", "float64", "bfloat16")
+
+    def __init__(self, deadline_s: float) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", timeout=timedelta(seconds=deadline_s))
+        self.rank, self.n_processes = dist.get_rank(), dist.get_world_size()
+        self.versions = (("torch", torch.__version__),)
+        self._groups: dict[int, Any] = {}
+
+    def collective(self, kind: str, n: int, n_bytes: int) -> Repeat:
+        """See `Backend`."""
+        if n not in self._groups:
+            self._groups[n] = dist.new_group(list(range(n)))  # all ranks make it
+        if self.rank >= n:
+            return _nothing
+        group, rank = self._groups[n], self.rank
+        whole = torch.zeros(n_bytes // 4)
+        part = torch.zeros(n_bytes // 4 // n)
+        other = torch.zeros_like(whole)
+
+        def once(i: int) -> None:
+            match kind:
+                case "point_to_point":  # there and back: every second one waits for the one before
+                    act = dist.send if i % 2 == rank else dist.recv
+                    act(whole, 1 - rank, group=group)
+                case "all_reduce":
+                    dist.all_reduce(whole, group=group)
+                case "all_gather":
+                    dist.all_gather_single(whole, part, group=group)
+                case "reduce_scatter":
+                    dist.reduce_scatter_single(part, whole, group=group)
+                case "all_to_all":
+                    dist.all_to_all_single(other, whole, group=group)
+                case "broadcast":  # the next has the last's data first, so none runs ahead
+                    dist.broadcast(whole, i % n, group=group)
+                case "permute":
+                    sent = dist.isend(whole, (rank + 1) % n, group=group)
+                    dist.recv(other, (rank - 1) % n, group=group)
+                    if sent is not None:  # it is None outside the group only
+                        sent.wait()
+
+        return _repeat(once)
+
+    def matmul(self, m: int, n: int, k: int, dtype: str) -> Repeat:
+        """See `Backend`."""
+        of = getattr(torch, dtype)
+        a, b, c = torch.ones(m, k, dtype=of), torch.ones(k, n, dtype=of), torch.ones(m, n, dtype=of)
+        return _repeat(lambda i: torch.mm(a, b, out=c))
+
+    def stream(self, n_bytes: int) -> Repeat:
+        """See `Backend`."""
+        a, b = torch.zeros(n_bytes // 8), torch.zeros(n_bytes // 8)
+        return _repeat(lambda i: torch.mul(a, 2.0, out=b))
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """See `Backend`."""
+        values = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+        found: list[float] = values.tolist()
+        return found
+
+    def close(self) -> None:
+        """See `Backend`."""
+        dist.destroy_process_group()
+
+
+def join(deadline_s: float) -> TorchBackend:
+    """See `costmodel.calibrate.backend.join`."""
+    return TorchBackend(deadline_s)
+
+
+def _nothing(times: int) -> None:
+    return None
+
+
+def _repeat(once: Any) -> Repeat:
+    def repeat(times: int) -> None:
+        for i in range(times):
+            once(i)
+
+    return repeat

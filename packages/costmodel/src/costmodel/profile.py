@@ -1,0 +1,287 @@
+"""A measured machine: raw points, the fits to them, predictions, and the cluster that they make."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from costmodel import fit
+from costmodel.cluster import Cluster
+from costmodel.collectives import Bytes
+from costmodel.device import Device
+from costmodel.errors import (
+    FitError,
+    OtherMachineWarning,
+    ProfileFormatError,
+    QuantityError,
+    UnknownNameError,
+)
+from costmodel.fit import ComputeFit, CurveFit, LinkFit
+from costmodel.link import Link
+from costmodel.machine import Machine
+from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
+from costmodel.quantity import checked
+from costmodel.records import decode, encode, problems
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """What was fitted to the points of a profile."""
+
+    link: LinkFit
+    """To all collectives together, as in AutoDDL, section 3.2."""
+    collectives: tuple[LinkFit, ...]
+    """To each collective in groups of every size, sorted by kind."""
+    curves: tuple[CurveFit, ...]
+    """To each collective and size of group, sorted by both."""
+    launch_s: float
+    compute: tuple[ComputeFit, ...]
+    """By dtype."""
+    memory_bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A calibration: what was measured where, and the fits; `python -m costmodel calibrate`."""
+
+    version: int
+    backend: str
+    """What moved the bytes: "mpi", "torch" or "jax"."""
+    date: str
+    """Of the measurement, as 2026-11-20."""
+    machine: Machine
+    versions: tuple[tuple[str, str], ...]
+    """Of Python and the libraries."""
+    n_processes: int
+    """Devices that worked at the same time."""
+    collectives: tuple[CollectivePoint, ...]
+    matmuls: tuple[MatmulPoint, ...]
+    streams: tuple[StreamPoint, ...]
+    fits: Fits
+
+    @classmethod
+    def fitted(
+        cls,
+        *,
+        backend: str,
+        date: str,
+        machine: Machine,
+        versions: tuple[tuple[str, str], ...],
+        n_processes: int,
+        collectives: Iterable[CollectivePoint],
+        matmuls: Iterable[MatmulPoint],
+        streams: Iterable[StreamPoint],
+    ) -> Profile:
+        """Fit the points and keep both.
+
+        Raises:
+            FitError: There are too few points; see `costmodel.fit`.
+            MissingExtraError: scipy is not installed.
+        """
+        of = (tuple(collectives), tuple(matmuls), tuple(streams))
+        fits = _fit(*of)
+        return cls(_VERSION, backend, date, machine, versions, n_processes, *of, fits)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Profile:
+        """Read what `to_json` wrote.
+
+        Warns:
+            OtherMachineWarning: It was measured on another machine than this one.
+
+        Raises:
+            OSError: The file cannot be read.
+            ProfileFormatError: As `from_json`.
+        """
+        profile = cls.from_json(Path(path).read_text(encoding="utf-8"))
+        if not profile.machine.is_like(here := Machine.this()):
+            warnings.warn(
+                f"{path} was measured on {profile.machine} and this is {here}; its times are that "
+                "machine's; measure this one with: python -m costmodel calibrate",
+                OtherMachineWarning,
+                stacklevel=2,
+            )
+        return profile
+
+    @classmethod
+    def from_json(cls, text: str) -> Profile:
+        """Read a text of `to_json`, on whatever machine.
+
+        Raises:
+            ProfileFormatError: The text is no profile of this version.
+            QuantityError: A figure is out of its range.
+        """
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise ProfileFormatError(
+                f"a profile is a JSON object; this is no JSON: {error}"
+            ) from error
+        if isinstance(fields, dict) and fields.get("version", _VERSION) != _VERSION:
+            raise ProfileFormatError(
+                f"this costmodel reads profiles of version {_VERSION}; got version "
+                f"{fields['version']!r}; measure again with: python -m costmodel calibrate"
+            )
+        if found := [str(problem) for problem in problems(cls, fields)]:
+            shown = "; ".join(found[:3]) + ("; ..." if len(found) > 3 else "")
+            raise ProfileFormatError(
+                "a profile has the fields that python -m costmodel calibrate writes; here " + shown
+            )
+        profile: Profile = decode(cls, fields)
+        return profile
+
+    def to_json(self) -> str:
+        """JSON for `from_json`; a line for each point and fit."""
+        fields = encode(Profile, self)
+        return _lines_of(fields) + "\n"
+
+    def time(self, kind: str, n: int, n_bytes: Bytes) -> Bytes:
+        """Predict a collective of this machine and backend.
+
+        Groups of a size that was measured have their own curve; others get the alpha, beta and
+        algorithm that explain the collective in groups of all sizes.
+
+        Args:
+            kind: A collective that was measured.
+            n: Members of the group; 2 for "point_to_point".
+            n_bytes: As in `costmodel.collectives`; a number, or an array of them.
+
+        Returns:
+            Seconds, an array if `n_bytes` is one; 0 in a group of one.
+
+        Raises:
+            QuantityError: `n` is no whole number >= 1, or `n_bytes` negative or not finite.
+            UnknownNameError: The profile has no points of this collective.
+        """
+        sizes: Any = checked("n_bytes", n_bytes)
+        n = int(checked("n", n, least=1, whole=True))
+        link = next((of for of in self.fits.collectives if of.kinds == (kind,)), None)
+        if link is None:
+            known = ", ".join(of.kinds[0] for of in self.fits.collectives)
+            raise UnknownNameError(
+                f"this profile of backend {self.backend!r} has points of {known}; got {kind!r}",
+                kind,
+            )
+        curve = next((of for of in self.fits.curves if (of.kind, of.n) == (kind, n)), None)
+        seconds: Bytes
+        if n == 1:
+            seconds = 0.0 * sizes
+        elif curve is not None:
+            seconds = curve.time(sizes)
+        else:
+            seconds = fit.rounds(kind, link.algorithms[0], n).seconds(sizes, _link(link))
+        return seconds
+
+    @property
+    def link(self) -> Link:
+        """The alpha and beta of all collectives together."""
+        return _link(self.fits.link)
+
+    @property
+    def device(self) -> Device:
+        """One process's, or virtual device's, part of the machine while all are at work."""
+        return Device(
+            name=f"1/{self.n_processes} of {self.machine.n_cores} cores of {self.machine.cpu}",
+            flops_per_s=tuple((of.dtype, of.peak_flops_per_s) for of in self.fits.compute),
+            memory_bytes=self.machine.memory_bytes // self.n_processes,
+            memory_bandwidth_bytes_per_s=self.fits.memory_bandwidth_bytes_per_s,
+            launch_s=self.fits.launch_s,
+            efficiency=tuple((of.dtype, of.efficiency) for of in self.fits.compute),
+        )
+
+    def cluster(self, n_hosts: int, devices_per_host: int, network: Link | None = None) -> Cluster:
+        """A cluster of the devices that were measured.
+
+        A profile has one link. It is the network if each host has one device, as when each process
+        ran on a host of its own, and else the link inside a host.
+
+        Args:
+            n_hosts: Number of hosts.
+            devices_per_host: Number of devices of each.
+            network: One host's network card; required if several hosts have several devices.
+
+        Raises:
+            QuantityError: `network` is required, or a number is no whole number >= 1.
+        """
+        if n_hosts > 1 and devices_per_host > 1 and network is None:
+            raise QuantityError(
+                "a profile has one link, and hosts with several devices have two; got "
+                f"n_hosts={n_hosts}, devices_per_host={devices_per_host} and no network; "
+                "give network=Link(...), or the link of a profile measured between hosts"
+            )
+        return Cluster.uniform(
+            name=f"{self.backend} on {self.machine.cpu}",
+            n_hosts=n_hosts,
+            devices_per_host=devices_per_host,
+            device=self.device,
+            intra_host=self.link,
+            inter_host=network or self.link,
+            source=(
+                f"[measured] {self.date} with {self.backend} and {self.n_processes} processes on "
+                f"{self.machine}" + (f"; network given as {network}" if network is not None else "")
+            ),
+        )
+
+
+def _fit(
+    collectives: tuple[CollectivePoint, ...],
+    matmuls: tuple[MatmulPoint, ...],
+    streams: tuple[StreamPoint, ...],
+) -> Fits:
+    if not streams:
+        raise FitError("the bandwidth of the memory needs a point of a stream; got none")
+    in_order = sorted(collectives, key=lambda point: (point.kind, point.n, point.n_bytes))
+    launch_s, compute = fit.fit_compute(matmuls)
+    return Fits(
+        link=fit.fit_link(in_order),
+        collectives=tuple(
+            fit.fit_link(list(points)) for _, points in groupby(in_order, lambda p: p.kind)
+        ),
+        curves=tuple(
+            fit.fit_curve(list(points)) for _, points in groupby(in_order, lambda p: (p.kind, p.n))
+        ),
+        launch_s=launch_s,
+        compute=compute,
+        memory_bandwidth_bytes_per_s=statistics.median(
+            point.n_bytes / point.median_s for point in streams
+        ),
+    )
+
+
+def _link(of: LinkFit) -> Link:
+    """As a link; one whose bytes are free in the fit gets the end of their confidence interval."""
+    s_per_byte = of.s_per_byte.value or of.s_per_byte.high
+    if not s_per_byte > 0:
+        raise FitError(
+            f"the points of {', '.join(of.kinds)} state no bandwidth; measure more sizes"
+        )
+    return Link(of.latency_s.value, 1 / s_per_byte)
+
+
+def _lines_of(value: Any, indent: str = "") -> str:
+    """JSON with lists and objects of plain values on one line each."""
+    parts = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list) or not any(
+        isinstance(part, dict | list) and _nested(part) for part in parts
+    ):
+        return json.dumps(value)
+    inner = indent + "  "
+    if isinstance(value, dict):
+        entries = [f"{json.dumps(key)}: {_lines_of(part, inner)}" for key, part in value.items()]
+    else:
+        entries = [_lines_of(part, inner) for part in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}\n{inner}" + f",\n{inner}".join(entries) + f"\n{indent}{closing}"
+
+
+def _nested(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value
+    return any(isinstance(part, dict | list) for part in parts)
