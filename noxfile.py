@@ -191,6 +191,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def ranking(session: nox.Session) -> None:
+    """Measure collectives and strategies on emulated hosts, for docs/costs.md; needs root."""
+    install(session, [f"{PREFIX}costmodel[calibrate,mpi,plot,torch]"])
+    session.run("python", "integration/ranking", *session.posargs)
+
+
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Build the documentation's site into site/."""
     session.install(*group("docs"))

@@ -1,0 +1,48 @@
+"""`python integration/ranking [gloo|mpi]...` measures and reports; `... report` only reports.
+
+`nox -s ranking` installs what it needs, the extras `calibrate`, `mpi`, `plot` and `torch` of
+costmodel, and calls it. It has to be root, or run by `integration/netlab/netlab rootless --`. It
+takes four minutes, and other work on the machine waits meanwhile.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+if not __package__:  # run by its folder's name: make `import ranking` find it
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from costmodel.profile import Profile
+
+from ranking.compare import FULL, compare
+from ranking.measure import BACKENDS, lab
+from ranking.report import as_json, draw, rewrite
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS = DOCS / "results" / "ranking"
+
+
+def main(arguments: list[str]) -> None:
+    """Measure what is named, then report of all that is there."""
+    if not set(arguments) <= {*BACKENDS, "report"}:
+        sys.exit(__doc__)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for backend in (arguments or BACKENDS) if arguments != ["report"] else ():
+        with lab(FULL.n_hosts, FULL.rate) as hosts:
+            result, profile = compare(hosts, backend, FULL)
+        (RESULTS / f"{backend}.json").write_text(as_json(result) + "\n")
+        (RESULTS / f"{backend}_profile.json").write_text(profile.to_json())
+    results = [
+        (
+            json.loads(file.read_text()),
+            Profile.from_json((RESULTS / f"{backend}_profile.json").read_text()),
+        )
+        for backend in BACKENDS
+        if (file := RESULTS / f"{backend}.json").exists()
+    ]
+    draw(results, DOCS / "pictures" / "ranking.svg")
+    rewrite(DOCS / "costs.md", results, "pictures/ranking.svg")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,265 @@
+"""Calibrates a lab on some tasks, and predicts others by it.
+
+Collectives are measured in groups of several sizes, and over sizes in bytes a factor of the square
+root of two apart. Every second size calibrates; the others are predicted. The strategies are not
+calibrated on at all.
+
+Three models predict, from the fewest numbers to the most:
+
+- `one link`: one alpha and beta for all collectives (AutoDDL, section 3.2);
+- `per collective`: an alpha and beta for each, in groups of all sizes;
+- `curves`: for each collective and size of group its own line, or a few lines by bytes.
+
+All have the same matrix products: the launch, peak and efficiency curve of the same profile.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from itertools import combinations
+from statistics import median
+from typing import Any
+
+from costmodel import Link
+from costmodel.fit import LinkFit, rounds
+from costmodel.machine import Machine
+from costmodel.operators import matmul, work_time
+from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
+from costmodel.profile import Profile
+from netlab import Lab
+
+from ranking import strategies
+from ranking.measure import Measured, measure
+from ranking.program import KINDS, Collective, Copy, Kind, Matmul, Task
+from ranking.strategies import Layer
+
+MODELS = ("one link", "per collective", "curves")
+
+EXECUTED: Mapping[str, Mapping[Kind, Kind]] = {
+    # [measured] by the bytes that hosts send, torch 2.13.0, 2026-11-20: gloo makes a reduce-scatter
+    # of an all-reduce, and keeps a part.
+    "gloo": {"reduce_scatter": "all_reduce"},
+    "mpi": {},
+}
+"""Of each backend the collectives that it makes of others."""
+
+CUBES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384)
+CUBE_FLOPS = 2e8  # of one timed program: some milliseconds, so that a barrier's end is little of it
+COPY_BYTES = 1 << 25
+BATCH_BYTES = 1 << 17
+"""Collectives of fewer bytes are timed several in a row, up to `MOST` of them."""
+MOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What is measured."""
+
+    n_hosts: int
+    rate: str
+    meshes: tuple[tuple[int, ...], ...]
+    """The groups of collectives are those along the first axis of each."""
+    sizes: tuple[int, ...]
+    """In bytes; the first, third, ... calibrate."""
+    layer: Layer | None
+    """Whose strategies are ordered; None for none."""
+    repeats: int
+
+
+FULL = Experiment(
+    n_hosts=4,
+    rate="100mbit",
+    meshes=((4,), (2, 2)),
+    sizes=tuple(round(2 ** (half / 2) / 64) * 64 for half in range(24, 43)),
+    layer=Layer(sequences=8, positions=64, d_model=256, heads=8),
+    repeats=5,
+)
+
+
+def compare(lab: Lab, backend: str, experiment: Experiment) -> tuple[dict[str, Any], Profile]:
+    """Measure, calibrate and predict; returns what JSON can hold, and the calibration."""
+    collectives = collective_tasks(experiment)
+    cubes = [_cube_task(size, experiment.meshes[0]) for size in CUBES]
+    copy = Task("copy", experiment.meshes[0], (Copy(COPY_BYTES),))
+    steps = strategies.tasks(experiment.layer) if experiment.layer else []
+    everything = [*collectives, *cubes, copy, *steps]
+    seen = dict(zip(everything, measure(lab, backend, everything, experiment.repeats), strict=True))
+    calibrated = set(experiment.sizes[::2])
+    profile = Profile.fitted(
+        backend="torch" if backend == "gloo" else backend,
+        date=str(datetime.date.today()),
+        machine=Machine.this(),
+        versions=versions(),
+        n_processes=experiment.n_hosts,
+        collectives=[
+            _point(task, seen[task], backend)
+            for task in collectives
+            if _only(task).n_bytes in calibrated
+        ],
+        matmuls=[
+            MatmulPoint(size, size, size, "float32", _each(seen[task], len(task.program)))
+            for size, task in zip(CUBES, cubes, strict=True)
+        ],
+        streams=[StreamPoint(COPY_BYTES, seen[copy].seconds)],
+    )
+    held_out = [task for task in collectives if _only(task).n_bytes not in calibrated]
+    rows = [_row(task, seen[task], backend, profile) for task in held_out]
+    ranked = [_row(task, seen[task], backend, profile) for task in steps]
+    result = {
+        "backend": backend,
+        "experiment": asdict(experiment),
+        "collectives": rows,
+        "strategies": ranked,
+        "summary": {model: _summary(model, rows, ranked) for model in MODELS},
+    }
+    return result, profile
+
+
+def collective_tasks(experiment: Experiment) -> list[Task]:
+    """Every collective, in groups along the first axis of every mesh, at every size."""
+    return [
+        Task(
+            f"{kind} of {mesh[0]}, {n_bytes} bytes",
+            mesh,
+            (Collective(kind, n_bytes, (0,)),) * max(1, min(MOST, BATCH_BYTES // n_bytes)),
+        )
+        for mesh in experiment.meshes
+        for kind in KINDS
+        for n_bytes in experiment.sizes
+    ]
+
+
+def sent_bytes(task: Task, backend: str) -> float:
+    """Bytes of tensors that each process sends, of the ring or any other that sends the fewest."""
+    sent = 0.0
+    for operation in task.program:
+        if isinstance(operation, Collective):
+            kind = executed(operation.kind, backend)
+            fewest = rounds(kind, _FEWEST[kind], task.members(operation))
+            sent += operation.n_bytes * fewest.exchanged
+    return sent
+
+
+_FEWEST = {
+    "all_gather": "ring",
+    "all_reduce": "ring",
+    "all_to_all": "pairwise",
+    "reduce_scatter": "ring",
+}
+
+
+def executed(kind: Kind, backend: str) -> Kind:
+    """The collective that a backend makes of this one."""
+    return EXECUTED[backend].get(kind, kind)
+
+
+def predict(task: Task, backend: str, profile: Profile, model: str) -> dict[str, float]:
+    """Seconds of a task's collectives, and of its matrix products."""
+    communication_s = compute_s = 0.0
+    for operation in task.program:
+        if isinstance(operation, Collective):
+            kind = executed(operation.kind, backend)
+            n = task.members(operation)
+            communication_s += collective_time(profile, model, kind, n, operation.n_bytes)
+        elif isinstance(operation, Matmul):
+            work = matmul(operation.m, operation.n, operation.k, "float32", operation.batch)
+            compute_s += float(work_time(work, profile.device))
+    return {"communication_s": communication_s, "compute_s": compute_s}
+
+
+def collective_time(profile: Profile, model: str, kind: str, n: int, n_bytes: float) -> float:
+    """Seconds of a collective by one of `MODELS`."""
+    if model == "curves":
+        return float(profile.time(kind, n, n_bytes))
+    fit = profile.fits.link
+    if model == "per collective":
+        fit = next(of for of in profile.fits.collectives if of.kinds == (kind,))
+    return float(
+        rounds(kind, fit.algorithms[fit.kinds.index(kind)], n).seconds(n_bytes, _link(fit))
+    )
+
+
+def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Pairs in the same order less pairs in the other one, over all pairs; 1 is the same order.
+
+    Reference:
+        Kendall, "A New Measure of Rank Correlation", Biometrika 30, 1938. Equal values count 0.
+    """
+    pairs = list(combinations(zip(first, second, strict=True), 2))
+    signs = [(a - c) * (b - d) for (a, b), (c, d) in pairs]
+    return (sum(s > 0 for s in signs) - sum(s < 0 for s in signs)) / len(pairs)
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """Of Python and what moves the bytes or multiplies."""
+    found = {dist.name: dist.version for dist in metadata.distributions()}
+    named = [(name, found[name]) for name in ("numpy", "torch", "mpich", "mpi4py") if name in found]
+    return (("python", platform.python_version()), *named)
+
+
+def _link(fit: LinkFit) -> Link:
+    return Link(fit.latency_s.value, 1 / fit.s_per_byte.value)
+
+
+def _cube_task(size: int, mesh: tuple[int, ...]) -> Task:
+    times = max(1, min(1000, round(CUBE_FLOPS / (2 * size**3))))
+    return Task(f"product of {size}", mesh, (Matmul(size, size, size),) * times)
+
+
+def _only(task: Task) -> Collective:
+    (operation,) = set(task.program)
+    assert isinstance(operation, Collective)
+    return operation
+
+
+def _point(task: Task, seen: Measured, backend: str) -> CollectivePoint:
+    operation = _only(task)
+    kind = executed(operation.kind, backend)
+    seconds = _each(seen, len(task.program))
+    return CollectivePoint(kind, task.members(operation), operation.n_bytes, seconds)
+
+
+def _each(seen: Measured, times: int) -> tuple[float, ...]:
+    return tuple(seconds / times for seconds in seen.seconds)
+
+
+def _row(task: Task, seen: Measured, backend: str, profile: Profile) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "mesh": task.mesh,
+        "seconds": seen.seconds,
+        "measured_s": seen.median_s,
+        "predicted": {model: predict(task, backend, profile, model) for model in MODELS},
+        "sent_bytes": seen.sent_bytes,
+        "predicted_bytes": sent_bytes(task, backend),
+    }
+
+
+def predicted_s(row: Mapping[str, Any], model: str) -> float:
+    """Seconds of a row, communication and compute."""
+    return float(sum(row["predicted"][model].values()))
+
+
+def _summary(
+    model: str, collectives: Sequence[Mapping[str, Any]], ranked: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    def errors(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+        return [abs(predicted_s(row, model) / row["measured_s"] - 1) for row in rows]
+
+    def of(kind: str) -> list[Mapping[str, Any]]:
+        return [row for row in collectives if row["name"].startswith(f"{kind} of")]
+
+    found: dict[str, Any] = {
+        "median_error": median(errors(collectives)),
+        "median_error_by_kind": {kind: median(errors(of(kind))) for kind in KINDS},
+    }
+    if ranked:
+        measured = [row["measured_s"] for row in ranked]
+        found["strategies_median_error"] = median(errors(ranked))
+        found["strategies_largest_error"] = max(errors(ranked))
+        found["tau"] = kendall_tau(measured, [predicted_s(row, model) for row in ranked])
+    return found
