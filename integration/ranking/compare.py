@@ -4,40 +4,47 @@ Collectives are measured in groups of several sizes, and over sizes in bytes a f
 root of two apart. Every second size calibrates; the others are predicted. The strategies are not
 calibrated on at all.
 
-Three models predict, from the fewest numbers to the most:
+Four models predict, from the fewest numbers to the most:
 
+- `nominal`: the lab's rate and no latency, by `costmodel.fastest`; nothing is calibrated;
 - `one link`: one alpha and beta for all collectives (AutoDDL, section 3.2);
 - `per collective`: an alpha and beta for each, in groups of all sizes;
 - `curves`: for each collective and size of group its own line, or a few lines by bytes.
 
-All have the same matrix products: the launch, peak and efficiency curve of the same profile.
+The others know from `EXECUTED` what a library makes of a collective, and what they are fitted to
+tells its algorithm. All have the same matrix products: the launch, peak and efficiency curve of the
+same profile.
 """
 
 from __future__ import annotations
 
 import datetime
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from itertools import combinations
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
-from costmodel import Link
+from costmodel import Cluster, Device, Link, fastest
 from costmodel.fit import LinkFit, rounds
 from costmodel.machine import Machine
 from costmodel.operators import matmul, work_time
 from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
 from costmodel.profile import Profile
-from netlab import Lab
+from netlab import Lab, parse_rate
+from shardspec import Mesh
 
 from ranking import strategies
 from ranking.measure import Measured, measure
 from ranking.program import KINDS, Collective, Copy, Kind, Matmul, Task
 from ranking.strategies import Layer
 
-MODELS = ("one link", "per collective", "curves")
+Price: TypeAlias = Callable[[Task, Collective], float]
+"""Seconds of a collective of a task."""
+
+MODELS = ("nominal", "one link", "per collective", "curves")
 
 EXECUTED: Mapping[str, Mapping[Kind, Kind]] = {
     # [measured] by the bytes that hosts send, torch 2.13.0, 2026-11-20: gloo makes a reduce-scatter
@@ -107,8 +114,25 @@ def compare(lab: Lab, backend: str, experiment: Experiment) -> tuple[dict[str, A
         streams=[StreamPoint(COPY_BYTES, seen[copy].seconds)],
     )
     held_out = [task for task in collectives if _only(task).n_bytes not in calibrated]
-    rows = [_row(task, seen[task], backend, profile) for task in held_out]
-    ranked = [_row(task, seen[task], backend, profile) for task in steps]
+    prices = models(profile, backend, experiment)
+
+    def rows_of(tasks: Sequence[Task]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": task.name,
+                "mesh": task.mesh,
+                "seconds": seen[task].seconds,
+                "measured_s": seen[task].median_s,
+                "predicted": {
+                    model: predict(task, price, profile.device) for model, price in prices.items()
+                },
+                "sent_bytes": seen[task].sent_bytes,
+                "predicted_bytes": sent_bytes(task, backend),
+            }
+            for task in tasks
+        ]
+
+    rows, ranked = rows_of(held_out), rows_of(steps)
     result = {
         "backend": backend,
         "experiment": asdict(experiment),
@@ -157,30 +181,45 @@ def executed(kind: Kind, backend: str) -> Kind:
     return EXECUTED[backend].get(kind, kind)
 
 
-def predict(task: Task, backend: str, profile: Profile, model: str) -> dict[str, float]:
+def models(profile: Profile, backend: str, experiment: Experiment) -> dict[str, Price]:
+    """The models by name, `MODELS`."""
+    rate = Link(0.0, parse_rate(experiment.rate) / 8)
+    cluster = Cluster.uniform("lab", experiment.n_hosts, 1, profile.device, rate, rate)
+
+    def nominal(task: Task, operation: Collective) -> float:
+        group = cluster.links(Mesh(task.mesh, tuple("xyz"[: len(task.mesh)]))).group(operation.axes)
+        return fastest(operation.kind, operation.n_bytes, group).seconds
+
+    def curves(task: Task, operation: Collective) -> float:
+        kind = executed(operation.kind, backend)
+        return float(profile.time(kind, task.members(operation), operation.n_bytes))
+
+    def by(fits: Sequence[LinkFit]) -> Price:
+        def price(task: Task, operation: Collective) -> float:
+            kind = executed(operation.kind, backend)
+            fit = next(fit for fit in fits if kind in fit.kinds)
+            algorithm = fit.algorithms[fit.kinds.index(kind)]
+            link = Link(fit.latency_s.value, 1 / fit.s_per_byte.value)
+            return float(
+                rounds(kind, algorithm, task.members(operation)).seconds(operation.n_bytes, link)
+            )
+
+        return price
+
+    fits = profile.fits
+    return dict(zip(MODELS, (nominal, by([fits.link]), by(fits.collectives), curves), strict=True))
+
+
+def predict(task: Task, price: Price, device: Device) -> dict[str, float]:
     """Seconds of a task's collectives, and of its matrix products."""
     communication_s = compute_s = 0.0
     for operation in task.program:
         if isinstance(operation, Collective):
-            kind = executed(operation.kind, backend)
-            n = task.members(operation)
-            communication_s += collective_time(profile, model, kind, n, operation.n_bytes)
+            communication_s += price(task, operation)
         elif isinstance(operation, Matmul):
             work = matmul(operation.m, operation.n, operation.k, "float32", operation.batch)
-            compute_s += float(work_time(work, profile.device))
+            compute_s += float(work_time(work, device))
     return {"communication_s": communication_s, "compute_s": compute_s}
-
-
-def collective_time(profile: Profile, model: str, kind: str, n: int, n_bytes: float) -> float:
-    """Seconds of a collective by one of `MODELS`."""
-    if model == "curves":
-        return float(profile.time(kind, n, n_bytes))
-    fit = profile.fits.link
-    if model == "per collective":
-        fit = next(of for of in profile.fits.collectives if of.kinds == (kind,))
-    return float(
-        rounds(kind, fit.algorithms[fit.kinds.index(kind)], n).seconds(n_bytes, _link(fit))
-    )
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
@@ -199,10 +238,6 @@ def versions() -> tuple[tuple[str, str], ...]:
     found = {dist.name: dist.version for dist in metadata.distributions()}
     named = [(name, found[name]) for name in ("numpy", "torch", "mpich", "mpi4py") if name in found]
     return (("python", platform.python_version()), *named)
-
-
-def _link(fit: LinkFit) -> Link:
-    return Link(fit.latency_s.value, 1 / fit.s_per_byte.value)
 
 
 def _cube_task(size: int, mesh: tuple[int, ...]) -> Task:
@@ -225,18 +260,6 @@ def _point(task: Task, seen: Measured, backend: str) -> CollectivePoint:
 
 def _each(seen: Measured, times: int) -> tuple[float, ...]:
     return tuple(seconds / times for seconds in seen.seconds)
-
-
-def _row(task: Task, seen: Measured, backend: str, profile: Profile) -> dict[str, Any]:
-    return {
-        "name": task.name,
-        "mesh": task.mesh,
-        "seconds": seen.seconds,
-        "measured_s": seen.median_s,
-        "predicted": {model: predict(task, backend, profile, model) for model in MODELS},
-        "sent_bytes": seen.sent_bytes,
-        "predicted_bytes": sent_bytes(task, backend),
-    }
 
 
 def predicted_s(row: Mapping[str, Any], model: str) -> float:
