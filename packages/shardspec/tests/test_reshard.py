@@ -327,7 +327,7 @@ def test_one_all_to_all_is_the_plan_wherever_it_is_enough(mesh):
         ("S01R", "S1S0", ["exchange"]),
         ("S0R+P1", "RR", ["all_reduce", "all_gather"]),
         ("S0R", "RR+P0", ["fill"]),
-        ("S0R", "RR+Pmax0", ["all_gather", "fill"]),
+        ("S0R", "RR+Pmax0", ["fill"]),
     ],
 )
 def test_kinds_of_steps(src, dst, kinds):
@@ -373,7 +373,7 @@ def test_plans_print_one_line_a_step():
 
 
 def test_a_plan_that_moves_what_need_not_move_has_an_infinite_gap():
-    assert plan_of("S0R", "RR+Pmax0").gap == math.inf
+    assert plan_of("S0R", "RR+Pavg0").gap == math.inf
 
 
 # What must not matter
@@ -678,8 +678,8 @@ def test_rejects_a_limit_below_source_and_destination():
 
 def test_says_what_would_help_where_no_steps_lead_from_source_to_destination():
     rule = (
-        r"none of the kinds \['all_gather', 'slice'\] do from S0R to RS0 of shape \(8, 8\) on "
-        r"\(2, 2\) with at most 32 elements on a device; allow more collectives or a larger"
+        r"none of the kinds \['all_gather', 'slice'\] were found from S0R to RS0 of shape \(8, 8\) "
+        r"on \(2, 2\) with at most 32 elements on a device; allow more collectives or a larger"
     )
     with pytest.raises(ReshardError, match=rule):
         plan_of("S0R", "RS0", collectives=["all_gather", "slice"])
@@ -727,3 +727,60 @@ def test_needs_common_units_for_few_bytes_only():
     plan = reshard(src, dst)
     assert [step.kind for step in plan.steps] == ["exchange"]
     assert plan.gap == 0
+
+
+@pytest.mark.parametrize("collectives", ["all_gather", None, 3])
+def test_rejects_collectives_that_are_not_several_names(collectives):
+    layouts = layouts_of((8, 8), SMALL, "S0R", "RR")
+    with pytest.raises(ReshardError, match=r"several names, as in \{'all_gather', 'slice'\}; got"):
+        reshard(*layouts, collectives=collectives)
+
+
+@pytest.mark.parametrize("price", [-1.0, math.nan])
+def test_rejects_costs_that_are_no_prices(price):
+    layouts = layouts_of((8, 8), SMALL, "S0R", "RR")
+    with pytest.raises(
+        ReshardError, match=r"a cost is a number >= 0; got .* for the step: all_gat"
+    ):
+        reshard(*layouts, cost=lambda step: price)
+
+
+def test_rejects_what_is_no_layout():
+    with pytest.raises(ReshardError, match="from a Layout to a Layout; got None"):
+        reshard(Layout((8,), SMALL, Spec.parse("R")), None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "mesh", "src", "dst", "kinds", "gap"),
+    [
+        ((50257, 4), (8, 8), "RR+P0", "S01R", ["slice", "reduce_scatter"], 0.0),
+        ((50257, 4), (4, 2), "RR+P1", "S1S0", ["slice", "reduce_scatter"], 0.0),
+        ((5,), (2,), "R+P0", "S0", ["reduce_scatter"], 0.0),
+        ((50257, 4), (8, 8), "S1R+P0", "S01R", ["reduce_scatter", "exchange"], 0.13),
+        ((12,), (3, 2), "S0+P1", "S1", ["reduce_scatter", "exchange"], 0.12),
+    ],
+)
+def test_uneven_partial_results_are_scattered_before_they_move(shape, mesh, src, dst, kinds, gap):
+    plan = plan_of(src, dst, shape, Mesh(mesh, tuple("xyz"[: len(mesh)])))
+    assert [step.kind for step in plan.steps] == kinds
+    assert plan.gap <= gap
+    if math.prod(shape) < 100:
+        check_plan(plan)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "kinds"),
+    [
+        ("RR", "RR+P1", ["fill"]),
+        ("S1R", "RR+P1", ["fill"]),
+        ("S0R", "S1R+P0", ["fill"]),  # what a device holds of its half, and neutral elements
+        ("S0R", "RS0+P1", ["slice", "all_to_all", "fill"]),
+        ("S0R", "RR+Pmax1", ["slice", "all_gather", "fill"]),
+        ("S0R", "RR+Pavg1", ["all_gather", "fill"]),
+    ],
+)
+def test_new_partial_results_are_made_of_shards_without_sending_more(src, dst, kinds):
+    plan = plan_of(src, dst)
+    assert [step.kind for step in plan.steps] == kinds
+    assert "avg" in dst or plan.gap == 0.0
+    check_plan(plan)

@@ -185,14 +185,22 @@ def test_maxima_of_booleans_are_reduced_and_scattered():
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("sum", [5, 0]), ("product", [5, 1]), ("max", [5, 5]), ("min", [5, 5]), ("avg", [5, 5])],
+    ("kind", "dtype", "neutral"),
+    [
+        ("sum", np.int8, 0),
+        ("product", np.float32, 1),
+        ("max", np.int8, -128),
+        ("max", np.float32, -np.inf),
+        ("max", np.bool_, False),
+        ("min", np.uint8, 255),
+        ("min", np.float32, np.inf),
+        ("avg", np.int8, 1),
+    ],
 )
-@pytest.mark.parametrize("dtype", [np.int8, np.float32])
-def test_partial_results_are_made_with_neutral_elements(kind, expected, dtype):
+def test_partial_results_are_made_with_neutral_elements(kind, dtype, neutral):
     plan = plan_of("R", "R" + ("+P0" if kind == "sum" else f"+P{kind}0"), (1,))
-    held = simulate(plan, dict.fromkeys((0, 1), np.array([5], dtype)))
-    assert [held[0][0], held[1][0]] == expected
+    held = simulate(plan, dict.fromkeys((0, 1), np.array([1], dtype)))
+    assert [held[0][0], held[1][0]] == [1, neutral]
     assert held[1].dtype == dtype
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from .bound import partial_units
 from .errors import ReshardError, UnevenLayoutError
 from .layout import Layout
+from .naturals import natural
 from .partial import Partial
-from .refine import Refined, changed_dims, refine
+from .refine import PARTIAL, Refined, changed_dims, refine
 from .schedule import Move, fewest_bytes
 from .searched import searched
 from .step import ReshardPlan, Step, step
@@ -76,10 +77,11 @@ def reshard(
     Reference:
         Alpa 4.1, Table 2; partial sums as in AutoDDL 4.1; strided shards as in Rhino 4.1.
     """
-    kinds = frozenset(collectives)
+    kinds = _kinds(collectives)
     _check(src, dst, kinds)
     if src == dst:
         return ReshardPlan(src, dst, ())
+    cost = cost and _checked(cost)
     limit = _limit(src, dst, max_local_elements)
     units = refine(src, dst) if "transpose" in kinds else None
     plans: list[ReshardPlan] = []
@@ -101,8 +103,8 @@ def reshard(
         plans += searched(view, kinds, cost, below, limit, src, dst)
     if not plans:
         raise ReshardError(
-            f"steps lead from source to destination; none of the kinds {sorted(kinds)} do from "
-            f"{src.spec} to {dst.spec} of shape {src.shape} on {src.mesh.shape} with at most "
+            f"steps lead from source to destination; none of the kinds {sorted(kinds)} were found "
+            f"from {src.spec} to {dst.spec} of shape {src.shape} on {src.mesh.shape} with at most "
             f"{limit} elements on a device; allow more collectives or a larger max_local_elements"
         )
     return min(plans, key=lambda plan: _price(plan, cost))
@@ -122,7 +124,30 @@ def reshard_whole_axes(src: Layout, dst: Layout) -> ReshardPlan:
     return reshard(src, dst, collectives=WHOLE_AXES, max_local_elements=whole)
 
 
+def _kinds(collectives: Iterable[str]) -> frozenset[str]:
+    if isinstance(collectives, str) or not isinstance(collectives, Iterable):
+        raise ReshardError(
+            f"collectives are several names, as in {{'all_gather', 'slice'}}; got {collectives!r}"
+        )
+    return frozenset(collectives)
+
+
+def _checked(cost: Cost) -> Cost:
+    """The same, but refused where it is no price."""
+
+    def price(step: Step) -> float:
+        found = cost(step)
+        if not found >= 0:
+            raise ReshardError(f"a cost is a number >= 0; got {found!r} for the step: {step}")
+        return found
+
+    return price
+
+
 def _check(src: Layout, dst: Layout, kinds: frozenset[str]) -> None:
+    for layout in (src, dst):
+        if not isinstance(layout, Layout):
+            raise ReshardError(f"reshard goes from a Layout to a Layout; got {layout!r}")
     if src.shape != dst.shape:
         raise ReshardError(
             "reshard keeps the tensor's shape; "
@@ -191,9 +216,9 @@ def _limit(src: Layout, dst: Layout, max_local_elements: int | None) -> int:
     limit = max(src.local_bytes(1), dst.local_bytes(1))
     if max_local_elements is None:
         return limit
-    if max_local_elements < limit:
+    if natural(max_local_elements) < limit:
         raise ReshardError(
-            "the larger of source and destination fits into the limit; "
+            "the limit is a whole number into which the larger of source and destination fits; "
             f"got max_local_elements={max_local_elements}, and shards of {src.local_bytes(1)} "
             f"({src.spec}) and {dst.local_bytes(1)} elements ({dst.spec})"
         )
@@ -212,6 +237,8 @@ def _built(units: Refined, moves: list[Move], src: Layout, dst: Layout) -> Itera
     for count, move in enumerate(moves, 1):
         after = dst if count == len(moves) else units.at(move.places, move.kinds)
         atoms = [a for a, (p, q) in enumerate(zip(places, move.places, strict=True)) if p != q]
+        if move.kind == "fill":
+            atoms = [atom for atom in atoms if move.places[atom] == PARTIAL]
         # Axes are named in the order of the parts that they cut the tensor into, if they do.
         at = None
         if move.kind in ("all_gather", "all_to_all"):

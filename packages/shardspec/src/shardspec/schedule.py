@@ -11,7 +11,8 @@ that another one leaves, they form a *chain* (or a cycle), and chains do not tou
    is an all-to-all; else it is both in one. An atom that will be free leaves its digit to the next
    of its chain, and takes the digit that the chain leaves behind.
 4. *gather*: what will be free is gathered, at last, all at once.
-5. *fill*: axes that the destination wants partial results on get neutral elements.
+5. *fill*: atoms that are to hold partial results leave their digits, and devices fill up what they
+   do not have with neutral elements. Until then such atoms are kept on digits, as shards.
 
 So no device ever holds more than the larger of its two shards. Without partial results the bytes
 are the lower bound of `bound`: slices and fills cost nothing, the exchange brings what a device
@@ -70,6 +71,10 @@ class _Schedule:
             if new and new != old
         ]
         self.goal = [FREE if i in self.made else place for i, place in enumerate(units.dst)]
+        # An average of a shard and neutral elements would not be exact: it is made of replicas.
+        self.filled = {i for i in self.made if units.dst_kinds[i] != "avg"}
+        self.cut_off: dict[int, int] = {}
+        """Of filled atoms, the free one that goes to the digit on which they stand."""
         self.spread = self.spreads()
 
     def run(self) -> list[Move]:
@@ -114,12 +119,19 @@ class _Schedule:
         replicas = any(p == g == FREE and atom not in self.made for atom, (p, g) in pairs)
         return n_combined > 1 and (exchanges or (n_combined > 2 and replicas))
 
+    def sends(self) -> bool:
+        """Whether shards have to be communicated, so that smaller ones are of use."""
+        places = enumerate(zip(self.place, self.goal, strict=True))
+        moves = any(p >= 0 and p != g and atom not in self.filled for atom, (p, g) in places)
+        return moves or bool(self.reduced())
+
     def slice(self) -> None:
         to = {}
         for atom, (place, goal) in enumerate(zip(self.place, self.goal, strict=True)):
-            if place == FREE and atom not in self.made:
+            if place == FREE:
                 end = self.chain_end(goal) if goal >= 0 else None
-                if end is None and self.spread:
+                spare = self.sends() and atom in self.filled if atom in self.made else self.spread
+                if end is None and spare:
                     end = self.units.carve(self.units.sizes[atom])
                 if end is not None:
                     to[atom] = end
@@ -158,6 +170,10 @@ class _Schedule:
             for atom, (place, goal) in enumerate(zip(self.place, self.goal, strict=True))
             if goal >= 0 and place != goal
         }
+        for atom, goal in list(to.items()):
+            if self.place[atom] == FREE and standing.get(goal) in self.filled:
+                self.cut_off[standing[goal]] = atom
+                del to[atom]
         comes = {goal: atom for atom, goal in to.items()}
         for digit in comes:
             leaving = standing.get(digit)
@@ -192,13 +208,12 @@ class _Schedule:
         self.move("all_to_all", last)
 
     def gather(self) -> None:
-        stays = {atom for atom in self.made if self.units.dst_kinds[atom] in ("sum", "product")}
         self.move(
             "all_gather",
             {
                 atom: FREE
                 for atom, (place, goal) in enumerate(zip(self.place, self.goal, strict=True))
-                if place >= 0 and goal == FREE and atom not in stays
+                if place >= 0 and goal == FREE and atom not in self.filled
             },
         )
 
@@ -206,7 +221,9 @@ class _Schedule:
         # Kinds combine from the last axis to the first, so they are made the other way round.
         for atom in self.made:
             self.kinds[atom] = kind = self.units.dst_kinds[atom]
-            self.move("fill", {atom: PARTIAL}, kind)
+            cut = self.cut_off.get(atom)
+            taken = {} if cut is None else {cut: self.goal[cut]}
+            self.move("fill", {atom: PARTIAL, **taken}, kind)
 
 
 def fewest_bytes(units: Refined, *, one_exchange: bool) -> list[Move]:

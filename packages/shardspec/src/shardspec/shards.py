@@ -144,16 +144,24 @@ def combine(kind: Reduction, parts: list[Array]) -> Array:
     # A sum may overflow; quotients and remainders do not.
     wide = [part.astype(np.uint64 if first.dtype.kind == "u" else np.int64) for part in parts]
     count = wide[0].dtype.type(len(parts))
-    quotient = functools.reduce(np.add, [part // count for part in wide])
-    rest = functools.reduce(np.add, [part % count for part in wide])
-    return (quotient + rest // count).astype(first.dtype)
+    with np.errstate(over="ignore"):  # quotients rounded down may wrap, until the rest is added
+        quotient = functools.reduce(np.add, [part // count for part in wide])
+        rest = functools.reduce(np.add, [part % count for part in wide])
+        return np.asarray(quotient + rest // count).astype(first.dtype)
 
 
-def identity(kind: Reduction, like: Array) -> Array:
-    """What a device holds that adds nothing to `like` when they combine."""
-    if kind == "sum":
-        return np.zeros_like(like)
-    return np.ones_like(like) if kind == "product" else like
+def neutral(kind: Reduction, like: Array) -> Array:
+    """What changes nothing when it combines with `like`; of averages, `like` itself."""
+    if kind == "avg":
+        return like
+    if kind in ("sum", "product"):
+        return np.zeros_like(like) if kind == "sum" else np.ones_like(like)
+    if like.dtype == np.bool_:
+        return np.full_like(like, kind == "min")
+    if like.dtype.kind == "f":
+        return np.full_like(like, -np.inf if kind == "max" else np.inf)
+    limits = np.iinfo(like.dtype)
+    return np.full_like(like, limits.min if kind == "max" else limits.max)
 
 
 def _split(

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from .axis import overlap
 from .chunking import Run
 from .layout import Layout
-from .shards import Array, check_shards, combine, identity
+from .shards import Array, check_shards, combine, neutral
 from .step import ReshardPlan, Step
-from .transfer import transfers
+from .transfer import common, transfers
 
 
 def simulate(plan: ReshardPlan, shards: Mapping[int, Array]) -> dict[int, Array]:
@@ -91,7 +91,7 @@ def _reduced(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
 
 
 def _filled(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
-    """Partial results that combine to what is there: neutral elements on all devices but one."""
+    """Partial results that combine to what is there: neutral elements where another has it."""
     assert step.reduction is not None
     mesh, (axis,) = step.src.mesh, step.axes
     sharding = [a for dim in range(len(step.src.shape)) for a in step.src.spec.sharding_of(dim)]
@@ -99,13 +99,13 @@ def _filled(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
     found = {}
     for device, data in held.items():
         if shards:
-            whole = identity(step.reduction, np.zeros(step.dst.local_shape(device), data.dtype))
-            runs = step.src.runs(device)
+            whole = neutral(step.reduction, np.zeros(step.dst.local_shape(device), data.dtype))
+            runs = tuple(map(common, step.src.runs(device), step.dst.runs(device)))
             whole[_within(step.dst, device, runs)] = data[_within(step.src, device, runs)]
             found[device] = whole
         else:
             first = mesh.coordinate(mesh.coordinates(device), axis) == 0
-            found[device] = data if first else identity(step.reduction, data)
+            found[device] = data if first else neutral(step.reduction, data)
     return found
 
 

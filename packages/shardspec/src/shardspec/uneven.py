@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from .axis import Axis, Entry, Split
+from .axis import Axis, Entry, Split, overlap
 from .bound import partial_units
 from .chunking import Chunking, all_sizes
 from .layout import Layout
@@ -96,6 +96,9 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
 def _sliced(src: Layout, dst: Layout, axes: list[Axis]) -> Cut | None:
     """What is left to scatter into `dst` over `axes`, if slices lead there from `src`."""
     if any(src.spec.dims[dim] for dim in changed_dims(src, dst)):
+        return None
+    used = [a for dim in range(len(dst.shape)) for a in dst.spec.sharding_of(dim)]
+    if overlap([*(a for a in used if a not in axes), *axes]):
         return None
     dims: list[tuple[Entry, ...]] = []
     rules: list[Chunking] = []
