@@ -1,8 +1,8 @@
 """`python integration/ranking [gloo|mpi]...` measures and reports; `... report` only reports.
 
 `nox -s ranking` installs what it needs, the extras `calibrate`, `mpi`, `plot` and `torch` of
-costmodel, and calls it. It has to be root, or run by `integration/netlab/netlab rootless --`. It
-takes four minutes, and other work on the machine waits meanwhile.
+costmodel, and calls it. It has to be root, or to be run by `integration/netlab/netlab rootless --`.
+It takes four minutes, and other work on the machine waits meanwhile.
 """
 
 import json

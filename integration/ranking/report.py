@@ -155,7 +155,7 @@ def _strategies(result: Mapping[str, Any]) -> list[str]:
         ]
         for row in by_time(result)
     ]
-    heads = ["strategy", "mesh", "MB sent", "measured MB", "measured", "compute"]
+    heads = ["strategy", "mesh", "MB a process", "sent", "measured", "compute"]
     return _table([*heads, *MODELS], rows)
 
 
