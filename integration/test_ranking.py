@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 from collections.abc import Iterator
 
 import netlab
@@ -101,7 +102,7 @@ def test_hosts_send_the_bytes_of_every_collective(backend):
         layer=None,
         repeats=1,
     )
-    with lab(2, experiment.rate, f"rk{backend}") as hosts:
+    with lab(2, experiment.rate, f"rk{os.getpid()}") as hosts:
         result, profile = compare(hosts, backend, experiment)
         assert hosts.drops() == 0
     assert [row["name"] for row in result["collectives"]] == [
@@ -119,7 +120,7 @@ def test_hosts_send_the_bytes_of_every_collective(backend):
 def test_hosts_send_the_bytes_of_every_strategy(backend):
     layer = Layer(sequences=4, positions=64, d_model=128, heads=4)  # few bytes are in headers
     steps = strategies.tasks(layer)
-    with lab(4, "400mbit", f"rs{backend}") as hosts:
+    with lab(4, "400mbit", f"rs{os.getpid()}") as hosts:
         seen = measure(hosts, backend, steps, repeats=1)
     for task, one in zip(steps, seen, strict=True):
         assert one.name == task.name

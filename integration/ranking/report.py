@@ -70,6 +70,7 @@ def tables(results: Sequence[Result], picture: str) -> str:
 
 def draw(results: Sequence[Result], path: Path) -> None:
     """Predicted and measured time of every strategy, in the order of measured time."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
@@ -92,7 +93,8 @@ def draw(results: Sequence[Result], path: Path) -> None:
         axes.set_ylabel("seconds a step")
         axes.set_title(f"{result['backend']}, tau {result['summary']['curves']['tau']:.3f}")
         axes.legend(fontsize=8)
-    figure.savefig(path, metadata={"Date": None})
+    with rc_context({"svg.hashsalt": path.name}):  # the same picture is the same file
+        figure.savefig(path, metadata={"Date": None})
 
 
 def as_json(value: Any, indent: str = "") -> str:
