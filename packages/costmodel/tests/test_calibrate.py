@@ -25,7 +25,7 @@ def test_group_sizes_are_powers_of_two_and_all(n):
 
 
 class Pretended:
-    """A backend whose operations are counted and take no time."""
+    """A backend whose operations are counted, and said to take 8 ms by the batch."""
 
     rank, n_processes = 0, 4
     kinds = ("point_to_point", "all_reduce")
@@ -46,7 +46,7 @@ class Pretended:
         return lambda times: None
 
     def slowest(self, seconds):
-        return [0.002] * len(seconds)
+        return [0.008] * len(seconds)
 
     def close(self):
         pass
@@ -93,7 +93,7 @@ def test_a_point_has_five_batches_even_without_time_and_not_many_more_with_it(wa
 
 def test_time_is_of_one_operation(watch):
     points = measure(Pretended(), watch, (256,), 0.0, lambda progress: None)
-    assert {s for p in points.matmuls for s in p.seconds} == {0.0005}  # batches of four take 2 ms
+    assert {s for p in points.matmuls for s in p.seconds} == {0.004}  # two in a batch
 
 
 def test_progress_counts_up_to_all(watch):
@@ -240,3 +240,20 @@ def test_importing_the_calibration_imports_no_framework():
         env=dict(os.environ),
     )
     assert done.stdout == "set()\n"
+
+
+def test_batches_of_fast_operations_grow_until_the_clock_does_not_count(watch):
+    class Fast(Pretended):
+        times = 0
+
+        def collective(self, kind, n, n_bytes):
+            def repeat(times):
+                self.times = times
+
+            return repeat
+
+        def slowest(self, seconds):
+            return [1e-5 * self.times] * len(seconds)
+
+    (point, *_) = measure(Fast(), watch, (256,), 0.0, lambda progress: None).collectives
+    assert point.seconds == (1e-5,) * 5

@@ -9,7 +9,6 @@ Before its batches each operation is done for warm-up.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from costmodel.calibrate.backend import Backend, Repeat
 from costmodel.calibrate.waiting import Watch
 from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
 
-SIZES = tuple(4**power for power in range(4, 13))
+SIZES = tuple(2**power for power in range(8, 25))
 """Bytes of collectives if not set: 256 B to 16 MiB."""
 MATMUL_SIZES = (4, 32, 64, 96, 128, 192, 256, 384, 512, 768)
 """Rows and columns of square products: from one that costs its launch to some 0.9 GFLOP."""
@@ -122,18 +121,20 @@ class _Task:
     prepare: Callable[[], Repeat]
     seconds: list[float] = field(default_factory=list)
     """Of one operation, of each batch so far; the same in all processes."""
-    in_batch: int = 0
-    """Operations in a batch; found in the first pass."""
+    in_batch: int = 2
+    """Operations in a batch, there and back at least. It only grows: a disturbed pass finds few."""
 
     def measure(self, backend: Backend, share_s: float) -> None:
         """One pass, of about `share_s` seconds."""
         repeat = self.prepare()
         backend.slowest([0.0])
-        repeat(2)
-        once_s = backend.slowest([_seconds(repeat, 2)])[0] / 2
-        if not self.in_batch:
-            self.in_batch = max(2, math.ceil(_BATCH_S / once_s))  # two: there and back
-        n_batches = min(max(int(share_s / (once_s * self.in_batch)), 1), _MOST)
+        repeat(self.in_batch)
+        while True:
+            batch_s = backend.slowest([_seconds(repeat, self.in_batch)])[0]
+            if batch_s >= _BATCH_S:
+                break
+            self.in_batch *= 2
+        n_batches = min(max(int(share_s / batch_s), 1), _MOST)
         slowest = backend.slowest([_seconds(repeat, self.in_batch) for _ in range(n_batches)])
         self.seconds += [float(f"{seconds / self.in_batch:.4g}") for seconds in slowest]
 
