@@ -125,6 +125,17 @@ def test_a_rank_that_hangs_is_named_by_the_one_that_waits(notes):
     assert second.complaint().endswith("give it more time with --deadline-s, or less to do")
 
 
+def test_a_rank_that_is_stopped_in_the_same_step_is_named(notes):
+    (first, second), _ = watches()
+    for watch in (first, second):
+        watch.begin("all_reduce")
+    second.finish()
+    os.utime(notes / "rank-1", (0, 0))
+    assert first.complaint().endswith(
+        "waits for rank 1, which gives no sign of life since all_reduce"
+    )
+
+
 def test_ranks_without_notes_are_named_too(notes):
     (first, _, _), _ = watches(n=3)
     (notes / "rank-2").unlink()
@@ -167,7 +178,7 @@ def test_a_rank_that_hangs_ends_all_with_who_waits_for_whom(tmp_path):
             watch.begin("all_reduce")
         time.sleep(1e6)
         """
-    expected = "rank 0 has been in all_reduce .* waits for rank 1, which is still in"
+    expected = "rank 0 has been in all_reduce .* waits for rank 1, which"
     with pytest.raises(CalibrationError, match=expected):
         ranks(tmp_path, script)
 

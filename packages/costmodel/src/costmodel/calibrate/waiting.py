@@ -46,44 +46,44 @@ class Watch:
         """Stop watching."""
         self._is_over.set()
 
+    def complaint(self) -> str:
+        """Who waits for whom, as far as the notes tell."""
+        text = f"rank {self.rank} has been in {self._doing} for more than {self.deadline_s:g} s"
+        others = [rank for rank in range(self.n_processes) if rank != self.rank]
+        behind = [said for rank in others if (said := self._behind(rank))]
+        if behind:
+            return f"{text} and waits for {', and for '.join(behind)}"
+        return f"{text}, as are all ranks; give it more time with --deadline-s, or less to do"
+
     def _watch(self) -> None:
         while not self._is_over.wait(min(0.2, self.deadline_s / 4)):
             if time.monotonic() - self._since > self.deadline_s:
                 self.end(self.complaint())
                 return
-
-    def complaint(self) -> str:
-        """Who waits for whom, as far as the notes tell."""
-        text = f"rank {self.rank} has been in {self._doing} for more than {self.deadline_s:g} s"
-        behind, elsewhere = [], []
-        for rank in range(self.n_processes):
-            if rank == self.rank:
-                continue
-            step, doing = self._read(rank)
-            if step is None:
-                elsewhere.append(str(rank))
-            elif step < self._step:
-                behind.append(f"rank {rank}, which is still in {doing}")
-        if behind:
-            return f"{text} and waits for {', and for '.join(behind)}"
-        if elsewhere:
-            return f"{text} and waits for rank {', '.join(elsewhere)}, of which nothing is known"
-        return f"{text}, as are all ranks; give it more time with --deadline-s, or less to do"
+            if path := _path(self.rank):
+                os.utime(path)  # a sign of life
 
     def _note(self) -> None:
-        if folder := os.environ.get(FOLDER):
-            path = Path(folder, f"rank-{self.rank}")
+        if path := _path(self.rank):
             part = path.with_suffix(".part")
             part.write_text(f"{self._step} {self._doing}")
             part.replace(path)  # nobody reads a half
 
-    def _read(self, rank: int) -> tuple[int | None, str]:
-        try:
-            text = Path(os.environ[FOLDER], f"rank-{rank}").read_text()
-        except (KeyError, OSError):
-            return None, ""
-        step, _, doing = text.partition(" ")
-        return int(step), doing
+    def _behind(self, rank: int) -> str:
+        """What keeps a rank from the step that this one is in; "" if nothing does."""
+        path = _path(rank)
+        if path is None or not path.exists():
+            return f"rank {rank}, of which nothing is known"
+        step, _, doing = path.read_text().partition(" ")
+        silent_s = time.time() - path.stat().st_mtime
+        if silent_s > self.deadline_s / 2:
+            return f"rank {rank}, which gives no sign of life since {doing}"
+        return f"rank {rank}, which is still in {doing}" if int(step) < self._step else ""
+
+
+def _path(rank: int) -> Path | None:
+    folder = os.environ.get(FOLDER)
+    return Path(folder, f"rank-{rank}") if folder else None
 
 
 def fail(message: str) -> None:
