@@ -85,7 +85,7 @@ KINDS: dict[str, tuple[Cluster, dict[str, Any], Callable[[Plan], bool]]] = {
         is_data_parallel,
     ),
     "tensor parallel": (
-        slower(30, n_hosts=1),
+        slower(10, n_hosts=1),
         {"strategy": "megatron", "microbatches": 2, "memory_bytes": 1_500_000},
         is_tensor_parallel,
     ),
@@ -95,7 +95,7 @@ KINDS: dict[str, tuple[Cluster, dict[str, Any], Callable[[Plan], bool]]] = {
         is_pipeline,
     ),
     "found plan": (
-        replace(slower(30), levels=(Level("network", 2, Link(50e-6, 25e6)),)),
+        replace(slower(100), levels=(Level("network", 2, Link(10e-6, 5e6)),)),
         {"microbatches": 4},
         is_pipeline_of_meshes,
     ),
