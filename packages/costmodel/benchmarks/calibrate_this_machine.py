@@ -33,9 +33,8 @@ def calibrate() -> None:
 
 def rows(profile: Profile) -> Iterator[str]:
     link = profile.fits.link
-    everything = (("all, one link", "", "", link),)
-    by_kind = ((of.kinds[0], of.algorithms[0], "", of) for of in profile.fits.collectives)
-    for kind, algorithm, _, of in (*everything, *by_kind):
+    by_kind = [(of.kinds[0], of.algorithms[0], of) for of in profile.fits.collectives]
+    for kind, algorithm, of in [("all, one link", "", link), *by_kind]:
         curves = [c for c in profile.fits.curves if c.kind == kind or of is link]
         curve_error = median(c.median_error for c in curves)
         worst = max(c.median_error for c in curves)
