@@ -39,6 +39,14 @@ def test_show_draws_a_picture(tmp_path, capsys, suffix):
     assert capsys.readouterr().out.endswith(f"wrote {path}\n")
 
 
+def test_a_file_that_is_no_text_is_one_line_and_exit_code_1(tmp_path, capsys):
+    path = tmp_path / "profile.json"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n\xff")
+    assert main(["show", str(path)]) == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: a profile is a JSON object; this is no JSON")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -101,7 +101,7 @@ class Profile:
             OSError: The file cannot be read.
             ProfileFormatError: As `from_json`.
         """
-        profile = cls.from_json(Path(path).read_text(encoding="utf-8"))
+        profile = cls.from_json(Path(path).read_bytes())
         if not profile.machine.is_like(here := Machine.this()):
             warnings.warn(
                 f"{path} was measured on {profile.machine} and this is {here}; its times are that "
@@ -112,8 +112,8 @@ class Profile:
         return profile
 
     @classmethod
-    def from_json(cls, text: str) -> Profile:
-        """Read a text of `to_json`, on whatever machine.
+    def from_json(cls, text: str | bytes) -> Profile:
+        """Read a text of `to_json`, on whatever machine; bytes are UTF-8.
 
         Raises:
             ProfileFormatError: The text is no profile of this version.
