@@ -93,12 +93,12 @@ def classes(mesh, rank, *, partial=False):
 
 @functools.cache
 def planned(mesh, rank, size):
-    """Plans of all pairs of even layouts without partial results in the end, with their number."""
+    """Plans of all ordered pairs of even layouts, with their number."""
     if NIGHTLY:
-        pairs = itertools.product(every_spec(mesh, rank), every_spec(mesh, rank, partial=False))
+        pairs = itertools.product(every_spec(mesh, rank), repeat=2)
         found = [(src, dst, 1) for src, dst in pairs]
     else:
-        found = classes(mesh, rank)
+        found = classes(mesh, rank, partial=True)
     return [
         (reshard(*(Layout((size,) * rank, mesh, spec) for spec in (src, dst))), times)
         for src, dst, times in found
@@ -117,7 +117,7 @@ def local(layout):
 @pytest.mark.parametrize("size", SIZES)
 def test_without_partial_sums_every_pair_moves_what_is_missing_and_no_more(mesh, rank, size):
     for plan, _ in planned(mesh, rank, size):
-        if not plan.src.spec.is_partial:
+        if not plan.src.spec.is_partial and not plan.dst.spec.is_partial:
             assert plan.gap == 0, str(plan)
 
 
@@ -127,12 +127,12 @@ def test_without_partial_sums_every_pair_moves_what_is_missing_and_no_more(mesh,
 def test_with_partial_sums_bytes_are_close_to_the_bound_and_no_pair_is_far(mesh, rank, size):
     totals = bounds = 0
     for plan, times in planned(mesh, rank, size):
-        if plan.src.spec.is_partial:
-            total, bound = plan.total_bytes(1), plan.lower_bound_bytes(1)
-            assert total <= 1.25 * bound, str(plan)
+        total, bound = plan.total_bytes(1), plan.lower_bound_bytes(1)
+        assert total <= (1.5 if plan.dst.spec.is_partial else 1.25) * bound, str(plan)
+        if plan.src.spec.is_partial or plan.dst.spec.is_partial:
             totals += times * total
             bounds += times * bound
-    assert totals <= (1.03 if rank == 1 and mesh == CUBE else 1.02) * bounds  # 1.0254 is the most
+    assert totals <= 1.05 * bounds  # 1.0351, 1-D on 2x2x2, is the most
 
 
 @EVERY_MESH

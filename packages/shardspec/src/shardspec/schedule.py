@@ -3,7 +3,8 @@
 Atoms go from the digits of the source to those of the destination. Where an atom goes to a digit
 that another one leaves, they form a *chain* (or a cycle), and chains do not touch one another:
 
-1. *slice*: a free atom goes to its digit; if that is taken, to the digit where its chain ends.
+1. *slice*: a free atom goes to its digit; if that is taken, to the digit where its chain ends. If
+   another atom stands there only to be filled in 5., and anything is sent, to a digit of its own.
 2. *reduce*: atoms with partial results that will stand on a digit go there, in the same way, by a
    reduce-scatter; those that will be free by an all-reduce. Of several kinds the last comes first.
 3. *exchange*: every chain moves on by one, all of them in one collective. If the digits in use stay
@@ -106,6 +107,15 @@ class _Schedule:
             digit = self.goal[standing[digit]]
         return digit if digit >= 0 else None
 
+    def ends_filled(self, digit: int) -> bool:
+        """Whether the last atom of the chain from `digit` on is a filled one."""
+        standing = self.standing()
+        last = None
+        while digit in standing and last not in self.filled:
+            last = standing[digit]
+            digit = self.goal[last]
+        return last in self.filled
+
     def spreads(self) -> bool:
         """Whether it saves bytes that free atoms stand on digits while results are combined."""
         n_combined = math.prod(self.units.sizes[atom] for atom in self.reduced())
@@ -130,7 +140,10 @@ class _Schedule:
         for atom, (place, goal) in enumerate(zip(self.place, self.goal, strict=True)):
             if place == FREE:
                 end = self.chain_end(goal) if goal >= 0 else None
-                spare = self.sends() and atom in self.filled if atom in self.made else self.spread
+                if atom in self.filled or (goal >= 0 and self.ends_filled(goal)):
+                    spare = self.sends()
+                else:
+                    spare = self.spread and atom not in self.made
                 if end is None and spare:
                     end = self.units.carve(self.units.sizes[atom])
                 if end is not None:
