@@ -292,7 +292,7 @@ def test_a_search_by_a_price_that_gives_up_leaves_the_plan_with_the_fewest_bytes
         return reshard(*pair, collectives=WHOLE_AXES, max_local_elements=whole, **cost)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardspec.searched.cheapest_moves", lambda *_: None)
+        patch.setattr("shardspec.view.cheapest_moves", lambda *_: None)
         assert planned(cost=lambda step: step.received_bytes(1)) == planned()
 
 

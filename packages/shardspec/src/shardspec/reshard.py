@@ -11,7 +11,7 @@ from .naturals import natural
 from .partial import Partial
 from .refine import PARTIAL, Refined, changed_dims, refine
 from .schedule import Move, fewest_bytes
-from .searched import searched
+from .view import searched
 from .step import ReshardPlan, Step, step
 from .uneven import exchanged
 

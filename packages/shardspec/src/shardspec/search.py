@@ -55,7 +55,7 @@ _FEW_AXES = 5
 """That are tried in all orders, 325."""
 
 
-class Move(NamedTuple):
+class SpecMove(NamedTuple):
     """One collective: the fields of a `Step`, with the spec after it instead of the layouts."""
 
     kind: StepKind
@@ -66,7 +66,7 @@ class Move(NamedTuple):
     spec: Spec
 
 
-Price = Callable[[Spec, Move], float]
+Price = Callable[[Spec, SpecMove], float]
 """What a move from a spec costs."""
 
 
@@ -98,7 +98,7 @@ class Task(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 16)
-def fewest_bytes_moves(task: Task) -> tuple[Move, ...] | None:
+def fewest_bytes_moves(task: Task) -> tuple[SpecMove, ...] | None:
     """The moves with the fewest received bytes, then the fewest steps; in a hurry, some moves.
 
     Returns:
@@ -107,7 +107,7 @@ def fewest_bytes_moves(task: Task) -> tuple[Move, ...] | None:
     return _Search(task, None, math.inf).run()
 
 
-def cheapest_moves(task: Task, price: Price, below: float) -> tuple[Move, ...] | None:
+def cheapest_moves(task: Task, price: Price, below: float) -> tuple[SpecMove, ...] | None:
     """The moves with the least sum of prices.
 
     Args:
@@ -144,7 +144,7 @@ class _Search:
     def length(self, axes: tuple[int, ...]) -> int:
         return math.prod([self.mesh_shape[axis] for axis in axes])
 
-    def run(self) -> tuple[Move, ...] | None:
+    def run(self) -> tuple[SpecMove, ...] | None:
         best: dict[State, float] = {self.start: 0}
         came: dict[State, tuple[State, _Edge]] = {}
         done: set[State] = set()
@@ -326,9 +326,9 @@ class _Search:
         return [*itertools.takewhile(lambda p: p.kind == goes[0].kind, goes)][::-1]
 
 
-def _move(state: State, edge: _Edge) -> Move:
+def _move(state: State, edge: _Edge) -> SpecMove:
     reduction = next((p.kind for p in state[1] if p not in edge.end[1]), None)
-    return Move(*edge[:4], reduction, Spec(*edge.end))
+    return SpecMove(*edge[:4], reduction, Spec(*edge.end))
 
 
 def _common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""`searched`: the cheapest plan of whole axes, for `search`'s view of two layouts.
+"""What `search` sees of two layouts, and `searched`: the cheapest plan of whole axes that way.
 
 Layouts of whole axes, unstrided, are searched as they are. If `refine` gave common units, the
 search sees a tensor with a dim for each digit (and one for what is left of each dim) on a mesh with
@@ -14,7 +14,7 @@ from .axis import Axis, Entry, Split
 from .layout import Layout
 from .partial import Partial
 from .refine import Kinds, Places, Refined, refine
-from .search import Move, Task, cheapest_moves, fewest_bytes_moves
+from .search import SpecMove, Task, cheapest_moves, fewest_bytes_moves
 from .spec import Spec
 from .step import ReshardPlan, Step, step
 
@@ -49,7 +49,7 @@ def searched(
     min_shards = -(-whole // limit) if limit else 1
     task = Task(view.src, view.dst, view.sizes, view.lengths, kinds, min_shards)
 
-    def price(spec: Spec, move: Move) -> float:
+    def price(spec: Spec, move: SpecMove) -> float:
         assert cost is not None
         return cost(view.step(move, view.layout(spec), view.layout(move.spec)))
 
@@ -80,7 +80,7 @@ class _View:
     layout: Callable[[Spec], Layout]
     """The layout that the search calls so."""
 
-    def step(self, move: Move, before: Layout, after: Layout) -> Step:
+    def step(self, move: SpecMove, before: Layout, after: Layout) -> Step:
         """The step of a move."""
         joined = before.mesh.joined(self.atoms[axis] for axis in move.axes)
         axes = tuple(axis for axis in joined if not isinstance(axis, Split))
