@@ -181,7 +181,7 @@ def wide(n_nodes, n_strategies, seed, limit=None):
 
 def test_what_is_too_wide_is_searched_and_bounded():
     problem = wide(24, 6, seed=1)
-    solution = solve(problem, method="search")
+    solution = solve(problem, method="local_search")
     judged = evaluate(problem, solution.choice)
     assert solution.method == "search"
     assert judged.cost == solution.objective
@@ -194,7 +194,7 @@ def test_prices_keep_a_limit_where_the_ilp_is_left_out():
     peak = evaluate(free, solve(free).choice).peak_usage
     problem = replace(free, usage_limit=0.8 * peak)
     exact = solve(problem)
-    priced = solve(problem, method="search")
+    priced = solve(problem, method="local_search")
     assert priced.method == "multipliers"
     assert evaluate(problem, priced.choice).feasible
     assert priced.lower_bound <= exact.objective <= priced.objective <= 1.3 * exact.objective

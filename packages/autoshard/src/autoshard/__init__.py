@@ -40,14 +40,16 @@ from autoshard.rule import (
     transpose,
     whole,
 )
+from autoshard.run import Incumbent, Run, Solution
 from autoshard.shard import baseline, shard
 from autoshard.sharding import Collective, Conversion, Sharding, collectives
-from autoshard.solve import Solution, solve
+from autoshard.solve import METHODS, solve
 from autoshard.strategy import Strategy, enumerate_strategies, stored_specs
 
 __version__ = version("meshwright-autoshard")
 
 __all__ = [
+    "METHODS",
     "AutoshardError",
     "Baseline",
     "BaselineError",
@@ -57,6 +59,7 @@ __all__ = [
     "Factor",
     "Graph",
     "GraphError",
+    "Incumbent",
     "InfeasibleError",
     "Operator",
     "Output",
@@ -66,6 +69,7 @@ __all__ = [
     "Reduction",
     "Rule",
     "RuleError",
+    "Run",
     "Sharding",
     "Solution",
     "Strategy",

@@ -17,8 +17,9 @@ from autoshard.errors import BaselineError, InfeasibleError
 from autoshard.evaluate import evaluate
 from autoshard.graph import Graph, verify
 from autoshard.lifetime import saved_activations
+from autoshard.run import Solution
 from autoshard.sharding import Conversion, Sharding
-from autoshard.solve import Solution, solve
+from autoshard.solve import solve
 from autoshard.strategy import Target
 from autoshard.tables import compute_seconds, operator_table
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shardspec import Layout, Mesh, Spec, Step, reshard_whole_axes
 
 from autoshard.graph import Graph
-from autoshard.solve import Solution
+from autoshard.run import Solution
 from autoshard.strategy import Strategy
 
 

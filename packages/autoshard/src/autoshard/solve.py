@@ -1,216 +1,79 @@
-"""Solve a `Problem`: reduce it exactly, eliminate what is left if that is narrow, else search.
+"""`solve`: one way in for every method of solving a `Problem`.
 
-1. `reduce_to_pairs`; then elimination with wider tables: exact, and nearly all there is to do for
-   programs that are chains or trees, on meshes of one axis, and on small meshes.
-2. What is too wide: coordinate descent (`subspace`) or ball moves (`neighbourhood`) for a choice,
-   message passing (`bound`) for a bound, and the ILP where it is small enough.
-3. If the choice breaks the memory limit: multipliers (`pricing`) and the ILP.
+| method | finds | proves |
+|---|---|---|
+| `auto` | reduction, exact elimination where narrow, else search and bounds | a bound |
+| `local_search` | `auto` without the integer program | a bound |
 """
 
 from __future__ import annotations
 
-import math
-import time
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Sequence
+from functools import partial
 
-import numpy as np
+from autoshard.auto import auto
+from autoshard.errors import ProblemError
+from autoshard.problem import Problem
+from autoshard.run import Incumbent, Run, Solution
+from autoshard.subspace import Points
 
-from autoshard.bound import lower_bound
-from autoshard.errors import InfeasibleError
-from autoshard.evaluate import evaluate
-from autoshard.ilp import fits, maximal_live_sets, solve_ilp
-from autoshard.neighbourhood import search
-from autoshard.network import Network
-from autoshard.pricing import free_of_cost, price_memory
-from autoshard.problem import Array, Problem
-from autoshard.reduce import eliminate_all, reduce_to_pairs, widest_table
-from autoshard.subspace import Points, descend
+Method = Callable[..., None]
+"""A function of `(problem, run)`: offers choices and bounds until the run says stop."""
 
-Method = Literal["ilp", "search"]
-
-ENTRIES = 2_000_000
-"""Of any table in an exact elimination."""
-HOPE = 100
-"""How much wider than that tables may look before the strategies that fall on the way are known."""
-COLUMNS = 100_000
-"""Of the largest ILP that is tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """A choice with its proof."""
-
-    choice: tuple[int, ...]
-    """One strategy a node."""
-    objective: float
-    """What it costs."""
-    lower_bound: float
-    """No feasible choice costs less."""
-    method: str
-    """What found it: `elimination`, `search`, `ilp`, or `multipliers`."""
-    seconds: float
-    """Spent solving; not part of equality."""
-
-    @property
-    def gap(self) -> float:
-        """How far the objective may be from the optimum, relative to it."""
-        if self.objective <= self.lower_bound:
-            return 0.0
-        return (self.objective - self.lower_bound) / abs(self.objective)
+METHODS: dict[str, Method] = {
+    "auto": auto,
+    "local_search": partial(auto, ilp_columns=0),
+}
+"""Every method by its name."""
 
 
 def solve(
     problem: Problem,
-    method: Method = "ilp",
+    method: str = "auto",
     time_s: float = 60.0,
     *,
+    steps: int | None = None,
+    seed: int = 0,
+    start: Sequence[int] | None = None,
+    progress: Callable[[Incumbent], None] | None = None,
     points: Points | None = None,
-    ilp_columns: int = COLUMNS,
+    ilp_columns: int | None = None,
 ) -> Solution:
     """Find the cheapest choice within the memory limit.
 
     Args:
         problem: With or without a limit.
-        method: `search` leaves the ILP out: then what is too wide to eliminate, or short of memory,
-            is not proved optimal.
-        time_s: For the ILP; the other parts take what they take, so that the same problem gives the
-            same answer.
-        points: Per node a point for each strategy, shape (strategies, axes), which lets the search
-            move along one axis at a time; it begins at the points of every node's strategy 0.
-        ilp_columns: The most variables of an ILP that is worth trying.
+        method: A name of `METHODS`.
+        time_s: When to stop.
+        steps: A budget that makes the answer the same on every machine; each method says what a
+            step of it is. `time_s` still ends it.
+        seed: Of the random numbers of methods that draw some.
+        start: A choice to begin with.
+        progress: Called with each improvement of objective or bound.
+        points: For `auto`, until it needs none.
+        ilp_columns: For `auto`, until it needs none.
+
+    Returns:
+        The best choice found, never one that breaks the limit, with a bound and how it came about.
 
     Raises:
-        InfeasibleError: every choice has a forbidden strategy or pair, or breaks the limit.
+        InfeasibleError: no feasible choice was found; has the smallest peak usage that was.
+        ProblemError: the method is unknown, a budget is not positive, or `start` does not fit.
+
+    Examples:
+        >>> import numpy as np
+        >>> costs, table = (np.array([0.0, 2.0]),) * 2, np.array([[9.0, 1.0], [1.0, 0.0]])
+        >>> idle = (np.zeros(2),) * 2
+        >>> problem = Problem(costs, ((0, 1),), (table,), idle, ((0, 0), (0, 0)))
+        >>> found = solve(problem)
+        >>> found.objective, found.gap
+        (3.0, 0.0)
     """
-    begun = time.perf_counter()
-    ilp_s = time_s if method == "ilp" else 0.0
-
-    def oracle(
-        other: Problem, prices: list[Array] | None, start: list[int] | None
-    ) -> tuple[list[int], float]:
-        choice, bound, _ = _without_limit(other, prices, start, points)
-        return choice, bound
-
-    choice, bound, how = _without_limit(
-        problem, None, None, points, ilp_s=ilp_s, ilp_columns=ilp_columns
-    )
-    judged = evaluate(problem, choice)
-    if not math.isfinite(judged.cost):
-        raise InfeasibleError(
-            f"every choice of strategies found for the {problem.n_nodes} nodes has a forbidden "
-            "strategy or pair (infinite cost); allow more of them"
-        )
-    if not judged.feasible:
-        limited, priced, smallest = price_memory(problem, choice, oracle)
-        bound, how = max(bound, priced), "multipliers"
-        cost = math.inf if limited is None else evaluate(problem, limited).cost
-        if cost > bound + 1e-9 * abs(bound):
-            left_s = ilp_s - (time.perf_counter() - begun)
-            better, proved = _by_ilp(problem, limited, left_s, ilp_columns)
-            bound = max(bound, proved)
-            if better is not None and evaluate(problem, better).cost <= cost:
-                limited, how = better, "ilp"
-        if limited is None:
-            raise _over_limit(problem, smallest, ilp_s, ilp_columns)
-        choice = limited
-    choice = leanest_of_equals(problem, choice)
-    judged = evaluate(problem, choice)
-    return Solution(
-        tuple(choice), judged.cost, min(bound, judged.cost), how, time.perf_counter() - begun
-    )
-
-
-def leanest_of_equals(problem: Problem, choice: list[int]) -> list[int]:
-    """Where a node has other strategies of the same cost, take the one that uses least.
-
-    One pass, last node first. Usages count here even where an interval is empty.
-    """
-    choice = list(choice)
-    around: list[list[tuple[int, Array]]] = [[] for _ in choice]
-    for (i, j), table in zip(problem.edges, problem.edge_costs, strict=True):
-        around[i].append((j, table))
-        around[j].append((i, table.T))
-    for node in reversed(range(problem.n_nodes)):
-        cost = problem.node_costs[node].copy()
-        for other, table in around[node]:
-            cost += table[:, choice[other]]
-        usage = problem.usages[node]
-        equal = cost <= cost[choice[node]]
-        if usage[equal].min() < usage[choice[node]]:
-            choice[node] = int(np.where(equal, usage, np.inf).argmin())
-    return choice
-
-
-def _without_limit(
-    problem: Problem,
-    prices: list[Array] | None,
-    start: list[int] | None,
-    points: Points | None,
-    *,
-    ilp_s: float = 0.0,
-    ilp_columns: int = 0,
-) -> tuple[list[int], float, str]:
-    """A choice, a lower bound on any choice's cost (prices included), and how it was found."""
-    network = Network(problem, prices)
-    reduce_to_pairs(network)
-    core, nodes = network.core(problem)
-    if not nodes:
-        return network.choose({}), network.constant, "elimination"
-    wide = Network(core)
-    if widest_table(wide) <= HOPE * ENTRIES and eliminate_all(wide, ENTRIES):
-        found = wide.choose({})
-        return network.expand(nodes, found), network.constant + wide.constant, "elimination"
-    bound, how, best = lower_bound(core), "search", None
-    if points is not None:
-        inside = [points[node][network.kept[node]] for node in nodes]
-        begin = [points[node][0 if start is None else start[node]] for node in nodes]
-        best = descend(core, inside, begin)
-    if best is None:
-        best = search(core)
-    if ilp_s > 0.0 and fits(core, ilp_columns):
-        free = replace(core, usage_limit=None)
-        better, proved = solve_ilp(free, time_s=ilp_s, start=best)
-        bound = max(bound, proved)
-        if better is not None and evaluate(free, better).cost <= evaluate(free, best).cost:
-            best, how = better, "ilp"
-    return network.expand(nodes, best), network.constant + bound, how
-
-
-def _by_ilp(
-    problem: Problem, start: list[int] | None, time_s: float, columns: int, *, peak: bool = False
-) -> tuple[list[int] | None, float]:
-    """The ILP on what reduction leaves; nothing and no bound if that is too large or time is up."""
-    network = Network(problem)
-    network.bound = {node: problem.usages[node] for node in _may_bind(problem)}
-    reduce_to_pairs(network)
-    core, nodes = network.core(problem)
-    if time_s <= 0.0 or not fits(core, columns):
-        return None, -math.inf
-    begin = None
-    if start is not None and all(start[node] in network.kept[node] for node in nodes):
-        begin = [int(network.kept[node].searchsorted(start[node])) for node in nodes]
-    found, bound = solve_ilp(core, time_s=time_s, start=begin, peak=peak)
-    return None if found is None else network.expand(nodes, found), bound + network.constant
-
-
-def _may_bind(problem: Problem) -> list[int]:
-    """The nodes that are alive at a time when the worst choice of each would break the limit."""
-    limit = -math.inf if problem.usage_limit is None else problem.usage_limit
-    binding: set[int] = set()
-    for alive in maximal_live_sets(problem):
-        if sum(float(problem.usages[node].max()) for node in alive) > limit:
-            binding.update(alive)
-    return sorted(binding)
-
-
-def _over_limit(problem: Problem, smallest: float, time_s: float, columns: int) -> InfeasibleError:
-    """Say which limit would do: proved by the ILP if it is small enough, else the best seen."""
-    leanest, _ = _by_ilp(free_of_cost(problem), None, time_s, columns, peak=True)
-    if leanest is not None:
-        smallest = evaluate(problem, leanest).peak_usage
-    return InfeasibleError(
-        f"no choice of strategies keeps the usage limit of {problem.usage_limit}; the smallest "
-        f"peak usage found is {smallest}; raise the limit to that or more",
-        smallest,
-    )
+    if method not in METHODS:
+        raise ProblemError(f"a method is one of {', '.join(METHODS)}; got {method!r}")
+    run = Run(problem, time_s=time_s, steps=steps, seed=seed, start=start, progress=progress)
+    hints = {}
+    if method == "auto":
+        hints = {"points": points, "ilp_columns": ilp_columns}
+    METHODS[method](problem, run, **{k: v for k, v in hints.items() if v is not None})
+    return run.solution(method)

@@ -1,0 +1,222 @@
+"""One solve's state, which every method offers to: the best choice, the bound, and the budget.
+
+A method is a function `(problem, run) -> None`. It offers choices (`offer`), proves bounds
+(`raise_bound`), and goes on while `step` says so. Whatever it does, the run keeps the cheapest
+feasible choice only, so that no method can return something that breaks a limit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autoshard.errors import InfeasibleError, ProblemError
+from autoshard.evaluate import evaluate
+from autoshard.problem import Problem
+
+CLOSED = 1e-9
+"""Relative gap that counts as none: rounding of sums of doubles, not a better choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """What was known at one moment of a solve."""
+
+    seconds: float
+    """Since it began."""
+    objective: float
+    """Of the best feasible choice so far; infinite before the first."""
+    lower_bound: float
+    """Proved so far; minus infinity before the first."""
+
+    @property
+    def gap(self) -> float:
+        """See `relative_gap`."""
+        return relative_gap(self.objective, self.lower_bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A choice with its proof."""
+
+    choice: tuple[int, ...]
+    """One strategy a node."""
+    objective: float
+    """What it costs."""
+    lower_bound: float
+    """No feasible choice costs less."""
+    method: str
+    """What found it: a name of `METHODS`, or the part of `auto` that did."""
+    seconds: float
+    """Spent solving."""
+    trace: tuple[Incumbent, ...] = ()
+    """Each improvement of objective or bound, in order."""
+
+    @property
+    def gap(self) -> float:
+        """How far the objective may be from the optimum; see `relative_gap`."""
+        return relative_gap(self.objective, self.lower_bound)
+
+
+def relative_gap(objective: float, lower_bound: float) -> float:
+    """`(objective - lower_bound) / |objective|`, and 0 where they meet.
+
+    Examples:
+        >>> relative_gap(100.0, 90.0), relative_gap(0.0, 0.0)
+        (0.1, 0.0)
+        >>> relative_gap(math.inf, 90.0), relative_gap(0.0, -1.0)
+        (inf, inf)
+    """
+    if objective <= lower_bound:
+        return 0.0
+    if not math.isfinite(objective - lower_bound) or objective == 0.0:
+        return math.inf
+    return (objective - lower_bound) / abs(objective)
+
+
+class Run:
+    """The state of one solve.
+
+    Args:
+        problem: What is solved.
+        time_s: When to stop.
+        steps: When to stop at the latest, in steps of the method, so that the answer depends on
+            nothing but problem and seed; `None` is no such limit.
+        seed: Of every random number that the method draws.
+        start: A choice to begin with; kept if it is feasible.
+        progress: Called with each improvement.
+        clock: Seconds that only go up.
+
+    Raises:
+        ProblemError: `start` does not fit the problem, or a budget is not positive.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        time_s: float,
+        steps: int | None = None,
+        seed: int = 0,
+        start: Sequence[int] | None = None,
+        progress: Callable[[Incumbent], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if not time_s > 0.0 or (steps is not None and steps < 1):
+            raise ProblemError(
+                f"a solve has time_s > 0 and steps >= 1 (or None); got {time_s=} and {steps=}"
+            )
+        self.problem = problem
+        self.seed = seed
+        self.start = None if start is None else tuple(int(strategy) for strategy in start)
+        self.best: tuple[int, ...] | None = None
+        """The cheapest feasible choice offered."""
+        self.objective = math.inf
+        """What `best` costs."""
+        self.lower_bound = -math.inf
+        """No feasible choice costs less; infinite: there is none."""
+        self.smallest_peak = math.inf
+        """Of the offered choices with nothing forbidden: the way out if none is feasible."""
+        self.found_by: str | None = None
+        """The part of the method that offered `best`, if it said so."""
+        self.trace: list[Incumbent] = []
+        self.n_steps = 0
+        self._time_s = time_s
+        self._steps = steps
+        self._progress = progress
+        self._clock = clock
+        self._begun = clock()
+        if self.start is not None:
+            self.offer(self.start, by="start")
+
+    def offer(self, choice: Sequence[int], *, by: str | None = None) -> bool:
+        """Keep a choice if it is feasible and cheaper than the best; says whether it was kept.
+
+        Args:
+            choice: One strategy a node.
+            by: What found it, where a method has several parts.
+
+        Raises:
+            ProblemError: the choice has another length or an index out of range.
+        """
+        judged = evaluate(self.problem, choice)
+        if math.isfinite(judged.cost):
+            self.smallest_peak = min(self.smallest_peak, judged.peak_usage)
+        if not judged.feasible or judged.cost >= self.objective:
+            return False
+        self.best = tuple(int(strategy) for strategy in choice)
+        self.objective, self.found_by = judged.cost, by
+        self._note()
+        return True
+
+    def raise_bound(self, bound: float) -> None:
+        """Take note that no feasible choice costs less; infinite says that there is none."""
+        if bound > self.lower_bound:
+            self.lower_bound = bound
+            self._note()
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return self._clock() - self._begun
+
+    def time_left(self) -> float:
+        """Seconds until the time is up; 0 or less means: stop soon."""
+        return self._time_s - self.seconds
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether nothing can be better than the best choice (or nothing is feasible)."""
+        return self.lower_bound >= self.objective - CLOSED * abs(self.objective)
+
+    def step(self, n: int = 1) -> bool:
+        """Count steps; False when they or the time are used up, or the gap is closed."""
+        if self._steps is not None and self.n_steps + n > self._steps:
+            return False
+        self.n_steps += n
+        return not self.is_proved and self.time_left() > 0.0
+
+    def solution(self, method: str) -> Solution:
+        """The best choice, judged once more by `evaluate`.
+
+        Raises:
+            InfeasibleError: no feasible choice was found.
+        """
+        if self.best is None:
+            raise self._nothing_found(method)
+        cost = evaluate(self.problem, self.best).cost
+        return Solution(
+            self.best,
+            cost,
+            min(self.lower_bound, cost),  # a bound may pass it by rounding
+            self.found_by or method,
+            self.seconds,
+            tuple(self.trace),
+        )
+
+    def _note(self) -> None:
+        incumbent = Incumbent(self.seconds, self.objective, self.lower_bound)
+        self.trace.append(incumbent)
+        if self._progress is not None:
+            self._progress(incumbent)
+
+    def _nothing_found(self, method: str) -> InfeasibleError:
+        problem, peak = self.problem, self.smallest_peak
+        if math.isinf(peak):
+            if self.lower_bound == math.inf:
+                return InfeasibleError(
+                    f"every choice of strategies for the {problem.n_nodes} nodes has a forbidden "
+                    "strategy or pair (infinite cost); allow more of them"
+                )
+            return InfeasibleError(
+                f"{method} found no choice of strategies for the {problem.n_nodes} nodes without a "
+                f"forbidden strategy or pair in {self.n_steps} steps and {self.seconds:.1f} s; "
+                "give it more, or allow more strategies"
+            )
+        return InfeasibleError(
+            f"no choice of strategies keeps the usage limit of {problem.usage_limit}; the smallest "
+            f"peak usage found is {peak}; raise the limit to that or more",
+            peak,
+        )
