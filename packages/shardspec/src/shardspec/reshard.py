@@ -11,9 +11,9 @@ from .naturals import natural
 from .partial import Partial
 from .refine import PARTIAL, Refined, changed_dims, refine
 from .schedule import Move, fewest_bytes
-from .view import searched
 from .step import ReshardPlan, Step, step
 from .uneven import exchanged
+from .view import searched
 
 WHOLE_AXES: frozenset[str] = frozenset(
     ["slice", "all_gather", "all_to_all", "reduce_scatter", "all_reduce"]

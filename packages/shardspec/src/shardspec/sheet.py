@@ -101,7 +101,7 @@ class Sheet:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise MissingExtraError(
-                "pictures need matplotlib (the extra `plot`); install it with: pip install matplotlib"
+                "pictures need matplotlib (extra `plot`); install it with: pip install matplotlib"
             ) from error
         self.figure = Figure()
         FigureCanvasAgg(self.figure)  # measures text without a display
