@@ -14,6 +14,7 @@ from autoshard.errors import (
     GraphError,
     InfeasibleError,
     ProblemError,
+    RecordError,
     RuleError,
 )
 from autoshard.evaluate import Evaluation, evaluate
@@ -66,6 +67,7 @@ __all__ = [
     "Phase",
     "Problem",
     "ProblemError",
+    "RecordError",
     "Reduction",
     "Rule",
     "RuleError",

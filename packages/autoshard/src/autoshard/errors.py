@@ -19,6 +19,10 @@ class ProblemError(AutoshardError, ValueError):
     """A problem's arrays, edges and intervals do not fit together."""
 
 
+class RecordError(AutoshardError, ValueError):
+    """A text is not the JSON of a graph or a sharding."""
+
+
 class BaselineError(AutoshardError, ValueError):
     """A baseline is unknown or has no meaning for the graph or mesh."""
 

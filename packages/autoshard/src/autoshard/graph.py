@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from autoshard import record
 from autoshard.errors import GraphError
 from autoshard.rule import Rule
 
@@ -139,6 +140,22 @@ class Graph:
         )
         lines.append(f"outputs: {', '.join(outputs)}")
         return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The graph as JSON, which `from_json` reads back to an equal one."""
+        return record.write("graph", self, (Rule,))
+
+    @classmethod
+    def from_json(cls, text: str) -> Graph:
+        """Read a graph from the JSON that `to_json` writes, and verify it.
+
+        Raises:
+            RecordError: the text is no such JSON.
+            GraphError: the graph is not well-formed.
+        """
+        graph = record.read("graph", cls, text, (Rule,))
+        verify(graph)
+        return graph
 
 
 def verify(graph: Graph) -> None:

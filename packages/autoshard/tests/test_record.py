@@ -1,0 +1,129 @@
+"""Documents: what is written is read back equal, and no other text gets further than an error."""
+
+import contextlib
+import json
+
+import pytest
+from autoshard import AutoshardError, Graph, GraphError, RecordError, record
+from autoshard.programs import gpt_step, mlp_step
+from hypothesis import given
+from hypothesis import strategies as st
+
+GPT = gpt_step(batch=2, length=4, width=8, heads=2, vocabulary=16, n_layers=2)
+MLP = mlp_step(batch=8, width=4, hidden=16, microbatches=2)
+TEXT = MLP.to_json()
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+def replaced(draw, value, new):
+    """A JSON value in which something, at any depth, is replaced, left out or added."""
+    if isinstance(value, list | dict) and value and draw(st.integers(0, 5)):
+        value = value.copy()
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        key = draw(st.sampled_from(keys))
+        match draw(st.sampled_from(["deeper", "deeper", "deeper", "out", "more"])):
+            case "deeper":
+                value[key] = replaced(draw, value[key], new)
+            case "out":
+                del value[key]
+            case "more" if isinstance(value, dict):
+                value[draw(st.text(max_size=3))] = new
+            case "more":
+                value.append(new)
+        return value
+    return new
+
+
+@st.composite
+def spoiled(draw, text):
+    return json.dumps(replaced(draw, json.loads(text), draw(JSON)))
+
+
+@pytest.mark.parametrize("graph", [GPT, MLP, Graph((), (), (), (), ())], ids=["gpt", "mlp", "none"])
+def test_a_graph_is_read_back_equal(graph):
+    again = Graph.from_json(graph.to_json())
+    assert again == graph
+    assert again.to_json() == graph.to_json()
+
+
+def test_rules_that_operators_share_are_written_once():
+    rules = json.loads(GPT.to_json())["shared"]["Rule"]
+    assert len(rules) == len({operator.rule for operator in GPT.operators})
+
+
+@given(spoiled(TEXT))
+def test_any_spoiled_graph_is_a_graph_or_an_error_of_ours(text):
+    with contextlib.suppress(AutoshardError):
+        graph = Graph.from_json(text)
+        assert Graph.from_json(graph.to_json()) == graph
+
+
+@given(st.text() | st.builds(json.dumps, JSON))
+def test_any_other_text_is_an_error_of_ours(text):
+    with pytest.raises(RecordError):
+        Graph.from_json(text)
+
+
+def without(*path):
+    document = json.loads(TEXT)
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return json.dumps(document)
+
+
+def put(value, *path):
+    document = json.loads(TEXT)
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "this is no JSON that can be read: Expecting"),
+        ("[" * 100_000, "this is no JSON that can be read"),
+        ('{"autoshard": NaN}', "NaN is no number of JSON"),
+        (
+            "3",
+            "a graph is JSON with the entry 'autoshard': 'graph', as its to_json writes it; got 3",
+        ),
+        (put("sharding", "autoshard"), "got 'sharding'"),
+        (put(7, "version"), "reads version 1; got version 7; write the graph again"),
+        (put([], "shared"), "'shared' has a list for each class"),
+        (put(None, "graph"), "graph is an object; got None"),
+        (without("graph", "values"), r"graph has the entries .*; 'values' is missing"),
+        (put(1, "graph", "more"), "graph has the entries .*; got 'more', too"),
+        (put(5, "graph", "inputs"), r"graph\.inputs is a list; got 5"),
+        (put("x", "graph", "values", 2, "role"), r"graph\.values\[2\]\.role is one of .*; got 'x'"),
+        (put(1.5, "graph", "values", 0, "shape"), r"graph\.values\[0\]\.shape is a list; got 1\.5"),
+        (put(["4"], "graph", "values", 0, "shape"), r"shape\[0\] is a whole number; got '4'"),
+        (put(True, "graph", "operators", 0, "flops"), r"flops is a number; got True"),
+        (put(10**400, "graph", "operators", 0, "flops"), r"flops: int too large"),
+        (put(999, "graph", "operators", 0, "rule"), r"is a place among the \d+ of shared\.Rule"),
+        (put([[9]], "shared", "Rule", 0, "linear"), r"shared\.Rule\[0\]: linear names operands"),
+    ],
+)
+def test_the_error_says_where_and_what(text, message):
+    with pytest.raises(RecordError, match=message):
+        Graph.from_json(text)
+
+
+def test_a_graph_that_is_not_well_formed_is_not_read():
+    with pytest.raises(GraphError, match="reads 'nothing' before it is made"):
+        Graph.from_json(put(["nothing"], "graph", "operators", 0, "inputs"))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [(TEXT, "graph"), ('{"problem": {}}', None), ("[]", None)]
+)
+def test_a_document_says_what_it_is(text, kind):
+    assert record.kind_of(text) == kind
