@@ -73,7 +73,7 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
         scatters = scatters and bool(changed_dims(here(), dst))
         sliced = _sliced(here(), dst, axes) if scatters else None
         spread = _spread(here(), axes) if scatters else None
-        if sliced is not None:
+        if sliced is not None and ("transpose" in kinds or at(*sliced).spec.is_plain):
             move(sliced)
             own = [a for dim in range(len(dst.shape)) for a in dst.spec.sharding_of(dim)]
             combine("reduce_scatter", [a for a in own if a in axes], wanted, kind)
