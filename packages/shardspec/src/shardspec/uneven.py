@@ -50,6 +50,11 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
     def add(kind: StepKind, axes: Iterable[Axis], end: Layout, combine: Reduction | None) -> None:
         steps.append(step(kind, _joined(src, axes), combine, here(), end))
 
+    def fits(layout: Layout) -> bool:
+        # What is scattered into padded pieces is padded before, and may be larger than either end.
+        small = layout.local_bytes(1) <= max(src.local_bytes(1), dst.local_bytes(1))
+        return small and ("transpose" in kinds or layout.spec.is_plain)
+
     def move(cut: Cut) -> None:
         end = at(*cut)
         if changed := changed_dims(here(), end):
@@ -73,7 +78,7 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
         scatters = scatters and bool(changed_dims(here(), dst))
         sliced = _sliced(here(), dst, axes) if scatters else None
         spread = _spread(here(), axes) if scatters else None
-        if sliced is not None and ("transpose" in kinds or at(*sliced).spec.is_plain):
+        if sliced is not None and fits(at(*sliced)):
             move(sliced)
             own = [a for dim in range(len(dst.shape)) for a in dst.spec.sharding_of(dim)]
             combine("reduce_scatter", [a for a in own if a in axes], wanted, kind)
