@@ -1,0 +1,18 @@
+"""Training steps written as graphs, to test and measure with: forward, backward, optimizer."""
+
+from autoshard.programs.block import block_step
+from autoshard.programs.gpt import gpt_step
+from autoshard.programs.llama import llama_step
+from autoshard.programs.mlp import deep_mlp_step, mlp_step
+from autoshard.programs.program import Program
+from autoshard.programs.transformer import transformer_step
+
+__all__ = [
+    "Program",
+    "block_step",
+    "deep_mlp_step",
+    "gpt_step",
+    "llama_step",
+    "mlp_step",
+    "transformer_step",
+]

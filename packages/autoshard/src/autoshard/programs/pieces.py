@@ -1,0 +1,94 @@
+"""What models are made of, with every light operator that a tracer would see."""
+
+from __future__ import annotations
+
+import math
+
+from autoshard.programs.program import FIRST, Program
+from autoshard.rule import labelled, reduction
+
+
+def maximum(p: Program, x: str, dim: int) -> str:
+    """The maximum over a dim, which is kept with size 1; not differentiated (`stop_gradient`)."""
+    shape = p.shape(x)
+    rule = reduction(shape, (dim,), "max", keepdims=True)
+    return p.emit("reduce_max", (x,), rule, float(math.prod(shape)))
+
+
+def mean_of_last(p: Program, x: str) -> str:
+    """The mean over the last dim, which is kept with size 1."""
+    return p.linear("mul_const", p.reduce(x, len(p.shape(x)) - 1))
+
+
+def layer_norm(p: Program, x: str, name: str) -> str:
+    """Ba, Kiros and Hinton, "Layer normalization", 2016."""
+    shape = p.shape(x)
+    centred = p.sub(x, p.broadcast(mean_of_last(p, x), *shape))
+    variance = mean_of_last(p, p.mul(centred, centred))
+    spread = p.unary("rsqrt", p.unary("add_const", variance))
+    scale, shift = (p.parameter(f"{name}_{kind}", shape[-1]) for kind in ("scale", "shift"))
+    x = p.mul(p.mul(centred, p.broadcast(spread, *shape)), p.broadcast(scale, *shape))
+    return p.add(x, p.broadcast(shift, *shape))
+
+
+def rms_norm(p: Program, x: str, name: str) -> str:
+    """Zhang and Sennrich, "Root mean square layer normalization", 2019."""
+    shape = p.shape(x)
+    spread = p.unary("rsqrt", p.unary("add_const", mean_of_last(p, p.mul(x, x))))
+    x = p.mul(x, p.broadcast(spread, *shape))
+    return p.mul(x, p.broadcast(p.parameter(f"{name}_scale", shape[-1]), *shape))
+
+
+def dense(p: Program, x: str, name: str, width: int, *, bias: bool) -> str:
+    """`x @ w + b` for x of shape (batch, length, n)."""
+    w = p.parameter(f"{name}_w", p.shape(x)[-1], width)
+    x = p.einsum("btd,de->bte", x, w)
+    return p.add(x, p.broadcast(p.parameter(f"{name}_b", width), *p.shape(x))) if bias else x
+
+
+def softmax(p: Program, x: str) -> str:
+    """Over the last dim, from which the maximum is subtracted first."""
+    shape = p.shape(x)
+    last = len(shape) - 1
+    powers = p.unary("exp", p.sub(x, p.broadcast(maximum(p, x, last), *shape)))
+    return p.mul(powers, p.broadcast(p.unary("reciprocal", p.reduce(powers, last)), *shape))
+
+
+def causal_mask(p: Program, length: int) -> str:
+    """Which keys a query may see, shape (query, key); made once, of constants."""
+    square = (length, length)
+    rows, columns = (
+        p.emit("iota", (), labelled("->qk", (), (square,)), dtype="int32") for _ in range(2)
+    )
+    same = labelled("qk,qk->qk", (square, square), (square,))
+    return p.emit("ge", (rows, columns), same, float(length**2), dtype="bool")
+
+
+def masked(p: Program, x: str, mask: str) -> str:
+    """`x` where the mask holds, elsewhere a constant without gradient."""
+    shown = p.broadcast(mask, *p.shape(x))
+    made = p.pointwise("select_n", (), x, shown)
+    return p.record(made, (x, lambda g: p.pointwise("select_n", FIRST, g, shown)))
+
+
+def gelu(p: Program, x: str) -> str:
+    """Hendrycks and Gimpel, "Gaussian error linear units", 2016: by tanh, as in jax.nn."""
+    cube = p.mul(p.mul(x, x), x)
+    inner = p.linear("mul_const", p.add(x, p.linear("mul_const", cube)))
+    half = p.linear("mul_const", p.unary("add_const", p.unary("tanh", inner)))
+    return p.mul(x, half)
+
+
+def cross_entropy(p: Program, logits: str, targets: str) -> str:
+    """The mean loss of logits (b, t, v) for targets (b, t)."""
+    shape = p.shape(logits)
+    places = shape[:2]
+    shifted = p.sub(logits, p.broadcast(maximum(p, logits, 2), *shape))
+    total = p.unary("log", p.reduce(p.unary("exp", shifted), 2))
+    forward = labelled("btv,bt->bt", (shape, places), (places,), linear=FIRST)
+    back = labelled("bt,bt->btv", (places, places), (shape,), linear=FIRST)
+    picked = p.record(
+        p.emit("take_along_axis", (shifted, targets), forward),
+        (shifted, lambda g: p.emit("scatter", (g, targets), back)),
+    )
+    return p.mean(p.sub(p.reshape(total, *places), picked))
