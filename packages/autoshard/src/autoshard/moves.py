@@ -1,0 +1,198 @@
+"""Every spec that a value can pass through, every collective between them, and the cheapest paths.
+
+Nodes are specs of whole axes, edges single collectives over axes that are the minor-most of their
+dim (one call each in `jax.lax`, see `shardspec.WHOLE_AXES`). What a conversion takes is the length
+of the shortest path, so it is the fastest sequence of collectives at the links' real prices: a sum
+over a slow and a fast axis is scattered inside a host first, whatever the axes' order.
+
+All pairs are found at once (Floyd, "Algorithm 97: Shortest Path", CACM 5(6), 1962), as tables of
+thousands of pairs are asked for: on a mesh of three axes a tensor of four dims has 296 specs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from itertools import permutations
+
+import numpy as np
+from costmodel import Kind, MeshLinks, collective_time
+from numpy.typing import NDArray
+from shardspec import Partial, Spec
+
+from autoshard.problem import Array
+
+Dims = tuple[tuple[int, ...], ...]
+State = tuple[Dims, tuple[Partial, ...]]
+Move = tuple[Kind | None, tuple[int, ...], State]
+"""Which collective (`None` for a slice, which sends nothing), over which axes, and what it makes."""
+
+
+class SpecGraph:
+    """The specs of one canonical shape (see `Converter`) on a mesh, and the moves between them."""
+
+    def __init__(self, sizes: tuple[int, ...], mesh_shape: tuple[int, ...]) -> None:
+        self.sizes = sizes
+        self.mesh_shape = mesh_shape
+        self.axes = tuple(axis for axis, n in enumerate(mesh_shape) if n > 1)
+        self.specs: list[Spec] = []
+        self.number: dict[Spec, int] = {}
+        self._known: dict[State, int] = {}
+        self._moves: dict[tuple[Kind | None, tuple[int, ...]], list[tuple[int, int]]] = {}
+        # From partial sums over all axes every spec of whole axes, even and without other partial
+        # results, can be made.
+        self.include([Spec(((),) * len(sizes), tuple(Partial(axis) for axis in self.axes))])
+
+    def include(self, specs: Iterable[Spec]) -> list[int]:
+        """The numbers of some specs; new ones come with all that can be made of them.
+
+        A spec that is uneven, strided or of parts of axes has no moves.
+        """
+        for spec in specs:
+            if spec not in self.number:
+                if spec.is_plain and self._is_even(spec.plain_dims):
+                    self._close((spec.plain_dims, spec.partial))
+                else:
+                    self._name(spec)
+        return [self.number[spec] for spec in specs]
+
+    def weights(self, n_bytes: float, links: MeshLinks) -> Array:
+        """Seconds of the fastest single collective, shape (specs, specs); infinite without one.
+
+        Args:
+            n_bytes: Of the whole tensor.
+            links: Of the mesh.
+        """
+        local = n_bytes / np.array([float(self._shards(spec)) for spec in self.specs])
+        found = np.full((len(self.specs),) * 2, math.inf)
+        for (kind, axes), pairs in self._moves.items():
+            sources, targets = np.array(pairs, dtype=np.intp).T
+            if kind is None:
+                found[sources, targets] = 0.0
+                continue
+            # What costmodel prices is the input of a reduce-scatter and the output of the others.
+            priced = local[sources if kind == "reduce_scatter" else targets]
+            seconds = collective_time(kind, priced, links.group(axes))
+            np.minimum.at(found, (sources, targets), seconds)
+        return found
+
+    def _shards(self, spec: Spec) -> int:
+        return math.prod(self.mesh_shape[axis] for axis in spec.axes) if spec.is_plain else 1
+
+    def _length(self, axes: tuple[int, ...]) -> int:
+        return math.prod(self.mesh_shape[axis] for axis in axes)
+
+    def _is_even(self, dims: Dims) -> bool:
+        return all(n % self._length(on) == 0 for n, on in zip(self.sizes, dims, strict=True))
+
+    def _name(self, spec: Spec) -> int:
+        self.number[spec] = len(self.specs)
+        self.specs.append(spec)
+        return self.number[spec]
+
+    def _close(self, start: State) -> None:
+        """Add a state and everything that can be made of it."""
+        if start not in self._known:
+            self._known[start] = self._name(Spec(*start))
+        waiting = [start]
+        while waiting:
+            state = waiting.pop()
+            source = self._known[state]
+            for kind, axes, end in self._moves_from(state):
+                if end not in self._known:
+                    self._known[end] = self._name(Spec(*end))
+                    waiting.append(end)
+                pair = (source, self._known[end])
+                self._moves.setdefault((kind, tuple(sorted(axes))), []).append(pair)
+
+    def _moves_from(self, state: State) -> Iterator[Move]:
+        dims, partial = state
+        for dim, held in enumerate(dims):
+            for cut in range(len(held)):
+                axes = held[cut:]
+                rest = (*dims[:dim], held[:cut], *dims[dim + 1 :])
+                yield "all_gather", axes, (rest, partial)
+                for to in range(len(dims)):
+                    if to != dim and (end := self._appended(rest, to, axes)):
+                        yield "all_to_all", axes, (end, partial)
+        taken = {axis for held in dims for axis in held}.union(p.axis for p in partial)
+        for axes in _arrangements([axis for axis in self.axes if axis not in taken]):
+            for dim in range(len(dims)):
+                if end := self._appended(dims, dim, axes):
+                    yield None, axes, (end, partial)
+        for axes in _arrangements(_reducible(partial)):
+            reduced = tuple(p for p in partial if p.axis not in axes)
+            if axes == tuple(sorted(axes)):
+                yield "all_reduce", axes, (dims, reduced)
+            if partial[-1].kind == "sum":
+                for dim in range(len(dims)):
+                    if end := self._appended(dims, dim, axes):
+                        yield "reduce_scatter", axes, (end, reduced)
+
+    def _appended(self, dims: Dims, dim: int, axes: tuple[int, ...]) -> Dims | None:
+        """The dims when more axes split one of them; `None` if they must not."""
+        split = dims[dim] + axes
+        if self.sizes[dim] % self._length(split):
+            return None
+        return (*dims[:dim], split, *dims[dim + 1 :])
+
+
+def _arrangements(axes: list[int]) -> Iterator[tuple[int, ...]]:
+    for count in range(1, len(axes) + 1):
+        yield from permutations(axes, count)
+
+
+def _reducible(partial: tuple[Partial, ...]) -> list[int]:
+    """Axes whose partial results can combine now: of several kinds the last axes' come first."""
+    axes = []
+    for one in reversed(partial):
+        if one.kind != partial[-1].kind:
+            break
+        axes.append(one.axis)
+    return [axis for axis in reversed(axes) if isinstance(axis, int)]
+
+
+def shortest(weights: Array) -> Array:
+    """The length of the shortest path between any two nodes, 0 from a node to itself.
+
+    Examples:
+        >>> shortest(np.array([[np.inf, 1.0, 5.0], [np.inf, np.inf, 2.0], [np.inf] * 3]))
+        array([[ 0.,  1.,  3.],
+               [inf,  0.,  2.],
+               [inf, inf,  0.]])
+    """
+    found = weights.copy()
+    np.fill_diagonal(found, 0.0)
+    through = np.empty_like(found)
+    for middle in range(len(found)):
+        np.add(found[:, middle, None], found[None, middle, :], out=through)
+        np.minimum(found, through, out=found)
+    return found
+
+
+def fewest_steps(weights: Array, lengths: Array, start: int, goal: int) -> list[int]:
+    """The nodes after `start` on a shortest path to `goal`, one of those with the fewest steps.
+
+    Args:
+        weights: Of the edges, shape (nodes, nodes).
+        lengths: What `shortest` makes of them.
+        start: From where; `goal` can be reached from it.
+        goal: Where to.
+    """
+    came: dict[int, int] = {start: start}
+    frontier = [start]
+    while goal not in came:
+        ahead: list[int] = []
+        for node in frontier:
+            # a little more than equal, as sums in another order differ in their last bits
+            tight = weights[node] + lengths[:, goal] <= lengths[node, goal] * (1 + 1e-12)
+            after: NDArray[np.intp] = np.flatnonzero(tight)
+            for other in after.tolist():
+                if other not in came:
+                    came[other] = node
+                    ahead.append(other)
+        frontier = ahead
+    path = [goal]
+    while came[path[-1]] != start:
+        path.append(came[path[-1]])
+    return path[::-1] if start != goal else []
