@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
-from costmodel import Cluster, MeshLinks
+from costmodel import Cluster
 from numpy.typing import NDArray
 from shardspec import Mesh, Spec
 
 from autoshard.baseline import Baseline, baseline_inputs
 from autoshard.build import Built, build
-from autoshard.conversion import Converter, spec_set
+from autoshard.conversion import Converter, converter_of, spec_set
 from autoshard.errors import BaselineError, InfeasibleError
 from autoshard.evaluate import evaluate
 from autoshard.graph import Graph, verify
 from autoshard.lifetime import saved_activations
 from autoshard.run import Solution
-from autoshard.sharding import Conversion, Sharding
+from autoshard.sharding import Conversion, Options, Sharding
 from autoshard.solve import solve
 from autoshard.strategy import Target
 from autoshard.tables import compute_seconds, operator_table
@@ -62,7 +61,7 @@ def shard(
         BaselineError: the inputs cannot be stored as `restrict` asks.
     """
     verify(graph)
-    converter = _converter(mesh.shape, cluster.links(mesh))
+    converter = converter_of(mesh.shape, cluster.links(mesh))
     stored = {} if restrict is None else baseline_inputs(graph, mesh, restrict)
     built = build(
         graph, cluster, converter, stored=stored, memory_bytes=memory_bytes, in_flight=in_flight
@@ -83,7 +82,8 @@ def shard(
             "memory_bytes or use more devices",
             error.smallest_usage,
         ) from error
-    found = _decode(graph, mesh, cluster, converter, built, solution)
+    options = Options(memory_bytes, in_flight, restrict)
+    found = _decode(graph, mesh, cluster, options, converter, built, solution)
     if compare and restrict is None and found.solution.gap > 1e-9:
         for name in BASELINES:
             try:
@@ -95,12 +95,6 @@ def shard(
             if other.objective_s < found.objective_s:
                 found = other
     return found
-
-
-@lru_cache(maxsize=16)
-def _converter(mesh_shape: tuple[int, ...], links: MeshLinks) -> Converter:
-    """One converter for all meshes that look alike: prices do not depend on which devices."""
-    return Converter(Mesh(mesh_shape, tuple(f"axis{i}" for i in range(len(mesh_shape)))), links)
 
 
 def baseline(
@@ -153,6 +147,7 @@ def _decode(
     graph: Graph,
     mesh: Mesh,
     cluster: Cluster,
+    options: Options,
     converter: Converter,
     built: Built,
     solution: Solution,
@@ -200,7 +195,10 @@ def _decode(
         parts = mesh.axis_size(made[name].axes)
         activation_bytes += graph.value(name).n_bytes / parts
     return Sharding(
+        graph,
         mesh,
+        cluster,
+        options,
         tuple(input_specs.items()),
         tuple(strategies),
         tuple(plan.conversions),
@@ -247,6 +245,11 @@ class _Conversions:
         ):
             self.need(name, phase, copy)
         src = min(there, key=lambda src: self._cost(name, src, spec))
+        middle = self.converter.via(self.graph.value(name), src, spec)
+        if middle is not None:
+            self.need(name, phase, middle)
+            self.need(name, phase, spec)
+            return
         for step in self.converter.steps(self.graph.value(name), src, spec):
             before, after = step.src.spec, step.dst.spec
             if after not in there:  # conversions share the steps that they begin with

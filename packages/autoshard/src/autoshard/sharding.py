@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodel import Cluster
 from shardspec import Layout, Mesh, Spec, Step, reshard_whole_axes
 
+from autoshard.baseline import Baseline
 from autoshard.graph import Graph
 from autoshard.run import Solution
 from autoshard.strategy import Strategy
@@ -26,10 +28,23 @@ class Conversion:
 
 
 @dataclass(frozen=True, slots=True)
+class Options:
+    """What decides the price of a sharding, beside the graph, the mesh and the cluster."""
+
+    memory_bytes: int | None = None
+    in_flight: int = 1
+    restrict: Baseline | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sharding:
     """How to run a graph on a mesh, with its price per step."""
 
+    graph: Graph
     mesh: Mesh
+    cluster: Cluster
+    options: Options
+    """Those of `shard` that it was found with."""
     input_specs: tuple[tuple[str, Spec], ...]
     """How each input is stored, in the graph's order."""
     strategies: tuple[Strategy, ...]

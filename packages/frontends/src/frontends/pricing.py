@@ -177,6 +177,7 @@ def _renamed(sharding: Sharding, old: Graph, new: Graph) -> Sharding:
     name = dict(zip(_names(old), _names(new), strict=True))
     return replace(
         sharding,
+        graph=new,
         input_specs=tuple((name[value], spec) for value, spec in sharding.input_specs),
         conversions=tuple(replace(c, value=name[c.value]) for c in sharding.conversions),
     )
