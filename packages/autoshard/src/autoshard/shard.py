@@ -245,11 +245,6 @@ class _Conversions:
         ):
             self.need(name, phase, copy)
         src = min(there, key=lambda src: self._cost(name, src, spec))
-        middle = self.converter.via(self.graph.value(name), src, spec)
-        if middle is not None:
-            self.need(name, phase, middle)
-            self.need(name, phase, spec)
-            return
         for step in self.converter.steps(self.graph.value(name), src, spec):
             before, after = step.src.spec, step.dst.spec
             if after not in there:  # conversions share the steps that they begin with
