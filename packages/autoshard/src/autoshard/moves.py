@@ -25,7 +25,7 @@ from autoshard.problem import Array
 Dims = tuple[tuple[int, ...], ...]
 State = tuple[Dims, tuple[Partial, ...]]
 Move = tuple[Kind | None, tuple[int, ...], State]
-"""Which collective (`None` for a slice, which sends nothing), over which axes, and what it makes."""
+"""Which collective (`None`: a slice, which sends nothing), over which axes, and what it makes."""
 
 
 class SpecGraph:

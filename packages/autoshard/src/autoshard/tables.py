@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,8 +25,8 @@ class Column:
     distinct: SpecSet
     index: NDArray[np.intp]
     """Per strategy: which of the distinct specs."""
-    shards: Array
-    """Per strategy: into how many parts the value is split."""
+    elements: Array
+    """Per strategy: of the largest part that a device has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,43 +36,64 @@ class OperatorTable:
     strategies: tuple[Strategy, ...]
     operands: tuple[Column, ...]
     results: tuple[Column, ...]
-    workers: Array
-    """Per strategy: the devices that share the work; the others repeat it."""
+    share: Array
+    """Per strategy: the part of the work that the busiest device does; 1.0 if all repeat it."""
 
 
-def column(specs: Sequence[Spec], mesh_shape: tuple[int, ...]) -> Column:
-    """The column of these specs, one a strategy."""
+@lru_cache(maxsize=4096)
+def column(specs: tuple[Spec, ...], shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> Column:
+    """The column of a value of this shape in these specs, one a strategy."""
     distinct = tuple(dict.fromkeys(specs))
     position = {spec: index for index, spec in enumerate(distinct)}
     index = np.array([position[spec] for spec in specs], dtype=np.intp)
-    shards = np.array([math.prod(mesh_shape[axis] for axis in spec.axes) for spec in distinct])
-    return Column(spec_set(distinct), index, shards[index].astype(np.float64))
+    elements = np.array([float(largest_part(spec, shape, mesh_shape)) for spec in distinct])
+    return Column(spec_set(distinct), index, elements[index])
+
+
+def largest_part(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:
+    """Elements of the largest part of a tensor: what an uneven dim is padded to, over its parts.
+
+    Examples:
+        >>> largest_part(Spec.parse("S0R"), (10, 2), (4,))
+        6
+    """
+    return math.prod(
+        -(-size // math.prod(mesh_shape[axis] for axis in spec.sharding_of(dim)))
+        for dim, size in enumerate(shape)
+    )
 
 
 @lru_cache(maxsize=4096)
 def operator_table(rule: Rule, mesh_shape: tuple[int, ...]) -> OperatorTable:
     """The strategies of a rule as columns."""
     strategies = enumerate_strategies(rule, mesh_shape)
-    workers = [
-        math.prod(
-            size
-            for size, target in zip(mesh_shape, strategy.mapping, strict=True)
-            if isinstance(target, int)
+    sides = (rule.operand_shapes, rule.result_shapes)
+    operands, results = (
+        tuple(
+            column(tuple(specs), shape, mesh_shape)
+            for specs, shape in zip(zip(*of_strategies, strict=True), shapes, strict=True)
         )
-        for strategy in strategies
-    ]
-    return OperatorTable(
-        strategies,
-        tuple(
-            column([strategy.operand_specs[i] for strategy in strategies], mesh_shape)
-            for i in range(len(rule.operands))
-        ),
-        tuple(
-            column([strategy.result_specs[i] for strategy in strategies], mesh_shape)
-            for i in range(len(rule.results))
-        ),
-        np.array(workers, dtype=np.float64),
+        for shapes, of_strategies in zip(
+            sides,
+            ([s.operand_specs for s in strategies], [s.result_specs for s in strategies]),
+            strict=True,
+        )
     )
+    share = [work_share(rule, strategy, mesh_shape) for strategy in strategies]
+    return OperatorTable(strategies, operands, results, np.array(share))
+
+
+def work_share(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> float:
+    """The part of an operator's FLOP that the busiest device does.
+
+    Axes that split a factor share the work; along the others all devices repeat it.
+    """
+    parts: dict[int, int] = {}
+    for n, target in zip(mesh_shape, strategy.mapping, strict=True):
+        if isinstance(target, int):
+            parts[target] = parts.get(target, 1) * n
+    sizes = {factor: rule.factors[factor].size for factor in parts}
+    return math.prod(-(-sizes[factor] // n) / sizes[factor] for factor, n in parts.items())
 
 
 def compute_seconds(
@@ -85,13 +105,13 @@ def compute_seconds(
 ) -> Array:
     """One run of an operator on one device, per strategy: a roofline over its part.
 
-    The FLOP are shared by the devices that an axis of a factor gives work to; the bytes are those
-    of the shards that the device reads and writes.
+    The FLOP are those of the busiest device; the bytes are those of the shards that it reads and
+    writes.
     """
-    flops = operator.flops / table.workers
+    flops = operator.flops * table.share
     n_bytes = np.zeros_like(flops)
     for value, part in zip(operands + results, table.operands + table.results, strict=True):
-        n_bytes += value.n_bytes / part.shards
+        n_bytes += value.itemsize * part.elements
     dtype = _arithmetic_dtype(operands + results)
     pairs, inverse = np.unique(np.stack([flops, n_bytes], axis=1), axis=0, return_inverse=True)
     times = np.array([operator_time(f, b, device, dtype) for f, b in pairs.tolist()])

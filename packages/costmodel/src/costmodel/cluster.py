@@ -13,11 +13,12 @@ from shardspec import Mesh
 
 from costmodel import cluster_json
 from costmodel.device import Device
-from costmodel.errors import HeterogeneousClusterError, PlacementError, QuantityError
+from costmodel.errors import HeterogeneousClusterError, PlacementError, QuantityError, shown
 from costmodel.link import Link, MeshLinks
 from costmodel.placement import Placement
 from costmodel.presets import resolve
-from costmodel.topology import Host, Level
+from costmodel.quantity import assign, count
+from costmodel.topology import Host, Level, equal_hosts
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class Cluster:
     """First device id of each host, then the number of devices."""
 
     def __post_init__(self) -> None:
+        assign(self, hosts=tuple(self.hosts), levels=tuple(self.levels))  # of lists, too
         if not self.hosts:
             raise QuantityError(f"a cluster has at least one host; got none in {self.name!r}")
         spans = [level.n_hosts for level in self.levels] or [1]
@@ -72,9 +74,12 @@ class Cluster:
             )
         kinds = {host: number for number, host in enumerate(dict.fromkeys(self.hosts))}
         sizes = [host.n_devices for host in self.hosts]
-        object.__setattr__(self, "_kinds", tuple(kinds))
-        object.__setattr__(self, "_kind_of", np.array([kinds[host] for host in self.hosts]))
-        object.__setattr__(self, "_first", np.cumsum([0, *sizes]))
+        assign(
+            self,
+            _kinds=tuple(kinds),
+            _kind_of=np.array([kinds[host] for host in self.hosts]),
+            _first=np.cumsum([0, *sizes]),
+        )
 
     @classmethod
     def uniform(
@@ -99,12 +104,11 @@ class Cluster:
             source: Where the figures are from, for people.
 
         Raises:
-            QuantityError: There is no host, no device on a host, or a part of one.
+            QuantityError: There is no host, no device on a host, a part of one, or more of them
+                than `costmodel.topology.MOST`.
         """
-        network = Level("network", n_hosts, inter_host)
-        return cls(
-            name, (Host(device, devices_per_host, intra_host),) * n_hosts, (network,), source
-        )
+        hosts = equal_hosts(Host(device, devices_per_host, intra_host), n_hosts)
+        return cls(name, hosts, (Level("network", n_hosts, inter_host),), source)
 
     @property
     def n_hosts(self) -> int:
@@ -159,10 +163,7 @@ class Cluster:
                 f"cluster {self.name!r} is a single host without a network; "
                 "give it a level of one host to state what its network card would be"
             )
-        level = self.levels[0]
-        return replace(
-            level.link, bandwidth_bytes_per_s=level.link.bandwidth_bytes_per_s * level.rails
-        )
+        return self.levels[0].link.times(self.levels[0].rails)
 
     def host(self, device_id: int) -> int:
         """Index of the host that a device is on.
@@ -170,7 +171,11 @@ class Cluster:
         Raises:
             PlacementError: The cluster has no such device.
         """
-        return int(self._hosts_of(np.array([device_id]))[0])
+        try:
+            index = count("device_id", device_id)
+        except QuantityError:
+            raise self._no_device(device_id) from None
+        return int(self._hosts_of(np.array([index]))[0])
 
     def device_of(self, device_id: int) -> Device:
         """What a device is.
@@ -211,7 +216,8 @@ class Cluster:
 
         Raises:
             HeterogeneousClusterError: The hosts differ.
-            QuantityError: No host or device is asked for, or a part of one.
+            QuantityError: No host or device is asked for, a part of one, or more of them than
+                `costmodel.topology.MOST`.
 
         Examples:
             >>> Cluster.preset("two-hosts").resized(n_hosts=3).n_devices
@@ -222,10 +228,11 @@ class Cluster:
             host = replace(host, n_devices=devices_per_host)
         if n_hosts is None:
             return replace(self, hosts=(host,) * self.n_hosts)
+        hosts = equal_hosts(host, n_hosts)
         inner = tuple(level for level in self.levels[:-1] if level.n_hosts < n_hosts)
         outer = self.levels[len(inner) : len(inner) + 1]
         levels = (*inner, *(replace(level, n_hosts=n_hosts) for level in outer))
-        return replace(self, hosts=(host,) * n_hosts, levels=levels)
+        return replace(self, hosts=hosts, levels=levels)
 
     def to_json(self) -> str:
         """The cluster as a JSON text, which `from_json` reads back to an equal one."""
@@ -250,6 +257,7 @@ class Cluster:
             name: `"p3.16xlarge"` as it is, `"p3.16xlarge:8"` with 8 hosts.
 
         Raises:
+            QuantityError: There are more hosts than `costmodel.topology.MOST`.
             UnknownNameError: No preset has this name, or what follows the colon is no number >= 1.
         """
         text, n_hosts = resolve(name)
@@ -259,11 +267,14 @@ class Cluster:
     def _hosts_of(self, device_ids: NDArray[np.int64]) -> NDArray[np.intp]:
         outside = device_ids[(device_ids < 0) | (device_ids >= self.n_devices)]
         if outside.size:
-            raise PlacementError(
-                f"a device id of cluster {self.name!r} lies in 0..{self.n_devices - 1} "
-                f"({self.n_hosts} hosts); got {outside.min()}"
-            )
+            raise self._no_device(int(outside.min()))
         return np.searchsorted(self._first, device_ids, side="right") - 1
+
+    def _no_device(self, device_id: object) -> PlacementError:
+        return PlacementError(
+            f"a device id of cluster {self.name!r} lies in 0..{self.n_devices - 1} "
+            f"({self.n_hosts} hosts); got {shown(device_id)}"
+        )
 
     def _only(self, asked: str, instead: str, values: Sequence[T]) -> T:
         """The one value of all hosts, or the error that there are several."""
@@ -271,11 +282,11 @@ class Cluster:
         if len(distinct) > 1:
             raise HeterogeneousClusterError(
                 f"{asked} needs equal hosts; cluster {self.name!r} has {len(distinct)} kinds: "
-                f"{', '.join(map(_shown, distinct))}; use {instead}"
+                f"{', '.join(map(_named, distinct))}; use {instead}"
             )
         return distinct[0]
 
 
-def _shown(value: object) -> str:
+def _named(value: object) -> str:
     """A device by its name, anything else as it is."""
     return repr(value.name) if isinstance(value, Device) else repr(value)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby
 
 from costmodel.device import Device
-from costmodel.errors import ClusterFormatError, QuantityError
+from costmodel.errors import ClusterFormatError, shown
 from costmodel.link import Link
-from costmodel.records import decode, encode, problems
-from costmodel.topology import Host, Level
+from costmodel.records import decode, encode, parsed, problems
+from costmodel.topology import Host, Level, equal_hosts
 
 _VERSION = 1
 
@@ -23,10 +23,6 @@ class _Hosts:
     n_devices: int
     device: Device
     link: Link
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise QuantityError(f"equal hosts have a count >= 1; got count={self.count}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +53,13 @@ def read(text: str) -> tuple[str, tuple[Host, ...], tuple[Level, ...], str]:
         QuantityError: A figure is out of its range.
     """
     try:
-        fields = json.loads(text)
+        fields = parsed(text)
     except ValueError as error:
         raise ClusterFormatError(f"a cluster is a JSON object; this is no JSON: {error}") from error
     if isinstance(fields, dict) and fields.get("version") not in (None, _VERSION):
         raise ClusterFormatError(
             f"this costmodel reads clusters of version {_VERSION}; got version "
-            f"{fields['version']!r}; write the cluster again with this Cluster.to_json"
+            f"{shown(fields['version'])}; write the cluster again with this Cluster.to_json"
         )
     if found := list(problems(_Document, fields)):
         raise ClusterFormatError(
@@ -73,6 +69,6 @@ def read(text: str) -> tuple[str, tuple[Host, ...], tuple[Level, ...], str]:
         )
     document: _Document = decode(_Document, fields)
     hosts = chain.from_iterable(
-        repeat(Host(run.device, run.n_devices, run.link), run.count) for run in document.hosts
+        equal_hosts(Host(run.device, run.n_devices, run.link), run.count) for run in document.hosts
     )
     return document.name, tuple(hosts), document.levels, document.source

@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
-from costmodel.errors import QuantityError, UnknownDtypeError
-from costmodel.quantity import Quantity, checked, plain
+from costmodel.errors import QuantityError, UnknownDtypeError, shown
+from costmodel.quantity import Quantity, assign, checked, count, number, plain, positive
 
 Curve: TypeAlias = tuple[tuple[float, float], ...]
 """Points (FLOP of one operator, part of the peak that it reaches), by rising FLOP."""
@@ -29,8 +29,8 @@ class Device:
     """One accelerator, or one share of a processor.
 
     Raises:
-        QuantityError: A rate or the memory is not positive, the launch time is negative, or a dtype
-            has two peaks. A curve has no points or two at one size, is of a dtype without a peak,
+        QuantityError: A rate or the memory is not positive, the launch time is negative, one is no
+            finite number, or a dtype has two peaks. A curve has no points or two at one size, is of a dtype without a peak,
             leaves 0 < efficiency <= 1, or would let a larger operator finish earlier.
 
     Examples:
@@ -53,16 +53,23 @@ class Device:
     """Part of the peak that operators reach, by their size: (dtype, curve); 1 for the others."""
 
     def __post_init__(self) -> None:
-        rates = (*(rate for _, rate in self.flops_per_s), self.memory_bandwidth_bytes_per_s)
-        if not (
-            all(0 < rate < math.inf for rate in rates)
-            and self.memory_bytes > 0
-            and 0 <= self.launch_s < math.inf
-        ):
-            raise QuantityError(
-                "a device needs finite rates > 0, memory_bytes > 0 and a finite launch_s >= 0; "
-                f"got {self}"
-            )
+        of = f"of device {self.name!r}"
+        assign(
+            self,
+            flops_per_s=tuple(
+                (dtype, positive(f"flops_per_s {of} for {dtype}", rate))
+                for dtype, rate in _pairs("flops_per_s", "FLOP/s", self.flops_per_s)
+            ),
+            memory_bytes=count(f"memory_bytes {of}", self.memory_bytes, least=1),
+            memory_bandwidth_bytes_per_s=positive(
+                f"memory_bandwidth_bytes_per_s {of}", self.memory_bandwidth_bytes_per_s
+            ),
+            launch_s=number(f"launch_s {of}", self.launch_s),
+            efficiency=tuple(
+                (dtype, checked_curve(dtype, curve))
+                for dtype, curve in _pairs("efficiency", "curve", self.efficiency)
+            ),
+        )
         names = [name for name, _ in self.flops_per_s]
         if len(set(names)) < len(names):
             raise QuantityError(f"a device has one peak for each dtype; got {self.flops_per_s}")
@@ -72,8 +79,6 @@ class Device:
                 "a device has at most one efficiency curve for each dtype that it states a peak "
                 f"for ({', '.join(names)}); got curves for {', '.join(curves)}"
             )
-        for name, curve in self.efficiency:
-            _check_curve(name, curve)
 
     def peak(self, dtype: str) -> float:
         """Peak arithmetic rate, FLOP/s, for a dtype by its numpy name.
@@ -151,20 +156,45 @@ def operator_time(flops: Quantity, n_bytes: Quantity, device: Device, dtype: str
     return plain(seconds)
 
 
-def _check_curve(dtype: str, curve: Curve) -> None:
+def checked_curve(dtype: str, curve: Curve) -> Curve:
+    """An efficiency curve of floats.
+
+    Raises:
+        QuantityError: It has no points or two at one size, leaves 0 < efficiency <= 1, or would let
+            a larger operator finish earlier.
+    """
+    points = _pairs(f"an efficiency curve of {dtype}", "part of the peak", curve, "FLOP")
+    found = tuple(
+        (
+            positive(f"FLOP of an efficiency curve of {dtype}", flops),
+            positive(f"part of the peak at {shown(flops)} FLOP of {dtype}", part),
+        )
+        for flops, part in points
+    )
     if not (
-        curve
-        and all(0 < flops < math.inf and 0 < part <= 1 for flops, part in curve)
-        and all(small < large for (small, _), (large, _) in pairwise(curve))
+        found
+        and all(part <= 1 for _, part in found)
+        and all(small < large for (small, _), (large, _) in pairwise(found))
     ):
         raise QuantityError(
             "an efficiency curve has points (FLOP, part of the peak) by rising FLOP > 0 with "
-            f"0 < part <= 1, where 80 % is 0.8; got {curve} for {dtype!r}"
+            f"0 < part <= 1, where 80 % is 0.8; got {shown(curve)} for {dtype!r}"
         )
-    for (small, part), (large, larger_part) in pairwise(curve):
+    for (small, part), (large, larger_part) in pairwise(found):
         if small / part > large / larger_part:
             raise QuantityError(
                 "along an efficiency curve FLOP / part, which is time, must not fall; got "
                 f"({small:g}, {part:g}) before ({large:g}, {larger_part:g}) for {dtype!r}; "
                 "what small operators lose belongs into launch_s"
             )
+    return found
+
+
+def _pairs(name: str, second: str, values: Any, first: str = "dtype") -> list[tuple[Any, Any]]:
+    """The values, checked to be pairs."""
+    try:
+        return [(one, other) for one, other in values]
+    except (TypeError, ValueError):
+        raise QuantityError(
+            f"{name} has pairs ({first}, {second}); got {shown(values)}"
+        ) from None

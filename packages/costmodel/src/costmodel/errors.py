@@ -10,7 +10,7 @@ class QuantityError(CostmodelError, ValueError):
 
 
 class UnknownNameError(CostmodelError, KeyError):
-    """No preset, optimizer or schedule has this name.
+    """No preset, collective, algorithm, optimizer or schedule has this name.
 
     Attributes:
         name: The name that was asked for.
@@ -28,7 +28,7 @@ class UnknownDtypeError(UnknownNameError):
 
 
 class PlacementError(CostmodelError, ValueError):
-    """A device id lies outside the cluster."""
+    """The cluster has no such device, or no network."""
 
 
 class HeterogeneousClusterError(CostmodelError, ValueError):
@@ -76,3 +76,11 @@ class MissingExtraError(CostmodelError, ImportError):
 
 class OtherMachineWarning(UserWarning):
     """A profile was measured on another machine than this one."""
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: its repr, as far as it fits on a line or two."""
+    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print the largest
+        return f"a whole number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

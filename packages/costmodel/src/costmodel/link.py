@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import overload
 
 from shardspec import Axis
 
-from costmodel.errors import QuantityError
+from costmodel.quantity import assign, number, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +16,14 @@ class Link:
     """A connection that moves `n` bytes in `latency_s + n / bandwidth_bytes_per_s`.
 
     Raises:
-        QuantityError: The latency is negative or the bandwidth not positive, or one is not finite.
+        QuantityError: The latency is negative, the bandwidth not positive, one is not finite, or
+            the duplex is not from 0.5 to 1.
 
     Examples:
         >>> ethernet = Link(latency_s=50e-6, bandwidth_bytes_per_s=125e6)  # 1 Gbit/s
         >>> ethernet.both_ways_bytes_per_s
         125000000.0
-        >>> Link(50e-6, 125e6, full_duplex=False).both_ways_bytes_per_s
+        >>> Link(50e-6, 125e6, duplex=0.5).both_ways_bytes_per_s
         62500000.0
 
     Reference:
@@ -34,39 +34,40 @@ class Link:
     """Seconds before the first byte arrives (alpha)."""
     bandwidth_bytes_per_s: float
     """Bytes a second in one direction while nothing moves in the other (1 / beta)."""
-    full_duplex: bool = True
-    """Whether both directions have this bandwidth at the same time, or share it equally."""
+    duplex: float = 1.0
+    """Part of this bandwidth that each direction has while both are in use: 1 in full duplex, 0.5
+    in half duplex, where they share it; between them on a way over links of both kinds."""
 
     def __post_init__(self) -> None:
-        if not (0 <= self.latency_s < math.inf and 0 < self.bandwidth_bytes_per_s < math.inf):
-            raise QuantityError(
-                "a link needs a finite latency_s >= 0 and a finite bandwidth_bytes_per_s > 0; "
-                f"got latency_s={self.latency_s} and "
-                f"bandwidth_bytes_per_s={self.bandwidth_bytes_per_s}"
-            )
+        assign(
+            self,
+            latency_s=number("latency_s of a link", self.latency_s),
+            bandwidth_bytes_per_s=positive(
+                "bandwidth_bytes_per_s of a link", self.bandwidth_bytes_per_s
+            ),
+            duplex=number(
+                "duplex of a link, 1 for full and 0.5 for half,", self.duplex, least=0.5, most=1
+            ),
+        )
 
     @property
     def both_ways_bytes_per_s(self) -> float:
         """Bytes a second in each direction while both are in use, as in a ring or an exchange."""
-        return self.bandwidth_bytes_per_s / (1 if self.full_duplex else 2)
+        return self.bandwidth_bytes_per_s * self.duplex
+
+    def times(self, factor: float) -> Link:
+        """So many such links side by side, or a part of one."""
+        return replace(
+            self, bandwidth_bytes_per_s=float(self.bandwidth_bytes_per_s * factor)
+        )
 
 
 def slowest(links: Iterable[Link]) -> Link:
-    """Bound of what passes over all of `links`: largest latency, smallest bandwidth.
-
-    Where some share their bandwidth between the directions and some do not, the bound is a
-    full-duplex link at the smallest rate both ways: exact for rings, too slow for one message.
-    """
+    """The way over all of `links`: largest latency, smallest bandwidth one way, and both ways."""
     links = tuple(links)
-    duplex = {link.full_duplex for link in links}
-    return Link(
-        max(link.latency_s for link in links),
-        min(
-            link.both_ways_bytes_per_s if len(duplex) > 1 else link.bandwidth_bytes_per_s
-            for link in links
-        ),
-        full_duplex=duplex != {False},
-    )
+    one_way = min(link.bandwidth_bytes_per_s for link in links)
+    both_ways = min(link.both_ways_bytes_per_s for link in links)
+    return Link(max(link.latency_s for link in links), one_way, both_ways / one_way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,9 @@ class GroupLinks:
     """What one group of a collective sees of the cluster; of several groups, the worst placed.
 
     Worked case, 2 hosts x 4 devices with one card a host, one group of all eight: `flat` is the
-    slower of the link in a host and the card, which the ring leaves a host by once. `spread` is a
-    quarter of the card. `tiers` are 4 devices at the link in a host, then 2 hosts at a card each.
+    slower of the link in a host and the card, which the ring leaves a host by once; so is `single`.
+    `spread` is a quarter of the card. `tiers` are 4 devices at the link in a host, then 2 hosts at
+    a card each.
     """
 
     size: int
@@ -95,6 +97,9 @@ class GroupLinks:
     flat: Link
     """The slowest link of a ring over all members that is ordered by host. Where a host has several
     network cards, rings that leave it by different members run side by side."""
+    single: Link
+    """What one message between two members has, at worst, while one of each group is on its way: as
+    `flat`, but by one card."""
     spread: Link
     """What each member has while all members of all groups send out of their units at once."""
     tiers: tuple[Tier, ...] = ()

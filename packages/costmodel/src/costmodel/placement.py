@@ -10,7 +10,11 @@ Rings that are ordered by host leave each unit once, one by each of the rails th
 the flat link of a group is the slowest of its smallest share at every level that it crosses, and of
 the link between devices where a host has two members.
 
-If all members send out of their units at once, each has its part of the rails, and at most one:
+One message from each of the groups has its part of the rails, and at most one:
+
+    single = min(1, rails / g) rails
+
+If all members send out of their units at once, each has as much of them:
 
     spread = min(1, rails / members of all such groups under the unit) rails
 
@@ -23,7 +27,7 @@ passes the level's connection, and those below, of which each part of the unit h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +98,7 @@ class Placement:
         where, first, members = _distinct(groups * rows.size + units[0])
         inside = self._inside(rows.reshape(-1)[first[members > 1]])
         below = [inside] if n_members == 1 or members.max() > 1 else []
-        flat, spread = below.copy(), below.copy()
+        flat, single, spread = below.copy(), below.copy(), below.copy()
         tiers = [Tier(_common(members), inside)]
         for (rail, n_rails), above in zip(self.rails, units[1:], strict=True):
             group, unit = np.divmod(where, rows.size)
@@ -102,10 +106,12 @@ class Placement:
             if not leaves.any():
                 break
             here, driven = unit[leaves], members[leaves]
-            share = _times(rail, np.minimum(driven, n_rails / np.bincount(here)[here]).min())
+            part = n_rails / np.bincount(here)[here]  # of the rails, for each group
+            share = rail.times(np.minimum(driven, part).min())
             flat.append(share)
-            spread.append(_times(rail, min(1.0, n_rails / np.bincount(here, driven).max())))
-            together = slowest([share, *(_times(link, max(tiers[-1].size, 1)) for link in below)])
+            single.append(rail.times(min(1.0, part.min())))
+            spread.append(rail.times(min(1.0, n_rails / np.bincount(here, driven).max())))
+            together = slowest([share, *(link.times(max(tiers[-1].size, 1)) for link in below)])
             parents = group * rows.size + above.reshape(-1)[first]
             tiers.append(Tier(_common(_distinct(parents)[2]), together))
             below = [together]
@@ -114,6 +120,7 @@ class Placement:
         return GroupLinks(
             n_members,
             slowest(flat),
+            slowest(single),
             slowest(spread),
             tuple(tier for tier in tiers if tier.size > 1 and even),
         )
@@ -152,8 +159,3 @@ def _distinct(
 def _common(counts: NDArray[np.intp]) -> int:
     """What all counts are; 0 if they differ."""
     return int(counts[0]) if counts.min() == counts.max() else 0
-
-
-def _times(link: Link, factor: float) -> Link:
-    """A link with a multiple, or a part, of the bandwidth."""
-    return replace(link, bandwidth_bytes_per_s=float(link.bandwidth_bytes_per_s * factor))

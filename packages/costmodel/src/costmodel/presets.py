@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from importlib import resources
 
@@ -20,9 +21,9 @@ def resolve(name: str) -> tuple[str, int | None]:
     """The text of a preset, and the number of hosts that `name` asks for after a colon.
 
     Raises:
-        UnknownNameError: No preset has this name, or what follows the colon is no number >= 1.
+        UnknownNameError: No preset has this name, or what follows the colon is no whole number >= 1.
     """
-    preset, colon, count = name.partition(":")
+    preset, colon, count = str(name).partition(":")
     if preset not in presets():
         close = get_close_matches(preset, presets())
         raise UnknownNameError(
@@ -30,9 +31,9 @@ def resolve(name: str) -> tuple[str, int | None]:
             + (f"did you mean {' or '.join(close)}; " if close else "")
             + f"known: {', '.join(presets())}; "
             "describe another machine as Cluster(...) or in JSON for Cluster.from_json",
-            name,
+            str(name),
         )
-    if colon and not (count.isdecimal() and int(count) >= 1):
+    if colon and not re.fullmatch("0*[1-9][0-9]{,17}", count):  # Python reads 4300 digits at most
         raise UnknownNameError(
             f"after the colon of a preset stands its number of hosts, as in '{preset}:2'; "
             f"got {name!r}",

@@ -1,17 +1,23 @@
-"""Numbers that formulas take: one, or an array of them, checked before they are used."""
+"""Numbers that formulas and records take: one, or an array of them, checked before they are used.
+
+A number is Python's or numpy's, but no bool, and no text that looks like one.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.errors import QuantityError
+from costmodel.errors import QuantityError, shown
 
 Quantity: TypeAlias = float | NDArray[Any]
 """A number or an array of numbers; formulas broadcast, and give a float where they get numbers."""
+
+_LARGEST = sys.float_info.max
 
 
 def checked(name: str, value: Quantity, *, least: float = 0.0, whole: bool = False) -> Quantity:
@@ -34,19 +40,22 @@ def checked(name: str, value: Quantity, *, least: float = 0.0, whole: bool = Fal
         costmodel.errors.QuantityError: rows is a finite whole number >= 0; got 2.5
     """
     if type(value) is float or type(value) is int:
-        if least <= value < math.inf and not (whole and value % 1):
+        if least <= value <= _LARGEST and not (whole and value % 1):
             return float(value)
-        raise _error(name, value, least, whole)
-    array = np.asarray(value)
+        raise _error(name, value, least, math.inf, whole)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        raise _error(name, value, least, math.inf, whole) from None
     kind = array.dtype.kind
     if kind not in "iuf":  # numpy would read the text "3", and take True for 1
-        raise _error(name, value, least, whole)
+        raise _error(name, value, least, math.inf, whole)
     array = array.astype(np.float64, copy=False)
     good = (array >= least) & (array < math.inf)  # of a NaN, neither holds
     if whole and kind == "f":
         good &= np.rint(array) == array
     if not good.all():
-        raise _error(name, float(array[~good].flat[0]), least, whole)
+        raise _error(name, float(array[~good].flat[0]), least, math.inf, whole)
     return plain(array)
 
 
@@ -55,14 +64,39 @@ def counts(**values: Quantity) -> tuple[Quantity, ...]:
     return tuple(checked(name, value, whole=True) for name, value in values.items())
 
 
-def count(name: str, value: int, *, least: int = 0) -> int:
-    """One number as an integer, checked to be whole and >= `least`.
+def number(name: str, value: float, *, least: float = 0.0, most: float = math.inf) -> float:
+    """One number as a float, checked to be finite and in its range.
 
     Raises:
         QuantityError: It is not, or there are several.
     """
-    if np.ndim(checked(name, value, least=least, whole=True)):
-        raise _error(name, value, least, whole=True)
+    found = checked(name, value, least=least)
+    if not isinstance(found, float) or found > most:
+        raise _error(name, value, least, most)
+    return found
+
+
+def positive(name: str, value: float) -> float:
+    """One number as a float, checked to be finite and > 0.
+
+    Raises:
+        QuantityError: It is not, or there are several.
+    """
+    found = number(name, value)
+    if not found:
+        raise QuantityError(f"{name} is a finite number > 0; got {shown(value)}")
+    return found
+
+
+def count(name: str, value: int, *, least: int = 0, most: float = math.inf) -> int:
+    """One number as an integer, checked to be whole and in its range.
+
+    Raises:
+        QuantityError: It is not, or there are several.
+    """
+    found = checked(name, value, least=least, whole=True)
+    if not isinstance(found, float) or found > most:
+        raise _error(name, value, least, most, whole=True)
     return int(value)
 
 
@@ -71,6 +105,15 @@ def plain(value: Any) -> Quantity:
     return value if np.ndim(value) else float(value)
 
 
-def _error(name: str, value: object, least: float, whole: bool) -> QuantityError:
+def assign(record: object, **values: object) -> None:
+    """Set fields of a frozen dataclass to what its `__post_init__` made of them."""
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
+def _error(
+    name: str, value: object, least: float, most: float, whole: bool = False
+) -> QuantityError:
     kind = "whole number" if whole else "number"
-    return QuantityError(f"{name} is a finite {kind} >= {least:g}; got {value!r}")
+    rule = f"finite {kind} >= {least:g}" if most == math.inf else f"{kind} from {least:g} to {most}"
+    return QuantityError(f"{name} is a {rule}; got {shown(value)}")

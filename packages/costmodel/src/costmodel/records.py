@@ -7,9 +7,13 @@ too; other tuples are lists. Numbers are what the field says: `16e9` is a whole 
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
+
+from costmodel.errors import shown
 
 _MISSING = "is missing"
 _NAMES = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
@@ -32,6 +36,18 @@ class Problem:
         return f"{self.path or 'the text'} {self.reason}"
 
 
+def parsed(text: str | bytes) -> Any:
+    """What `json.loads` returns.
+
+    Raises:
+        ValueError: It is no JSON, no text, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
 def encode(kind: Any, value: Any) -> Any:
     """What `json.dumps` writes for a value of type `kind`."""
     if is_dataclass(kind):
@@ -44,7 +60,7 @@ def encode(kind: Any, value: Any) -> Any:
 
 
 def decode(kind: Any, value: Any) -> Any:
-    """A value from `json.loads` in which `problems` found none, as `kind`."""
+    """A value from `parsed` in which `problems` found none, as `kind`."""
     if is_dataclass(kind):
         entries = _entries(kind)
         arguments = {name: decode(entries[name][0], entry) for name, entry in value.items()}
@@ -57,7 +73,7 @@ def decode(kind: Any, value: Any) -> Any:
 
 
 def problems(kind: Any, value: Any, path: str = "") -> Iterator[Problem]:
-    """All that keeps a value from `json.loads` from being read as `kind`, in order of the fields.
+    """All that keeps a value from `parsed` from being read as `kind`, in order of the fields.
 
     Where a whole dataclass is missing, each of its fields is.
     """
@@ -77,7 +93,7 @@ def problems(kind: Any, value: Any, path: str = "") -> Iterator[Problem]:
         for index, (of, one) in enumerate(zip(_items(kind, value), value, strict=True)):
             yield from problems(of, one, f"{path}[{index}]")
     elif not _is_scalar(kind, value):
-        yield Problem(path, f"is {_in_words(kind)}, not {value!r}")
+        yield Problem(path, f"is {_in_words(kind)}, not {shown(value)}")
 
 
 def _entries(kind: Any) -> dict[str, tuple[Any, bool]]:
@@ -109,7 +125,9 @@ def _is_scalar(kind: Any, value: object) -> bool:
         return kind in _NAMES and isinstance(value, kind)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return kind is float or float(value).is_integer()
+    if kind is int:
+        return isinstance(value, int) or value.is_integer()
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 def _in_words(kind: Any) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.device import Device
-from costmodel.errors import QuantityError
 from costmodel.link import Link
+from costmodel.quantity import assign, count
+
+MOST = 2**20
+"""Hosts of a cluster, devices of a host, rails: a guard against slips, far above all machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +17,7 @@ class Host:
     """A machine with equal devices.
 
     Raises:
-        QuantityError: It has no device, or a part of one.
+        QuantityError: It has no device, a part of one, or more than `MOST`.
     """
 
     device: Device
@@ -23,10 +26,7 @@ class Host:
     """Between two of its devices; each device has its own."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.n_devices, int) and self.n_devices >= 1):
-            raise QuantityError(
-                f"a host has a whole number n_devices >= 1; got n_devices={self.n_devices}"
-            )
+        assign(self, n_devices=count("n_devices of a host", self.n_devices, least=1, most=MOST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Level:
         Level("leaf", 4, Link(5e-6, 50e9), rails=8), Level("spine", 16, Link(9e-6, 100e9), rails=2)
 
     Raises:
-        QuantityError: It joins no host, or by no rail, or by a part of one.
+        QuantityError: It joins no host, or by no rail, by a part of one, or more than `MOST`.
     """
 
     name: str
@@ -51,8 +51,18 @@ class Level:
     """How many such connections each of what it joins has."""
 
     def __post_init__(self) -> None:
-        if not all(isinstance(count, int) and count >= 1 for count in (self.n_hosts, self.rails)):
-            raise QuantityError(
-                "a level has whole numbers n_hosts >= 1 and rails >= 1; "
-                f"got n_hosts={self.n_hosts} and rails={self.rails} in level {self.name!r}"
-            )
+        of = f"of level {self.name!r}"
+        assign(
+            self,
+            n_hosts=count(f"n_hosts {of}", self.n_hosts, least=1, most=MOST),
+            rails=count(f"rails {of}", self.rails, least=1, most=MOST),
+        )
+
+
+def equal_hosts(host: Host, n_hosts: int) -> tuple[Host, ...]:
+    """So many hosts.
+
+    Raises:
+        QuantityError: None, a part of one, or more than `MOST`.
+    """
+    return (host,) * count("n_hosts of a cluster", n_hosts, least=1, most=MOST)

@@ -25,7 +25,9 @@ digits of their own from 1. or 2. until they are gathered. With `r` devices that
 and a part `e` of the elements to exchange, that is `(u - 1) + e + (r - 1)` messages an element, the
 bound again; only an axis with partial results that takes the digit of an axis that becomes free
 costs more, as the bound would have one device do all the work. Without anything to exchange it
-saves `(u - 2)(f - 1)` messages with `f` replicas; if that is nothing, they do not spread.
+saves `(u - 2)(f - 1)` messages with `f` replicas; if that is nothing, they do not spread. (One
+collective instead, with half again the bytes at most, would let a detour by way of another layout
+cost less than the plan.)
 """
 
 import math

@@ -4,8 +4,10 @@ from autoshard.programs.block import block_step
 from autoshard.programs.gpt import gpt_step
 from autoshard.programs.llama import llama_step
 from autoshard.programs.mlp import deep_mlp_step, mlp_step
-from autoshard.programs.program import Program
+from autoshard.programs.moe import moe_step
+from autoshard.programs.program import Program, step_flops
 from autoshard.programs.transformer import transformer_step
+from autoshard.programs.vgg import vgg13_step
 
 __all__ = [
     "Program",
@@ -14,5 +16,8 @@ __all__ = [
     "gpt_step",
     "llama_step",
     "mlp_step",
+    "moe_step",
+    "step_flops",
     "transformer_step",
+    "vgg13_step",
 ]

@@ -71,6 +71,23 @@ def masked(p: Program, x: str, mask: str) -> str:
     return p.record(made, (x, lambda g: p.pointwise("select_n", FIRST, g, shown)))
 
 
+def attention(p: Program, x: str, mask: str, name: str, heads: int) -> str:
+    """Multi-head attention with biases, as it is written: no fused kernel.
+
+    Vaswani et al., "Attention is all you need", 2017.
+    """
+    batch, length, width = p.shape(x)
+
+    def split(x: str) -> str:
+        return p.transpose(p.reshape(x, batch, length, heads, width // heads), 0, 2, 1, 3)
+
+    q, k, v = (split(dense(p, x, f"{name}_{which}", width, bias=True)) for which in "qkv")
+    scores = p.linear("mul_const", p.einsum("bhqe,bhke->bhqk", q, k))
+    mixed = p.einsum("bhqk,bhke->bhqe", softmax(p, masked(p, scores, mask)), v)
+    mixed = p.reshape(p.transpose(mixed, 0, 2, 1, 3), batch, length, width)
+    return dense(p, mixed, f"{name}_out", width, bias=True)
+
+
 def gelu(p: Program, x: str) -> str:
     """Hendrycks and Gimpel, "Gaussian error linear units", 2016: by tanh, as in jax.nn."""
     cube = p.mul(p.mul(x, x), x)

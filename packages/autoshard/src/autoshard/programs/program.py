@@ -264,3 +264,10 @@ class Program:
         if self.shape(gradient) != shape:
             gradient = self.emit("reshape", (gradient,), reshape(self.shape(gradient), shape))
         return gradient
+
+
+def step_flops(graph: Graph) -> float:
+    """FLOP of one step on one device: of every operator, in every repeat of its phase."""
+    return sum(
+        operator.flops * graph.phases[operator.phase].repeats for operator in graph.operators
+    )

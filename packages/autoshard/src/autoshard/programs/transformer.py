@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from autoshard.graph import Graph
 from autoshard.programs.pieces import (
+    attention,
     causal_mask,
     cross_entropy,
     dense,
     gelu,
     layer_norm,
-    masked,
-    softmax,
 )
 from autoshard.programs.program import Optimizer, Program
 
@@ -38,16 +37,9 @@ def transformer_step(
     x = p.add(x, p.broadcast(p.parameter("positions", length, width), *p.shape(x)))
     mask = causal_mask(p, length)
 
-    def split(x: str) -> str:
-        return p.transpose(p.reshape(x, batch, length, heads, width // heads), 0, 2, 1, 3)
-
     for layer in range(n_layers):
         h = layer_norm(p, x, f"{layer}_norm1")
-        q, k, v = (split(dense(p, h, f"{layer}_{name}", width, bias=True)) for name in "qkv")
-        scores = p.linear("mul_const", p.einsum("bhqe,bhke->bhqk", q, k))
-        mixed = p.einsum("bhqk,bhke->bhqe", softmax(p, masked(p, scores, mask)), v)
-        mixed = p.reshape(p.transpose(mixed, 0, 2, 1, 3), batch, length, width)
-        x = p.add(x, dense(p, mixed, f"{layer}_out", width, bias=True))
+        x = p.add(x, attention(p, h, mask, f"{layer}", heads))
         h = layer_norm(p, x, f"{layer}_norm2")
         h = gelu(p, dense(p, h, f"{layer}_up", 4 * width, bias=True))
         x = p.add(x, dense(p, h, f"{layer}_down", width, bias=True))
