@@ -12,7 +12,8 @@ from autoshard.programs.pieces import (
     softmax,
 )
 from autoshard.programs.program import FIRST, Optimizer, Program
-from autoshard.rule import Rule, labelled
+from autoshard.rule import Rule
+from autoshard.rules import labelled
 
 
 def llama_step(

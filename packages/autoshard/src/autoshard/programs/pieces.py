@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autoshard.programs.program import FIRST, Program
-from autoshard.rule import labelled, reduction
+from autoshard.rules import labelled, reduction
 
 
 def maximum(p: Program, x: str, dim: int) -> str:

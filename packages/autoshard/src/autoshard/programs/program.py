@@ -7,16 +7,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from autoshard.graph import Graph, Operator, Output, Phase, Role, Value
-from autoshard.rule import (
-    Rule,
-    broadcast,
-    einsum,
-    elementwise,
-    labelled,
-    reduction,
-    reshape,
-    transpose,
-)
+from autoshard.rule import Rule
+from autoshard.rules import broadcast, einsum, elementwise, labelled, reduction, reshape, transpose
 
 FORWARD, BACKWARD, APPLY = range(3)
 

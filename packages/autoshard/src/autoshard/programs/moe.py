@@ -1,0 +1,100 @@
+"""A mixture of experts: tokens are sent to the experts that a router picks for them."""
+
+from __future__ import annotations
+
+from autoshard.graph import Graph
+from autoshard.programs.pieces import attention, causal_mask, cross_entropy, layer_norm, softmax
+from autoshard.programs.program import FIRST, Optimizer, Program
+from autoshard.rules import labelled
+
+
+def moe_step(
+    *,
+    n_layers: int,
+    batch: int,
+    length: int,
+    width: int,
+    heads: int,
+    experts: int,
+    capacity: int,
+    hidden: int,
+    vocabulary: int,
+    microbatches: int = 1,
+    dtype: str = "float32",
+    optimizer: Optimizer = "adam",
+) -> Graph:
+    """A training step of a Transformer whose MLPs are mixtures of experts.
+
+    GShard's top-2 gating (Lepikhin et al., 2020, algorithm 1), a group a sequence. Its loss that
+    balances the load and its random skipping of second experts are left out.
+
+    Args:
+        n_layers: Each is attention and a mixture of experts.
+        batch: Sequences in a microbatch.
+        length: Of a sequence.
+        width: Of the model.
+        heads: Of attention.
+        experts: In each layer.
+        capacity: Tokens of a sequence that an expert takes; the others pass it by.
+        hidden: Width inside an expert.
+        vocabulary: Size of.
+        microbatches: Runs of forward and backward in a step.
+        dtype: Of every floating-point value.
+        optimizer: What updates the parameters.
+    """
+    p = Program(microbatches=microbatches, dtype=dtype)
+    ids, targets = (p.input(name, batch, length, dtype="int32") for name in ("ids", "targets"))
+    x = p.lookup(p.parameter("embedding", vocabulary, width), ids)
+    mask = causal_mask(p, length)
+    for layer in range(n_layers):
+        h = layer_norm(p, x, f"{layer}_norm1")
+        x = p.add(x, attention(p, h, mask, f"{layer}", heads))
+        h = layer_norm(p, x, f"{layer}_norm2")
+        x = p.add(x, mixture(p, h, f"{layer}", experts, capacity, hidden))
+    logits = p.einsum("btd,vd->btv", layer_norm(p, x, "last"), "embedding")
+    return p.finish(cross_entropy(p, logits, targets), optimizer)
+
+
+def mixture(p: Program, x: str, name: str, experts: int, capacity: int, hidden: int) -> str:
+    """Dispatch tokens x (g, s, m) to experts, run these and combine what they make.
+
+    Where groups g and experts e are split over the same devices, the conversion of (e, g, c, m)
+    between the two splits is the all-to-all of GShard (section 3.2).
+    """
+    width = p.shape(x)[-1]
+    combine = router(p, x, name, experts, capacity)
+    dispatch = p.pointwise("gt_const", (), combine)
+    inside = p.einsum("gsec,gsm->egcm", dispatch, x)
+    inside = p.einsum("egcm,emh->egch", inside, p.parameter(f"{name}_up", experts, width, hidden))
+    inside = p.unary("relu", inside)
+    inside = p.einsum("egch,ehm->egcm", inside, p.parameter(f"{name}_down", experts, hidden, width))
+    return p.einsum("gsec,egcm->gsm", combine, inside)
+
+
+def router(p: Program, x: str, name: str, experts: int, capacity: int) -> str:
+    """How much each token counts in each place of each expert, shape (g, s, e, c).
+
+    The first choices of all tokens take their places before the second choices do.
+    """
+    groups, tokens, width = p.shape(x)
+    each, slots = (groups, tokens, experts), (groups, tokens, capacity)
+    pick = labelled("gse->gs", (each,), (each[:2],), whole="e")
+    mark = labelled("gs->gse", (each[:2],), (each,))
+    count = labelled("gse->gse", (each,), (each,), whole="s", linear=FIRST)
+    place = labelled("gsc->gsc", ((groups, tokens, 1),), (slots,))
+
+    gates = softmax(p, p.einsum("gsm,me->gse", x, p.parameter(f"{name}_router", width, experts)))
+
+    def choose(left: str, earlier: str | None) -> tuple[str, str]:
+        """Which expert takes each token (g, s, e), and how much it counts where (g, s, e, c)."""
+        chosen = p.emit("one_hot", (p.emit("argmax", (left,), pick, dtype="int32"),), mark)
+        before = p.emit("cumsum", (chosen,), count)
+        if earlier is not None:
+            before = p.add(before, p.reduce(earlier, 1))
+        slot = p.emit("one_hot", (p.reduce(p.mul(before, chosen), 2),), place)
+        weight = p.reduce(p.mul(gates, chosen), 2)
+        return chosen, p.einsum("gse,gsc->gsec", p.mul(chosen, weight), slot)
+
+    first, combine = choose(gates, None)
+    _, second = choose(p.pointwise("select_n", (), gates, first), first)
+    return p.add(combine, second)

@@ -1,0 +1,68 @@
+"""VGG13: convolutions with few parameters, then dense layers with many."""
+
+from __future__ import annotations
+
+import math
+
+from autoshard.graph import Graph
+from autoshard.programs.program import FIRST, PRODUCT, Optimizer, Program
+from autoshard.rules import labelled
+
+CHANNELS = ((64, 64), (128, 128), (256, 256), (512, 512), (512, 512))
+"""Of the convolutions between two poolings: configuration B of Simonyan and Zisserman, "Very deep
+convolutional networks for large-scale image recognition", ICLR 2015, table 1."""
+DENSE = (4096, 4096, 1000)
+"""Widths of the dense layers (ibid.)."""
+IMAGE = 224
+"""Pixels a side (ibid.)."""
+
+
+def vgg13_step(*, batch: int, dtype: str = "float32", optimizer: Optimizer = "adam") -> Graph:
+    """A training step of VGG13, without biases, and with a square loss."""
+    p = Program(dtype=dtype)
+    x = p.input("images", batch, 3, IMAGE, IMAGE)
+    layer = 0
+    for block in CHANNELS:
+        for channels in block:
+            layer += 1
+            w = p.parameter(f"conv{layer}", channels, p.shape(x)[1], 3, 3)
+            x = p.unary("relu", convolution(p, x, w))
+        x = max_pool(p, x)
+    x = p.reshape(x, batch, math.prod(p.shape(x)[1:]))
+    for number, width in enumerate(DENSE, start=1):
+        if number > 1:
+            x = p.unary("relu", x)
+        x = p.einsum("bi,ij->bj", x, p.parameter(f"dense{number}", p.shape(x)[1], width))
+    return p.finish(p.mean(p.mul(x, x)), optimizer)
+
+
+def convolution(p: Program, x: str, w: str) -> str:
+    """3 x 3, padded to keep the image's size: x (n, c, h, w) and w (o, c, r, s) give (n, o, h, w).
+
+    Batch and channels may be split, the image may not: its parts would need their neighbours' rims.
+    """
+    image, kernel = p.shape(x), p.shape(w)
+    made = (image[0], kernel[0], *image[2:])
+    whole = "hwrsij"
+    flops = 2.0 * math.prod(made) * math.prod(kernel[1:])
+    forward = labelled("nchw,ocrs->noij", (image, kernel), (made,), whole=whole, linear=PRODUCT)
+    by_x = labelled("noij,ocrs->nchw", (made, kernel), (image,), whole=whole, linear=PRODUCT)
+    by_w = labelled("noij,nchw->ocrs", (made, image), (kernel,), whole=whole, linear=PRODUCT)
+    return p.record(
+        p.emit("conv", (x, w), forward, flops),
+        (x, lambda g: p.emit("conv", (g, w), by_x, flops)),
+        (w, lambda g: p.emit("conv", (g, x), by_w, flops)),
+    )
+
+
+def max_pool(p: Program, x: str) -> str:
+    """The maximum of each 2 x 2 pixels."""
+    image = p.shape(x)
+    made = (*image[:2], image[2] // 2, image[3] // 2)
+    forward = labelled("nchw->ncij", (image,), (made,), whole="hwij")
+    back = labelled("ncij,nchw->nchw", (made, image), (image,), whole="hwij", linear=FIRST)
+    n = float(math.prod(image))
+    return p.record(
+        p.emit("reduce_window_max", (x,), forward, n),
+        (x, lambda g: p.emit("select_and_scatter_add", (g, x), back, n)),
+    )
