@@ -28,16 +28,16 @@ from autoshard.graph import (
     verify,
 )
 from autoshard.problem import Problem
-from autoshard.rule import (
-    Factor,
-    Reduction,
-    Rule,
+from autoshard.rule import Factor, Reduction, Rule
+from autoshard.rules import (
+    RULES,
     broadcast,
     einsum,
     elementwise,
     labelled,
     reduction,
     reshape,
+    rule_of,
     transpose,
     whole,
 )
@@ -51,6 +51,7 @@ __version__ = version("meshwright-autoshard")
 
 __all__ = [
     "METHODS",
+    "RULES",
     "AutoshardError",
     "Baseline",
     "BaselineError",
@@ -87,6 +88,7 @@ __all__ = [
     "labelled",
     "reduction",
     "reshape",
+    "rule_of",
     "shard",
     "solve",
     "stored_specs",

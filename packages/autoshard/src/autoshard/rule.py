@@ -11,14 +11,15 @@ Merging (2, 3) to (6,) has factors of sizes 2 and 3; the result's only dim is (0
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self, cast, get_args
 
 from autoshard.errors import RuleError
 
 Kind = Literal["parallel", "reduce", "whole"]
-Reduction = Literal["sum", "max", "min"]
+Reduction = Literal["sum", "max", "min", "product"]
 Dims = tuple[tuple[int, ...], ...]
 
 
@@ -35,7 +36,21 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The factors of an operator and how its operands' and results' dims are made of them."""
+    """The factors of an operator and how its operands' and results' dims are made of them.
+
+    A result that lacks a parallel factor does not depend on it: all its parts compute it alike. An
+    operand that lacks a reduce factor takes part in each part's result if the operator is a product
+    with it, and counts once if it is a summand, as the target of a scatter-add is.
+
+    Prints as einsum does, a letter a factor, with the factors' sizes and kinds.
+
+    Examples:
+        >>> rule = Rule.parse("(a,b)(b,c)->(a,c) {a=4, b=8 sum, c=2} linear {0} {1}")
+        >>> rule.factors[1], rule.operands[1], rule.result_shapes
+        (Factor(size=8, kind='reduce', reduction='sum'), ((1,), (2,)), ((4, 2),))
+        >>> str(Rule.parse("(ab,1)->(a,b) {a=2, b=3}"))
+        '(ab,1)->(a,b) {a=2, b=3}'
+    """
 
     factors: tuple[Factor, ...]
     operands: tuple[Dims, ...]
@@ -63,6 +78,104 @@ class Rule:
     def _shape(self, dims: Dims) -> tuple[int, ...]:
         return tuple(math.prod(self.factors[f].size for f in dim) for dim in dims)
 
+    def without(self, constants: Collection[int]) -> Rule:
+        """The rule of the operator with these operands fixed, as literals in the program are.
+
+        What was linear in a set with a constant in it is affine in the others, so sums stop there:
+        `x + 1` of partial sums would add one per device.
+
+        Examples:
+            >>> str(Rule.parse("(a)(a)->(a) {a=4} linear {0,1}").without({1}))
+            '(a)->(a) {a=4}'
+            >>> str(Rule.parse("(a)(a)->(a) {a=4} linear {0} {1}").without({0}))
+            '(a)->(a) {a=4} linear {0}'
+        """
+        kept = [index for index in range(len(self.operands)) if index not in constants]
+        place = {old: new for new, old in enumerate(kept)}
+        linear = tuple(
+            tuple(place[operand] for operand in group)
+            for group in self.linear
+            if not set(group) & set(constants)
+        )
+        return Rule(self.factors, tuple(self.operands[i] for i in kept), self.results, linear)
+
+    def __str__(self) -> str:
+        names = [_name(index) for index in range(len(self.factors))]
+
+        def side(tensors: tuple[Dims, ...]) -> str:
+            return "".join(
+                f"({','.join(''.join(names[f] for f in dim) or '1' for dim in dims)})"
+                for dims in tensors
+            )
+
+        factors = ", ".join(
+            f"{name}={factor.size}{_KIND_TEXT[factor.kind, factor.reduction]}"
+            for name, factor in zip(names, self.factors, strict=True)
+        )
+        text = f"{side(self.operands)}->{side(self.results)} {{{factors}}}"
+        groups = "".join(f" {{{','.join(map(str, group))}}}" for group in self.linear)
+        return text + (f" linear{groups}" if groups else "")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The rule that prints as `text`; `parse(str(rule)) == rule` for all rules.
+
+        Raises:
+            RuleError: `text` is not in the notation, or no rule.
+        """
+        match = _RULE.fullmatch(text)
+        if match is None:
+            raise RuleError(
+                "a rule is written as '(a,b)(b,c)->(a,c) {a=4, b=8 sum, c=2} linear {0} {1}'; "
+                f"got {text!r}"
+            )
+        factors: dict[str, Factor] = {}
+        for name, size, kind in _FACTOR.findall(match["factors"]):
+            factors[name] = _factor(int(size), kind)
+        index = {name: i for i, name in enumerate(factors)}
+
+        def side(tensors: str) -> tuple[Dims, ...]:
+            words = [_NAME.findall(dim) for dim in re.split("[(),]", tensors)]
+            if unknown := [name for word in words for name in word if name not in index]:
+                raise RuleError(f"a rule's dims are made of its factors; got {unknown} in {text!r}")
+            return tuple(
+                tuple(tuple(index[n] for n in _NAME.findall(dim)) for dim in dims.split(",") if dim)
+                for dims in re.findall(r"\(([^)]*)\)", tensors)
+            )
+
+        linear = tuple(
+            tuple(map(int, group.split(",")))
+            for group in re.findall(r"\{([^}]*)\}", match["linear"] or "")
+        )
+        return cls(tuple(factors.values()), side(match["left"]), side(match["right"]), linear)
+
+
+_DIMS = r"(?:\((?:[a-z0-9]+(?:,[a-z0-9]+)*)?\))*"
+_KIND = "sum|max|min|product|whole"
+_RULE = re.compile(
+    rf"(?P<left>{_DIMS})->(?P<right>{_DIMS}) "
+    rf"\{{(?P<factors>(?:[a-z][0-9]*=[0-9]+(?: (?:{_KIND}))?(?:, (?!\}}))?)*)\}}"
+    r"(?: linear(?P<linear>(?: \{[0-9]+(?:,[0-9]+)*\})+))?"
+)
+_FACTOR = re.compile(rf"([a-z][0-9]*)=([0-9]+)(?: ({_KIND}))?")
+_NAME = re.compile("[a-z][0-9]*")
+_KIND_TEXT: dict[tuple[Kind, Reduction], str] = {
+    **{("reduce", reduction): f" {reduction}" for reduction in get_args(Reduction)},
+    **{("parallel", reduction): "" for reduction in get_args(Reduction)},
+    **{("whole", reduction): " whole" for reduction in get_args(Reduction)},
+}
+
+
+def _name(index: int) -> str:
+    """The factors are a to z, then a1 to z1, and so on."""
+    return chr(ord("a") + index % 26) + (str(index // 26) if index >= 26 else "")
+
+
+def _factor(size: int, kind: str) -> Factor:
+    if kind in get_args(Reduction):
+        return Factor(size, "reduce", cast(Reduction, kind))
+    return Factor(size, "whole") if kind == "whole" else Factor(size)
+
 
 def _problems(rule: Rule) -> Iterator[str]:
     """Each reason why a rule cannot be right, as a sentence."""
@@ -78,14 +191,19 @@ def _problems(rule: Rule) -> Iterator[str]:
             )
     for index, factor in enumerate(rule.factors):
         in_operands = any(index in dim for dims in rule.operands for dim in dims)
-        missing = [r for r, dims in enumerate(rule.results) if not any(index in d for d in dims)]
-        if factor.kind == "parallel" and in_operands and missing:
+        in_results = any(index in dim for dims in rule.results for dim in dims)
+        if factor.kind == "parallel" and in_operands and not in_results:
             yield (
-                "a factor that an operand has and a result lacks is 'reduce' or 'whole'; "
-                f"factor {index} is 'parallel' and not in result {missing[0]}"
+                "a factor that operands have and no result has is 'reduce' or 'whole'; "
+                f"factor {index} is 'parallel'"
             )
         if factor.kind == "reduce" and not in_operands:
             yield f"a 'reduce' factor runs over some operand; factor {index} is in none"
+        if factor.kind != "reduce" and factor.reduction != "sum":
+            yield (
+                f"only a 'reduce' factor has a reduction; factor {index} is {factor.kind!r} "
+                f"with {factor.reduction!r}"
+            )
     reductions = {factor.reduction for factor in rule.factors if factor.kind == "reduce"}
     if len(reductions) > 1:
         yield f"the reduce factors of a rule reduce alike; got {sorted(reductions)}"
@@ -94,238 +212,3 @@ def _problems(rule: Rule) -> Iterator[str]:
     for group in rule.linear:
         if not group or any(not 0 <= operand < len(rule.operands) for operand in group):
             yield f"linear names operands; got {group} with {len(rule.operands)} operands"
-
-
-def labelled(
-    formula: str,
-    operand_shapes: tuple[tuple[int, ...], ...],
-    result_shapes: tuple[tuple[int, ...], ...],
-    *,
-    whole: str = "",
-    reduction: Reduction = "sum",
-    linear: tuple[tuple[int, ...], ...] = (),
-) -> Rule:
-    """A rule in einsum's notation, one letter a dim; several results are separated by commas.
-
-    A letter that some result lacks is a reduce factor, every other one is parallel; the letters in
-    `whole` are whole. A dim of size 1 whose letter has another size elsewhere is broadcast. An
-    empty side of the arrow means no operands (or no results).
-
-    Examples:
-        >>> embedding = labelled("vd,bt->btd", ((50, 8), (2, 4)), ((2, 4, 8),), linear=((0,),))
-        >>> [factor.kind for factor in embedding.factors]
-        ['reduce', 'parallel', 'parallel', 'parallel']
-        >>> cumsum = labelled("it->it", ((3, 5),), ((3, 5),), whole="t", linear=((0,),))
-        >>> [factor.kind for factor in cumsum.factors]
-        ['parallel', 'whole']
-    """
-    left, _, right = formula.partition("->")
-    operands = _words(left, len(operand_shapes), formula)
-    results = _words(right, len(result_shapes), formula)
-    sizes: dict[str, int] = {}
-    for word, shape in zip(operands + results, operand_shapes + result_shapes, strict=True):
-        if len(word) != len(shape):
-            raise RuleError(f"one letter a dim; got {word!r} for shape {shape} in {formula!r}")
-        for letter, size in zip(word, shape, strict=True):
-            if sizes.setdefault(letter, size) not in (size, 1) and size != 1:
-                raise RuleError(
-                    f"a letter has one size (or 1); {letter!r} has {sizes[letter]} and {size} "
-                    f"in {formula!r}"
-                )
-            sizes[letter] = size if sizes[letter] == 1 else sizes[letter]
-    letters = [letter for letter in sizes if sizes[letter] != 1]
-    factors = []
-    for letter in letters:
-        lacked = any(letter in word for word in operands) and any(
-            letter not in word for word in results
-        )
-        kind: Kind = "whole" if letter in whole else "reduce" if lacked else "parallel"
-        factors.append(
-            Factor(sizes[letter], kind, reduction)
-            if kind == "reduce"
-            else Factor(sizes[letter], kind)
-        )
-
-    def dims(word: str, shape: tuple[int, ...]) -> Dims:
-        return tuple(
-            () if size == 1 else (letters.index(letter),)
-            for letter, size in zip(word, shape, strict=True)
-        )
-
-    return Rule(
-        tuple(factors),
-        tuple(dims(word, shape) for word, shape in zip(operands, operand_shapes, strict=True)),
-        tuple(dims(word, shape) for word, shape in zip(results, result_shapes, strict=True)),
-        linear,
-    )
-
-
-def _words(side: str, n: int, formula: str) -> list[str]:
-    words = [word.strip() for word in side.split(",")] if side.strip() or n else []
-    if len(words) != n:
-        raise RuleError(f"{formula!r} names {len(words)} tensors on one side; got {n} shapes")
-    return words
-
-
-def einsum(formula: str, *operand_shapes: tuple[int, ...]) -> Rule:
-    """A contraction such as `"bik,bkj->bij"`: linear in each operand.
-
-    Examples:
-        >>> einsum("ik,kj->ij", (2, 3), (3, 5)).result_shapes
-        ((2, 5),)
-    """
-    left, _, right = formula.partition("->")
-    words = _words(left, len(operand_shapes), formula)
-    sizes = {
-        letter: size
-        for word, shape in zip(words, operand_shapes, strict=True)
-        for letter, size in zip(word, shape, strict=False)
-    }
-    if unknown := [letter for letter in right.strip() if letter not in sizes]:
-        raise RuleError(
-            f"a contraction's result has dims of its operands; got {unknown} in {formula!r}"
-        )
-    result = tuple(sizes[letter] for letter in right.strip())
-    linear = tuple((operand,) for operand in range(len(words)))
-    return labelled(formula, operand_shapes, (result,), linear=linear)
-
-
-def elementwise(
-    operand_shapes: tuple[tuple[int, ...], ...],
-    result_shape: tuple[int, ...],
-    linear: tuple[tuple[int, ...], ...] = (),
-) -> Rule:
-    """An operator on corresponding elements; operands broadcast as in numpy.
-
-    Examples:
-        >>> elementwise(((4, 8), (8,)), (4, 8), linear=((0, 1),)).operands
-        (((0,), (1,)), ((1,),))
-    """
-    factor_of: dict[int, int] = {}
-    for dim, size in enumerate(result_shape):
-        if size != 1:
-            factor_of[dim] = len(factor_of)
-    operands = []
-    for shape in operand_shapes:
-        skipped = len(result_shape) - len(shape)
-        aligned = tuple(zip(shape, result_shape[max(skipped, 0) :], strict=False))
-        if skipped < 0 or any(size not in (1, expected) for size, expected in aligned):
-            raise RuleError(f"operand shape {shape} does not broadcast to {result_shape}")
-        operands.append(
-            tuple(
-                () if size == 1 else (factor_of[skipped + dim],) for dim, size in enumerate(shape)
-            )
-        )
-    result = tuple(
-        (factor_of[dim],) if dim in factor_of else () for dim in range(len(result_shape))
-    )
-    factors = tuple(Factor(result_shape[dim]) for dim in factor_of)
-    return Rule(factors, tuple(operands), (result,), linear)
-
-
-def whole(
-    operand_shapes: tuple[tuple[int, ...], ...], result_shapes: tuple[tuple[int, ...], ...]
-) -> Rule:
-    """An operator that must see all of every operand: the fallback for what has no rule."""
-    sizes = [size for shape in operand_shapes + result_shapes for size in shape if size != 1]
-    numbers = iter(range(len(sizes)))
-
-    def dims(shape: tuple[int, ...]) -> Dims:
-        return tuple(() if size == 1 else (next(numbers),) for size in shape)
-
-    return Rule(
-        tuple(Factor(size, "whole") for size in sizes),
-        tuple(dims(shape) for shape in operand_shapes),
-        tuple(dims(shape) for shape in result_shapes),
-    )
-
-
-def transpose(shape: tuple[int, ...], permutation: tuple[int, ...]) -> Rule:
-    """Result dim `d` is operand dim `permutation[d]`."""
-    operand = tuple((dim,) for dim in range(len(shape)))
-    result = tuple(operand[dim] for dim in permutation)
-    return Rule(tuple(Factor(size) for size in shape), (operand,), (result,), ((0,),))
-
-
-def broadcast(shape: tuple[int, ...], result_shape: tuple[int, ...], dims: tuple[int, ...]) -> Rule:
-    """Operand dim `d` becomes result dim `dims[d]`; the result's other dims are new (XLA)."""
-    for dim, size in zip(dims, shape, strict=True):
-        if size not in (1, result_shape[dim]):
-            raise RuleError(f"shape {shape} at dims {dims} does not broadcast to {result_shape}")
-    operand = tuple(
-        (dim,) if size == result_shape[dim] else () for dim, size in zip(dims, shape, strict=True)
-    )
-    result = tuple((dim,) for dim in range(len(result_shape)))
-    return Rule(tuple(Factor(size) for size in result_shape), (operand,), (result,), ((0,),))
-
-
-def reduction(
-    shape: tuple[int, ...],
-    dims: tuple[int, ...],
-    kind: Reduction = "sum",
-    *,
-    keepdims: bool = False,
-) -> Rule:
-    """Reduce `dims` of one operand; a sum is linear."""
-    factors = tuple(
-        Factor(size, "reduce", kind) if dim in dims else Factor(size)
-        for dim, size in enumerate(shape)
-    )
-    operand = tuple((dim,) for dim in range(len(shape)))
-    result = tuple(
-        () if dim in dims else (dim,) for dim in range(len(shape)) if keepdims or dim not in dims
-    )
-    return Rule(factors, (operand,), (result,), ((0,),) if kind == "sum" else ())
-
-
-def reshape(shape: tuple[int, ...], result_shape: tuple[int, ...]) -> Rule:
-    """Regroup the elements in row-major order; the factors are both shapes' common refinement.
-
-    Where two dims share only a common divisor, the divisor is their major factor and what is left
-    of the group of dims is whole.
-
-    Examples:
-        >>> rule = reshape((2, 12), (2, 3, 4))
-        >>> rule.operands, rule.results
-        ((((0,), (1, 2)),), (((0,), (1,), (2,)),))
-    """
-    if math.prod(shape) != math.prod(result_shape):
-        raise RuleError(f"a reshape keeps the number of elements; got {shape} to {result_shape}")
-    if 0 in shape:
-        return whole((shape,), (result_shape,))
-    factors: list[Factor] = []
-    sides: tuple[list[list[int]], ...] = tuple([[] for _ in s] for s in (shape, result_shape))
-    pending = [
-        [(dim, size) for dim, size in enumerate(s) if size != 1] for s in (shape, result_shape)
-    ]
-
-    def emit(size: int, kind: Kind, *places: tuple[int, int]) -> None:
-        if size != 1:
-            for side, dim in places:
-                sides[side][dim].append(len(factors))
-            factors.append(Factor(size, kind))
-
-    while pending[0]:
-        (i, a), (j, b) = pending[0].pop(0), pending[1].pop(0)
-        common = math.gcd(a, b)
-        emit(common, "parallel", (0, i), (1, j))
-        a, b = a // common, b // common
-        if a == 1 or b == 1:
-            if a > 1:
-                pending[0].insert(0, (i, a))
-            if b > 1:
-                pending[1].insert(0, (j, b))
-            continue
-        emit(a, "whole", (0, i))
-        emit(b, "whole", (1, j))
-        while a != b:
-            if a < b:
-                i, size = pending[0].pop(0)
-                emit(size, "whole", (0, i))
-                a *= size
-            else:
-                j, size = pending[1].pop(0)
-                emit(size, "whole", (1, j))
-                b *= size
-    dims = [tuple(tuple(dim) for dim in side) for side in sides]
-    return Rule(tuple(factors), (dims[0],), (dims[1],), ((0,),))

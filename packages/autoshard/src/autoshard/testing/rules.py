@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shardspec import Layout, Mesh, assemble, shard
 
-from autoshard.rule import (
-    Rule,
+from autoshard.rule import Rule
+from autoshard.rules import (
     broadcast,
     einsum,
     elementwise,

@@ -1,0 +1,22 @@
+"""The rule of what has no rule: nothing of it is split."""
+
+from __future__ import annotations
+
+from autoshard.rule import Dims, Factor, Rule
+
+
+def whole(
+    operand_shapes: tuple[tuple[int, ...], ...], result_shapes: tuple[tuple[int, ...], ...]
+) -> Rule:
+    """An operator that must see all of every operand: the fallback for what has no rule."""
+    sizes = [size for shape in operand_shapes + result_shapes for size in shape if size != 1]
+    numbers = iter(range(len(sizes)))
+
+    def dims(shape: tuple[int, ...]) -> Dims:
+        return tuple(() if size == 1 else (next(numbers),) for size in shape)
+
+    return Rule(
+        tuple(Factor(size, "whole") for size in sizes),
+        tuple(dims(shape) for shape in operand_shapes),
+        tuple(dims(shape) for shape in result_shapes),
+    )

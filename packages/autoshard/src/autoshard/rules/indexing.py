@@ -1,0 +1,161 @@
+"""Reading and writing at places that other operands name.
+
+Dims that are taken whole are parallel, and so are the dims of the indices. What is indexed stays
+whole, unless the local program can skip the indices that fall outside its part (`masked`): then
+a lookup sums over the table's rows, since each device adds zeros for the rows that it lacks.
+"""
+
+from __future__ import annotations
+
+from autoshard.rule import Rule
+from autoshard.rules.factors import Dim, Factors, Shape, Shapes
+from autoshard.rules.notation import labelled
+
+
+def gather(
+    operand_shapes: Shapes,
+    result_shapes: Shapes,
+    *,
+    slice_sizes: Shape,
+    offset_dims: tuple[int, ...],
+    collapsed_slice_dims: tuple[int, ...],
+    start_index_map: tuple[int, ...],
+    operand_batching_dims: tuple[int, ...] = (),
+    start_indices_batching_dims: tuple[int, ...] = (),
+) -> Rule:
+    """XLA's gather: slices of the operand, at places held in the last dim of the indices.
+
+    Args:
+        operand_shapes: Operand and indices.
+        result_shapes: One.
+        slice_sizes: Of a slice, per operand dim.
+        offset_dims: The result's dims that run within a slice.
+        collapsed_slice_dims: The operand's dims of slice size 1 that the result lacks.
+        start_index_map: The operand dims that the entries of an index are about.
+        operand_batching_dims: Operand dims that correspond to dims of the indices.
+        start_indices_batching_dims: These dims of the indices.
+    """
+    (operand, indices), (result,) = operand_shapes, result_shapes
+    factors = Factors()
+    index_dims = tuple(factors.parallel(n) for n in indices[:-1])
+    batching = dict(zip(operand_batching_dims, start_indices_batching_dims, strict=True))
+    operand_dims = {d: index_dims[i] for d, i in batching.items()}
+    outer = iter(index_dims)
+    windows = iter(d for d in range(len(operand)) if d not in (*collapsed_slice_dims, *batching))
+    result_dims: list[Dim] = []
+    for d, n in enumerate(result):
+        if d not in offset_dims:
+            result_dims.append(next(outer))
+            continue
+        window = next(windows)
+        if slice_sizes[window] == operand[window] and window not in start_index_map:
+            operand_dims[window] = factors.parallel(n)
+            result_dims.append(operand_dims[window])
+        else:
+            result_dims.append(factors.whole(n))
+    source = tuple(
+        operand_dims[d] if d in operand_dims else factors.whole(n) for d, n in enumerate(operand)
+    )
+    places = (*index_dims, factors.whole(indices[-1]))
+    return factors.rule([source, places], [tuple(result_dims)], ((0,),))
+
+
+def scatter(
+    operand_shapes: Shapes,
+    result_shapes: Shapes,
+    *,
+    adds: bool,
+    update_window_dims: tuple[int, ...],
+    inserted_window_dims: tuple[int, ...],
+    scatter_dims_to_operand_dims: tuple[int, ...],
+    operand_batching_dims: tuple[int, ...] = (),
+    scatter_indices_batching_dims: tuple[int, ...] = (),
+) -> Rule:
+    """XLA's scatter, `gather` the other way: updates written at, or added to, places of an operand.
+
+    If it adds, the dims of the indices are summed. The operand counts once in such a sum: the
+    local program takes zeros for it on all devices of a summed axis but the first.
+
+    Args:
+        operand_shapes: Operand, indices and updates.
+        result_shapes: One.
+        adds: Whether updates are added; otherwise one of those at the same place remains.
+        update_window_dims: The updates' dims that run within a slice.
+        inserted_window_dims: The operand's dims that the updates lack.
+        scatter_dims_to_operand_dims: The operand dims that the entries of an index are about.
+        operand_batching_dims: Operand dims that correspond to dims of the indices.
+        scatter_indices_batching_dims: These dims of the indices.
+    """
+    operand, indices, updates = operand_shapes
+    factors = Factors()
+    batching = dict(zip(operand_batching_dims, scatter_indices_batching_dims, strict=True))
+
+    def index_dim(dim: int, size: int) -> Dim:
+        if dim in batching.values():
+            return factors.parallel(size)
+        return factors.reduced(size) if adds else factors.whole(size)
+
+    index_dims = tuple(index_dim(i, n) for i, n in enumerate(indices[:-1]))
+    operand_dims = {d: index_dims[i] for d, i in batching.items()}
+    outer = iter(index_dims)
+    windows = iter(d for d in range(len(operand)) if d not in (*inserted_window_dims, *batching))
+    update_dims: list[Dim] = []
+    for d, n in enumerate(updates):
+        if d not in update_window_dims:
+            update_dims.append(next(outer))
+            continue
+        window = next(windows)
+        if n == operand[window] and window not in scatter_dims_to_operand_dims:
+            operand_dims[window] = factors.parallel(n)
+            update_dims.append(operand_dims[window])
+        else:
+            update_dims.append(factors.whole(n))
+    target = tuple(
+        operand_dims[d] if d in operand_dims else factors.whole(n) for d, n in enumerate(operand)
+    )
+    places = (*index_dims, factors.whole(indices[-1]))
+    linear = ((0, 2),) if adds else ()
+    return factors.rule([target, places, tuple(update_dims)], [target], linear)
+
+
+def embedding(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """Rows of a table `(v, d)` for indices of any rank: `(..., d)`; masked, so rows may be split.
+
+    Examples:
+        >>> str(embedding(((50, 8), (2, 4)), ((2, 4, 8),)))
+        '(a,b)(c,d)->(c,d,b) {a=50 sum, b=8, c=2, d=4} linear {0}'
+    """
+    word = _letters(operand_shapes[1])
+    return labelled(f"vd,{word}->{word}d", operand_shapes, result_shapes, linear=((0,),))
+
+
+def embedding_gradient(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """The table's gradient, from the result's and the indices: each device adds its own rows."""
+    word = _letters(operand_shapes[1])
+    return labelled(f"{word}d,{word}->vd", operand_shapes, result_shapes, linear=((0,),))
+
+
+def pick(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """One entry of the last dim for each label, `(..., v), (...) -> (...)`: a loss at its labels.
+
+    Masked, so that the classes may be split (Megatron's vocabulary-parallel cross-entropy).
+    """
+    word = _letters(operand_shapes[1])
+    return labelled(f"{word}v,{word}->{word}", operand_shapes, result_shapes, linear=((0,),))
+
+
+def pick_gradient(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """A gradient `(...)` put at its label: `(...), (...) -> (..., v)`, zero elsewhere."""
+    word = _letters(operand_shapes[1])
+    return labelled(f"{word},{word}->{word}v", operand_shapes, result_shapes, linear=((0,),))
+
+
+def one_hot(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """`(...) -> (..., v)`: a device marks the labels that fall into its part of the classes."""
+    word = _letters(operand_shapes[0])
+    return labelled(f"{word}->{word}v", operand_shapes, result_shapes)
+
+
+def _letters(shape: Shape) -> str:
+    """A letter a dim, none of them d or v."""
+    return "abcefghijklmnopqrstuwxyz"[: len(shape)]

@@ -1,0 +1,53 @@
+"""Operators that go through a dim in order, or need all of a matrix: that stays whole."""
+
+from __future__ import annotations
+
+from autoshard.rule import Rule
+from autoshard.rules.factors import Factors, Shapes
+from autoshard.rules.reductions import along, linear_along
+
+
+def one_dim(operand_shapes: Shapes, result_shapes: Shapes, *, dim: int) -> Rule:
+    """A sort of any number of arrays, a top-k, a cumulative maximum: `dim` whole."""
+    return along(operand_shapes, result_shapes, dims=(dim,))
+
+
+def linear_one_dim(operand_shapes: Shapes, result_shapes: Shapes, *, dim: int) -> Rule:
+    """A cumulative sum, or a split into several results: `dim` whole, sums pass."""
+    return linear_along(operand_shapes, result_shapes, dims=(dim,))
+
+
+def factorization(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """A decomposition of matrices, the operand's last two dims: only batch dims are parallel.
+
+    The first dims of every result are the batch's.
+    """
+    factors = Factors()
+    ((*batch_sizes, _, _),) = operand_shapes
+    batch = tuple(factors.parallel(n) for n in batch_sizes)
+
+    def dims(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        return (*batch, *(factors.whole(n) for n in shape[len(batch) :]))
+
+    return factors.rule(list(map(dims, operand_shapes)), list(map(dims, result_shapes)))
+
+
+def triangular_solve(
+    operand_shapes: Shapes, result_shapes: Shapes, *, left_side: bool = True
+) -> Rule:
+    """`a x = b` for x, or `x a = b`: batch dims and the right-hand sides are parallel.
+
+    Args:
+        operand_shapes: `a` (..., n, n) and `b` (..., n, m), or (..., m, n) if not `left_side`.
+        result_shapes: Like `b`.
+        left_side: Whether `a` is on the left of x.
+    """
+    factors = Factors()
+    (*batch_sizes, _, _), (*_, rows, columns) = operand_shapes
+    batch = tuple(factors.parallel(n) for n in batch_sizes)
+    n = rows if left_side else columns
+    matrix = (*batch, factors.whole(n), factors.whole(n))
+    solved = factors.whole(n)
+    sides = factors.parallel(columns if left_side else rows)
+    right = (*batch, solved, sides) if left_side else (*batch, sides, solved)
+    return factors.rule([matrix, right], [right], ((1,),))

@@ -1,0 +1,105 @@
+"""Operators on corresponding elements, and in which operands they are linear."""
+
+from __future__ import annotations
+
+from autoshard.errors import RuleError
+from autoshard.rule import Dims, Factor, Rule
+from autoshard.rules.factors import Linear, Shape, Shapes
+from autoshard.rules.fallback import whole
+
+
+def elementwise(
+    operand_shapes: Shapes, result_shape: Shape, linear: Linear = (), *, n_results: int = 1
+) -> Rule:
+    """An operator on corresponding elements; operands broadcast as in numpy.
+
+    Examples:
+        >>> elementwise(((4, 8), (8,)), (4, 8), linear=((0, 1),)).operands
+        (((0,), (1,)), ((1,),))
+    """
+    factor_of: dict[int, int] = {}
+    for dim, size in enumerate(result_shape):
+        if size != 1:
+            factor_of[dim] = len(factor_of)
+    operands = []
+    for shape in operand_shapes:
+        skipped = len(result_shape) - len(shape)
+        aligned = tuple(zip(shape, result_shape[max(skipped, 0) :], strict=False))
+        if skipped < 0 or any(size not in (1, expected) for size, expected in aligned):
+            raise RuleError(f"operand shape {shape} does not broadcast to {result_shape}")
+        operands.append(
+            tuple(
+                () if size == 1 else (factor_of[skipped + dim],) for dim, size in enumerate(shape)
+            )
+        )
+    result: Dims = tuple(
+        (factor_of[dim],) if dim in factor_of else () for dim in range(len(result_shape))
+    )
+    factors = tuple(Factor(result_shape[dim]) for dim in factor_of)
+    return Rule(factors, tuple(operands), (result,) * n_results, linear)
+
+
+def nonlinear(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """Any function of corresponding elements, with one result or several."""
+    return elementwise(operand_shapes, result_shapes[0], n_results=len(result_shapes))
+
+
+def jointly_linear(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """A weighted sum of all operands: sums pass if all of them are partial alike."""
+    every = tuple(range(len(operand_shapes)))
+    return elementwise(operand_shapes, result_shapes[0], (every,), n_results=len(result_shapes))
+
+
+def linear_in_each(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """A product: sums pass in one operand while the others are whole."""
+    each = tuple((operand,) for operand in range(len(operand_shapes)))
+    return elementwise(operand_shapes, result_shapes[0], each)
+
+
+def linear_in_first(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """A product with a function of the other operands: a quotient, a derivative, a dropout."""
+    return elementwise(operand_shapes, result_shapes[0], ((0,),))
+
+
+def select(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """The first operand says which of the others an element comes from."""
+    cases = tuple(range(1, len(operand_shapes)))
+    return elementwise(operand_shapes, result_shapes[0], (cases,))
+
+
+def power(operand_shapes: Shapes, result_shapes: Shapes, *, exponent: int) -> Rule:
+    """`x ** exponent` of a constant: linear only for 1."""
+    return elementwise(operand_shapes, result_shapes[0], ((0,),) if exponent == 1 else ())
+
+
+def convert(operand_shapes: Shapes, result_shapes: Shapes, *, exact: bool) -> Rule:
+    """A change of dtype.
+
+    Args:
+        operand_shapes: One.
+        result_shapes: The same.
+        exact: Whether the new dtype holds every value of the old one. Otherwise parts of a sum
+            would be rounded one by one, so sums stop.
+    """
+    return elementwise(operand_shapes, result_shapes[0], ((0,),) if exact else ())
+
+
+def bitcast(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
+    """The same bits as another dtype; of another width it regroups elements, and stays whole."""
+    if operand_shapes == result_shapes:
+        return nonlinear(operand_shapes, result_shapes)
+    return whole(operand_shapes, result_shapes)
+
+
+# fmt: off
+NONLINEAR = (
+    "abs", "acos", "acosh", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil",
+    "clamp", "cos", "cosh", "digamma", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1",
+    "floor", "ge", "gelu", "gt", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt",
+    "max", "min", "ne", "nextafter", "not", "or", "population_count", "pow", "reciprocal",
+    "reduce_precision", "relu", "rem", "round", "rsqrt", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "sqrt", "square",
+    "tan", "tanh", "xor",
+)
+"""Kinds that no partial sum passes; several operands broadcast."""
+# fmt: on

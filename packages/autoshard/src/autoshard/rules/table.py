@@ -1,0 +1,136 @@
+"""The table "operator kind -> function that makes its rule": one for all frontends.
+
+Kinds are called as in `jax.lax` where it has them, and attributes say dim where it says axis.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from autoshard.errors import RuleError
+from autoshard.rule import Rule
+from autoshard.rules import (
+    control,
+    convolutions,
+    creation,
+    indexing,
+    layers,
+    movement,
+    ordered,
+    pointwise,
+    products,
+    reductions,
+)
+from autoshard.rules.factors import Shapes
+from autoshard.rules.fallback import whole
+
+RULES: dict[str, Callable[..., Rule]] = {
+    # Elementwise: what passes partial sums, and what does not.
+    **dict.fromkeys(pointwise.NONLINEAR, pointwise.nonlinear),
+    **dict.fromkeys(("add", "sub", "neg", "copy", "real", "imag"), pointwise.jointly_linear),
+    "mul": pointwise.linear_in_each,
+    **dict.fromkeys(("div", "derivative"), pointwise.linear_in_first),
+    "select_n": pointwise.select,
+    "integer_pow": pointwise.power,
+    "convert": pointwise.convert,
+    "bitcast": pointwise.bitcast,
+    # Optimizer updates: parameter, gradient, states and scalars to parameter and states.
+    **dict.fromkeys(("sgd", "momentum"), pointwise.jointly_linear),
+    **dict.fromkeys(("adagrad", "adam", "adamw", "lion", "rmsprop"), pointwise.nonlinear),
+    # Products.
+    "einsum": products.contraction,
+    "dot_general": products.dot_general,
+    "convolution": convolutions.convolution,
+    # Reductions.
+    **dict.fromkeys(("reduce_sum", "reduce_mean"), reductions.reducing("sum")),
+    **dict.fromkeys(("reduce_max", "reduce_or"), reductions.reducing("max")),
+    **dict.fromkeys(("reduce_min", "reduce_and"), reductions.reducing("min")),
+    "reduce_prod": reductions.reducing("product"),
+    **dict.fromkeys(("reduce", "argmax", "argmin", "logsumexp"), reductions.along),
+    # Movement.
+    "transpose": movement.transposed,
+    "broadcast": movement.broadcasted,
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), movement.reshaped),
+    **dict.fromkeys(("slice", "dynamic_slice"), movement.cut),
+    "dynamic_update_slice": movement.update,
+    "pad": movement.pad,
+    "concatenate": movement.concatenate,
+    "split": ordered.linear_one_dim,
+    **dict.fromkeys(("rev", "roll"), reductions.linear_along),
+    # Indices.
+    "gather": indexing.gather,
+    "scatter": indexing.scatter,
+    "embedding": indexing.embedding,
+    "embedding_gradient": indexing.embedding_gradient,
+    "pick": indexing.pick,
+    "pick_gradient": indexing.pick_gradient,
+    "one_hot": indexing.one_hot,
+    # In order along a dim, or of whole matrices.
+    **dict.fromkeys(("sort", "top_k", "cumprod", "cummax", "cummin"), ordered.one_dim),
+    "cumlogsumexp": ordered.one_dim,
+    "cumsum": ordered.linear_one_dim,
+    "fft": reductions.linear_along,
+    **dict.fromkeys(("cholesky", "eigh", "lu", "qr", "svd"), ordered.factorization),
+    "triangular_solve": ordered.triangular_solve,
+    # Made of nothing or of a key.
+    **dict.fromkeys(("iota", "full", "random"), creation.created),
+    "dropout": creation.dropout,
+    # Layers.
+    **dict.fromkeys(("softmax", "log_softmax"), reductions.along),
+    **dict.fromkeys(("softmax_gradient", "log_softmax_gradient"), reductions.linear_along),
+    **dict.fromkeys(("layer_norm", "rms_norm"), layers.norm),
+    **dict.fromkeys(("layer_norm_gradient", "rms_norm_gradient"), layers.norm_gradient),
+    "batch_norm": layers.batch_norm,
+    "cross_entropy": layers.cross_entropy,
+    "cross_entropy_gradient": layers.cross_entropy_gradient,
+    "attention": layers.attention,
+    "moe_dispatch": layers.moe_dispatch,
+    "moe_combine": layers.moe_combine,
+    # Control flow.
+    "scan": control.scan,
+    "cond": control.cond,
+    "while": control.while_loop,
+}
+"""Each is called with the shapes of operands and results, and the operator's attributes."""
+
+
+def rule_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attributes: Any) -> Rule:
+    """The rule of an operator; one that the table does not know runs whole.
+
+    Args:
+        kind: A key of `RULES`, or anything else.
+        operand_shapes: Of all operands, in order.
+        result_shapes: Of all results.
+        attributes: What else the kind's rule depends on, as its function in `RULES` says. Those of
+            an unknown kind do not matter.
+
+    Raises:
+        RuleError: attributes are missing or unknown, or the shapes are none of the operator's.
+
+    Examples:
+        >>> str(rule_of("reduce_sum", ((4, 8),), ((4,),), dims=(1,)))
+        '(a,b)->(a) {a=4, b=8 sum} linear {0}'
+        >>> str(rule_of("no such kind", ((4, 8),), ((4,),)))
+        '(a,b)->(c) {a=4 whole, b=8 whole, c=4 whole}'
+    """
+    if kind not in RULES:
+        return whole(operand_shapes, result_shapes)
+    make = RULES[kind]
+    try:
+        inspect.signature(make).bind(operand_shapes, result_shapes, **attributes)
+    except TypeError as error:
+        raise RuleError(
+            f"the rule of {kind!r} takes other attributes: {error}; got {sorted(attributes)}"
+        ) from None
+    rule = make(operand_shapes, result_shapes, **attributes)
+    for role, expected, given in (
+        ("operand", rule.operand_shapes, operand_shapes),
+        ("result", rule.result_shapes, result_shapes),
+    ):
+        if expected != tuple(map(tuple, given)):
+            raise RuleError(
+                f"with these attributes {kind!r} has {role} shapes {expected}; got {given}"
+            )
+    return rule
