@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from autoshard import AutoshardError, Graph, GraphError, RecordError, record
+from autoshard import AutoshardError, Graph, GraphError, RecordError, Sharding, record
 from autoshard.programs import gpt_step, mlp_step
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +66,45 @@ def test_any_spoiled_graph_is_a_graph_or_an_error_of_ours(text):
 def test_any_other_text_is_an_error_of_ours(text):
     with pytest.raises(RecordError):
         Graph.from_json(text)
+
+
+def test_a_sharding_is_read_back_equal(mlp):
+    again = Sharding.from_json(mlp.to_json())
+    assert again == mlp
+    assert again.to_json() == mlp.to_json()
+
+
+@given(st.data())
+def test_any_spoiled_sharding_can_be_shown_or_is_an_error_of_ours(mlp, data):
+    text = data.draw(spoiled(mlp.to_json()))
+    with contextlib.suppress(AutoshardError):
+        sharding = Sharding.from_json(text)
+        assert Sharding.from_json(sharding.to_json()) == sharding
+        assert str(sharding)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda of: of["strategies"].pop(), "a sharding has 46 strategies for this graph; got 45"),
+        (lambda of: of["compute_s"].append(0), "has 3 compute_s for this graph; got 4"),
+        (lambda of: of["input_specs"].reverse(), "input_specs are for the inputs .* in this order"),
+        (
+            lambda of: of["mesh"].update(shape=[4, 1]),
+            r"operator '.*' has no strategy .* on \(4, 1\)",
+        ),
+        (lambda of: of["input_specs"][0].__setitem__(1, "RS5"), "does not fit its graph and mesh"),
+        (lambda of: of["conversions"][0].update(phase=3), "is in one of 3 phases; got phase 3"),
+        (lambda of: of["conversions"][0].update(dst="RR", src="RR"), "a conversion is one step"),
+        (lambda of: of["mesh"].update(device_ids=[0, 1, 2, 99]), "does not fit its graph and mesh"),
+    ],
+    ids=["strategies", "phases", "inputs", "mesh", "axis", "phase", "step", "devices"],
+)
+def test_a_sharding_that_does_not_fit_its_graph_is_not_read(mlp, change, message):
+    document = json.loads(mlp.to_json())
+    change(document["sharding"])
+    with pytest.raises(RecordError, match=message):
+        Sharding.from_json(json.dumps(document))
 
 
 def without(*path):

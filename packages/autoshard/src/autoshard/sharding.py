@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from costmodel import Cluster
 from shardspec import Layout, Mesh, Spec, Step, reshard_whole_axes
 
+from autoshard import sharding_json
 from autoshard.baseline import Baseline
 from autoshard.graph import Graph
 from autoshard.run import Solution
 from autoshard.strategy import Strategy
+from autoshard.table import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,22 @@ class Options:
     """What decides the price of a sharding, beside the graph, the mesh and the cluster."""
 
     memory_bytes: int | None = None
+    """What a device may hold; `None` is no limit."""
     in_flight: int = 1
+    """Microbatches whose saved activations are held at a time."""
     restrict: Baseline | None = None
+    """The baseline that says how inputs are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Something that was priced as well, and why it was not taken."""
+
+    name: str
+    """A baseline, or `search`."""
+    objective_s: float | None
+    """Its price; `None` if there is no such sharding."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +76,33 @@ class Sharding:
     objective_s: float
     """Compute and communication of all phases."""
     lower_bound_s: float
-    """No sharding is priced below this."""
-    peak_bytes: float
-    """The most that a device holds at a time; passing copies of conversions are not in it."""
-    activation_bytes: float
+    """No sharding is priced below this. Beyond `relay.COPY_SETS` the bound is the model's, in which
+    three and more readers of a value may pay for a conversion that they could have shared."""
+    peak_bytes: int
+    """The most that a device holds at a time; see `memory`."""
+    activation_bytes: int
     """What forward saves for later phases, per device, for one microbatch."""
     solution: Solution
     """Of the problem behind it."""
+    alternatives: tuple[Alternative, ...] = ()
+    """What else was priced."""
+
+    def __str__(self) -> str:
+        return table(self)
+
+    def to_json(self) -> str:
+        """The sharding as JSON, which `from_json` reads back to an equal one."""
+        return sharding_json.write(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Sharding:
+        """Read a sharding from the JSON that `to_json` writes.
+
+        Raises:
+            RecordError: the text is no such JSON, or its parts do not fit together.
+            GraphError: the graph in it is not well-formed.
+        """
+        return sharding_json.read(cls, text)
 
 
 @dataclass(frozen=True, slots=True)
