@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from autoshard import InfeasibleError, Problem, evaluate, solve
 from autoshard.bound import lower_bound
-from autoshard.ilp import fits, maximal_live_sets, solve_ilp
 from autoshard.neighbourhood import search
 from autoshard.network import Network
 from autoshard.reduce import eliminate_all, reduce_to_pairs, widest_table
@@ -55,27 +54,6 @@ def test_says_so_if_every_choice_is_forbidden():
     with pytest.raises(InfeasibleError, match="forbidden strategy or pair") as caught:
         solve(problem)
     assert caught.value.smallest_usage is None
-
-
-@given(problems(limited=False))
-def test_the_ilp_equals_brute_force(problem):
-    optimum, _ = brute_force(problem)
-    choice, bound = solve_ilp(problem, time_s=60.0)
-    if math.isinf(optimum):
-        assert choice is None
-        assert bound == math.inf
-    else:
-        assert evaluate(problem, choice).cost == pytest.approx(optimum)
-        assert bound == pytest.approx(optimum)
-
-
-@given(problems())
-def test_the_ilp_keeps_the_limit(problem):
-    optimum, _ = brute_force(problem)
-    choice, _ = solve_ilp(problem, time_s=60.0)
-    assert (math.inf if choice is None else evaluate(problem, choice).cost) == pytest.approx(
-        optimum
-    )
 
 
 @given(problems(limited=False, max_nodes=5))
@@ -157,14 +135,6 @@ def test_no_single_move_improves_what_descent_finds(problem):
                 assert evaluate(problem, moved).cost >= cost - 1e-9
 
 
-@given(problems())
-def test_live_sets_hold_every_peak(problem):
-    live = maximal_live_sets(problem)
-    for time in range(8):
-        alive = {n for n, (a, b) in enumerate(problem.intervals) if a <= time < b}
-        assert not alive or any(alive <= set(group) for group in live)
-
-
 def wide(n_nodes, n_strategies, seed, limit=None):
     """Every pair of nodes joined: too wide to eliminate beyond a few nodes."""
     rng = np.random.default_rng(seed)
@@ -220,11 +190,3 @@ def test_more_expensive_edges_never_make_it_cheaper(problem, factor):
     except InfeasibleError:
         return
     assert solve(dearer).objective >= objective - 1e-9
-
-
-def test_fits_counts_classes_not_strategies():
-    zero = np.zeros(50)
-    same_rows = np.tile(np.arange(50.0) % 2, (50, 1))
-    problem = Problem((zero, zero), ((0, 1),), (same_rows,), (zero, zero), ((0, 0), (0, 0)))
-    assert fits(problem, 102)
-    assert not fits(problem, 101)

@@ -17,10 +17,12 @@ import numpy as np
 from autoshard.bound import lower_bound
 from autoshard.errors import InfeasibleError
 from autoshard.evaluate import evaluate
-from autoshard.ilp import fits, maximal_live_sets, solve_ilp
+from autoshard.ilp import ilp
+from autoshard.linearise import Linear
+from autoshard.live import Live
 from autoshard.neighbourhood import search
 from autoshard.network import Network
-from autoshard.pricing import free_of_cost, price_memory
+from autoshard.pricing import price_memory
 from autoshard.problem import Array, Problem
 from autoshard.reduce import eliminate_all, reduce_to_pairs, widest_table
 from autoshard.run import Run
@@ -135,15 +137,16 @@ def _without_limit(
         best = search(core)
     if ilp_s > 0.0 and fits(core, ilp_columns):
         free = replace(core, usage_limit=None)
-        better, proved = solve_ilp(free, time_s=ilp_s, start=best)
-        bound = max(bound, proved)
+        inner = Run(free, time_s=ilp_s, start=best)
+        ilp(free, inner)
+        better, bound = inner.best, max(bound, inner.lower_bound)
         if better is not None and evaluate(free, better).cost <= evaluate(free, best).cost:
-            best, how = better, "ilp"
+            best, how = list(better), "ilp"
     return network.expand(nodes, best), network.constant + bound, how
 
 
 def _by_ilp(
-    problem: Problem, start: list[int] | None, time_s: float, columns: int, *, peak: bool = False
+    problem: Problem, start: list[int] | None, time_s: float, columns: int
 ) -> tuple[list[int] | None, float]:
     """The ILP on what reduction leaves; nothing and no bound if that is too large or time is up."""
     network = Network(problem)
@@ -155,25 +158,37 @@ def _by_ilp(
     begin = None
     if start is not None and all(start[node] in network.kept[node] for node in nodes):
         begin = [int(network.kept[node].searchsorted(start[node])) for node in nodes]
-    found, bound = solve_ilp(core, time_s=time_s, start=begin, peak=peak)
-    return None if found is None else network.expand(nodes, found), bound + network.constant
+    run = Run(core, time_s=time_s, start=begin)
+    ilp(core, run)
+    found = None if run.best is None else network.expand(nodes, list(run.best))
+    return found, run.lower_bound + network.constant
+
+
+def fits(problem: Problem, most: int) -> bool:
+    """Whether the integer program has at most so many columns."""
+    return (
+        sum(len(cost) for cost in problem.node_costs) <= most and Linear(problem).n_columns <= most
+    )
 
 
 def _may_bind(problem: Problem) -> list[int]:
     """The nodes that are alive at a time when the worst choice of each would break the limit."""
     limit = -math.inf if problem.usage_limit is None else problem.usage_limit
-    binding: set[int] = set()
-    for alive in maximal_live_sets(problem):
-        if sum(float(problem.usages[node].max()) for node in alive) > limit:
-            binding.update(alive)
-    return sorted(binding)
+    live = Live(problem)
+    worst = live.used([int(usage.argmax()) for usage in problem.usages])
+    return sorted({int(n) for t in np.flatnonzero(worst > limit) for n in live.alive(int(t))})
 
 
 def _over_limit(problem: Problem, smallest: float, time_s: float, columns: int) -> InfeasibleError:
     """Say which limit would do: proved by the ILP if it is small enough, else the best seen."""
-    leanest, _ = _by_ilp(free_of_cost(problem), None, time_s, columns, peak=True)
-    if leanest is not None:
-        smallest = evaluate(problem, leanest).peak_usage
+    network = Network(problem)
+    network.bound = dict(enumerate(problem.usages))
+    reduce_to_pairs(network)
+    core, _ = network.core(problem)
+    if time_s > 0.0 and fits(core, columns):
+        run = Run(core, time_s=time_s)
+        ilp(core, run)
+        smallest = min(smallest, run.smallest_peak)
     return InfeasibleError(
         f"no choice of strategies keeps the usage limit of {problem.usage_limit}; the smallest "
         f"peak usage found is {smallest}; raise the limit to that or more",

@@ -1,167 +1,127 @@
-"""The integer linear program of Alpa 4.2, for python-mip.
+"""The methods `ilp` and `ilp-cbc`: the integer linear program of Alpa 4.2 by a MILP solver.
 
-Variables: x[i, s] = 1 if node i takes strategy s; e[a, b] in [0, 1] for an edge.
-Objective: the sum of node costs times x and edge costs times e (Eq. 1, linearised).
-Constraints: one strategy a node (-> `_add_choices`); the e of an edge agree with the x of both ends
-(-> `_add_edges`); at all times that can be full, usages stay within the limit (-> `_add_memory`).
-
-Departure: e is over *classes* of strategies whose rows (columns) of the edge's costs are equal, not
-over strategies. Many strategies ask for one and the same spec, so this is several times smaller and
-just as tight.
+The program is `linearise`'s. Its rows for memory are added where a solution breaks the limit, and
+the program solved anew, unless all of them together have no more entries than the rest. What is
+proved with some rows left out holds with them, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable
 
-import mip  # type: ignore[import-untyped]
 import numpy as np
-from numpy.typing import NDArray
 
+from autoshard.cbc import solve_cbc
 from autoshard.evaluate import evaluate
+from autoshard.highs import solve_highs
+from autoshard.linearise import Linear
+from autoshard.live import Live
+from autoshard.milp import Outcome
 from autoshard.problem import Array, Problem
+from autoshard.run import Run
+
+Solver = Callable[..., Outcome]
+"""`solve_highs` or `solve_cbc`."""
+
+COST = 1e4
+"""What the costs of a program should add up to: solvers' tolerances are absolute, about 1e-6."""
 
 
-def fits(problem: Problem, most: int) -> bool:
-    """Whether the program has at most so many variables."""
-    columns = sum(len(cost) for cost in problem.node_costs)
-    for cost in problem.edge_costs:
-        if columns > most:
-            return False
-        columns += int(np.isfinite(_classes(_classes(cost)[0].T)[0]).sum())
-    return columns <= most
+def ilp(problem: Problem, run: Run, *, solver: Solver = solve_highs) -> None:
+    """Solve the integer linear program, from the best choice that the run has.
 
-
-def solve_ilp(
-    problem: Problem,
-    *,
-    time_s: float,
-    start: list[int] | None = None,
-    peak: bool = False,
-) -> tuple[list[int] | None, float]:
-    """Solve a problem by branch and cut (CBC).
-
-    Args:
-        problem: Small: see `fits`.
-        time_s: Stop after this long with the best choice so far.
-        start: A feasible choice to begin with.
-        peak: Minimise the peak usage instead of the cost, without a limit.
-
-    Returns:
-        The best choice (`None` if none was found) and a lower bound; `(None, inf)` proves that
-        there is none.
+    A step is a node of branch and bound. If nothing keeps the limit, a second program finds the
+    least limit that would do, for the error.
     """
-    model = mip.Model(sense=mip.MINIMIZE)
-    model.verbose = 0
-    model.threads = 1  # more of them make the answer depend on timing
-    scale = _scale(problem, start)
-    x, node_terms = _add_choices(model, problem, scale)
-    edge_terms = _add_edges(model, problem, x, scale)
-    if peak:
-        top = model.add_var(lb=0.0)
-        unit = max((float(usage.max()) for usage in problem.usages), default=1.0) or 1.0
-        _add_memory(model, problem, x, top * unit)
-        model.objective = top * 1.0
-        scale = unit
-    else:
-        if problem.usage_limit is not None:
-            _add_memory(model, problem, x, problem.usage_limit)
-        model.objective = mip.xsum(node_terms + edge_terms)
-    if start is not None:
-        model.start = [(x[node][strategy], 1.0) for node, strategy in enumerate(start)]
-    model.max_mip_gap = model.max_mip_gap_abs = 1e-9
-    status = model.optimize(max_seconds=max(time_s, 0.1))
-    if status in (mip.OptimizationStatus.INFEASIBLE, mip.OptimizationStatus.INT_INFEASIBLE):
-        return None, np.inf
-    bound = float(model.objective_bound) * scale
-    if not model.num_solutions:
-        return None, bound
-    choice = [int(np.argmax([float(var.x or 0.0) for var in variables])) for variables in x]
-    return choice, bound
+    linear = Linear(problem)
+    live = Live(problem)
+    times = _first_times(linear, live)
+    unit = _unit(problem, run)
+
+    def watch(x: Array | None, bound: float) -> bool:
+        if x is not None:
+            run.offer(linear.choice(x))
+        run.raise_bound(bound * unit)
+        return run.step(0)
+
+    while run.step(0):
+        milp = linear.cheapest(unit, live, times)
+        outcome = solver(
+            milp,
+            time_s=run.time_left(),
+            nodes=run.steps_left,
+            seed=run.seed,
+            start=None if run.best is None else linear.point(run.best, len(milp.cost)),
+            watch=watch,
+        )
+        run.step(outcome.nodes)
+        run.raise_bound(outcome.bound * unit)
+        if outcome.x is None:
+            break
+        run.offer(linear.choice(outcome.x))
+        more = _peaks(live, linear.choice(outcome.x), _limit(problem))
+        if more <= set(times):
+            break
+        times = sorted(more.union(times))
+    if run.lower_bound == math.inf and problem.usage_limit is not None:
+        _offer_leanest(linear, live, run, solver)
 
 
-def _scale(problem: Problem, start: list[int] | None) -> float:
-    """The unit of cost in the program: CBC's tolerances are absolute, so costs must not be tiny."""
-    if start is not None and (cost := evaluate(problem, start).cost) > 0.0:
-        return cost / 1e4
+def ilp_cbc(problem: Problem, run: Run) -> None:
+    """`ilp` by CBC, which says nothing before it ends."""
+    ilp(problem, run, solver=solve_cbc)
+
+
+def _offer_leanest(linear: Linear, live: Live, run: Run, solver: Solver) -> None:
+    """Offer the choice of smallest peak usage, which the run keeps in mind for its error."""
+    unit = max(float(usage.max()) for usage in linear.problem.usages) or 1.0
+    times: list[int] = []
+    while (left := run.time_left()) > 0.0:
+        milp = linear.leanest(unit, live, times)
+        outcome = solver(
+            milp, time_s=left, nodes=None, seed=run.seed, start=None, watch=lambda _x, _bound: True
+        )
+        if outcome.x is None:
+            return
+        choice = linear.choice(outcome.x)
+        run.offer(choice)
+        more = _peaks(live, choice, outcome.bound * unit)
+        if more <= set(times):
+            return
+        times = sorted(more.union(times))
+
+
+def _limit(problem: Problem) -> float:
+    return math.inf if problem.usage_limit is None else problem.usage_limit
+
+
+def _first_times(linear: Linear, live: Live) -> list[int]:
+    """All times if their rows have no more entries than the rest of the program, else none."""
+    if linear.problem.usage_limit is None:
+        return []
+    entries = (live.stop - live.first) @ np.diff(linear.first)
+    return list(range(len(live.times))) if entries <= linear.n_entries else []
+
+
+def _peaks(live: Live, choice: list[int], limit: float) -> set[int]:
+    """The fullest time of each stretch of times at which a choice breaks a limit."""
+    used = live.used(choice)
+    over = np.concatenate([[False], used > limit, [False]])
+    begins, ends = np.flatnonzero(over[1:] & ~over[:-1]), np.flatnonzero(over[:-1] & ~over[1:])
+    return {int(b + used[b:e].argmax()) for b, e in zip(begins, ends, strict=True)}
+
+
+def _unit(problem: Problem, run: Run) -> float:
+    """The unit of cost in the program: such that the best choice so far costs `COST`."""
+    if math.isfinite(run.objective) and run.objective > 0.0:
+        return run.objective / COST
+    cheapest = [int(cost.argmin()) for cost in problem.node_costs]
+    cost = evaluate(problem, cheapest).cost
+    if math.isfinite(cost) and cost > 0.0:
+        return cost / COST
     finite = [
-        float(np.max(cost, where=np.isfinite(cost), initial=0.0))
+        float(np.max(np.abs(cost), where=np.isfinite(cost), initial=0.0))
         for cost in problem.node_costs + problem.edge_costs
     ]
     return max(finite, default=1.0) or 1.0
-
-
-def _add_choices(
-    model: mip.Model, problem: Problem, scale: float
-) -> tuple[list[list[mip.Var]], list[mip.LinExpr]]:
-    x: list[list[mip.Var]] = []
-    terms = []
-    for cost in problem.node_costs:
-        possible = np.isfinite(cost).tolist()
-        x.append([model.add_var(var_type=mip.BINARY, ub=float(ok)) for ok in possible])
-        model.add_constr(mip.xsum(x[-1]) == 1)
-        terms += [
-            (c / scale) * v for c, v, ok in zip(cost.tolist(), x[-1], possible, strict=True) if ok
-        ]
-    return x, terms
-
-
-def _add_edges(
-    model: mip.Model, problem: Problem, x: list[list[mip.Var]], scale: float
-) -> list[mip.LinExpr]:
-    terms: list[mip.LinExpr] = []
-    for (i, j), cost in zip(problem.edges, problem.edge_costs, strict=True):
-        by_row, row_of = _classes(cost)
-        by_column, column_of = _classes(by_row.T)
-        table = by_column.T
-        e: dict[tuple[int, int], mip.Var] = {
-            (a, b): model.add_var(ub=1.0)
-            for a, b in zip(
-                *(axis.tolist() for axis in np.nonzero(np.isfinite(table))), strict=True
-            )
-        }
-        terms += [(float(table[pair]) / scale) * var for pair, var in e.items() if table[pair]]
-        for end, (node, of) in enumerate(((i, row_of), (j, column_of))):
-            for group in range(table.shape[end]):
-                members = [x[node][s] for s in np.flatnonzero(of == group).tolist()]
-                across = [var for pair, var in e.items() if pair[end] == group]
-                model.add_constr(mip.xsum(members) == mip.xsum(across))
-    return terms
-
-
-def _classes(table: Array) -> tuple[Array, NDArray[np.intp]]:
-    """The distinct rows of a table, and for each row which of them it is."""
-    rows, inverse = np.unique(table, axis=0, return_inverse=True)
-    return rows, inverse.reshape(-1)
-
-
-def _add_memory(
-    model: mip.Model, problem: Problem, x: list[list[mip.Var]], limit: float | mip.LinExpr
-) -> None:
-    for alive in maximal_live_sets(problem):
-        usage = mip.xsum(
-            u * var
-            for node in alive
-            for u, var in zip(problem.usages[node].tolist(), x[node], strict=True)
-            if u
-        )
-        model.add_constr(usage <= limit)
-
-
-def maximal_live_sets(problem: Problem) -> list[list[int]]:
-    """The sets of nodes alive together that no other such set contains, by time.
-
-    A set can only be maximal at a start that is followed by an end, before the next start.
-    """
-    alive = [node for node, (first, last) in enumerate(problem.intervals) if first < last]
-    starts = {problem.intervals[node][0] for node in alive}
-    ends = sorted({problem.intervals[node][1] for node in alive})
-    times = {max(start for start in starts if start < end) for end in ends}
-    return [
-        [node for node in alive if problem.intervals[node][0] <= t < problem.intervals[node][1]]
-        for t in _in_order(times)
-    ]
-
-
-def _in_order(times: Iterable[int]) -> list[int]:
-    return sorted(times)

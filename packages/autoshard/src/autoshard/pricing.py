@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import mip  # type: ignore[import-untyped]
 import numpy as np
 
-from autoshard.ilp import maximal_live_sets
+from autoshard.live import Live
 from autoshard.problem import Array, Problem
 
 Oracle = Callable[[Problem, list[Array] | None, list[int] | None], tuple[list[int], float]]
@@ -31,7 +31,8 @@ class Memory:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.live = maximal_live_sets(problem)
+        live = Live(problem)
+        self.live = [live.alive(time).tolist() for time in range(len(live.times))]
         self.times: list[list[int]] = [[] for _ in range(problem.n_nodes)]
         for time, alive in enumerate(self.live):
             for node in alive:

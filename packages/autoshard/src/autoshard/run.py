@@ -154,8 +154,10 @@ class Run:
     def raise_bound(self, bound: float) -> None:
         """Take note that no feasible choice costs less; infinite says that there is none."""
         if bound > self.lower_bound:
-            self.lower_bound = bound
-            self._note()
+            worth_telling = bound == math.inf or bound - self.lower_bound > CLOSED * abs(bound)
+            self.lower_bound = float(bound)
+            if worth_telling:
+                self._note()
 
     @property
     def seconds(self) -> float:
@@ -169,11 +171,23 @@ class Run:
     @property
     def is_proved(self) -> bool:
         """Whether nothing can be better than the best choice (or nothing is feasible)."""
+        if self.best is None:
+            return self.lower_bound == math.inf
         return self.lower_bound >= self.objective - CLOSED * abs(self.objective)
 
+    @property
+    def steps_left(self) -> int | None:
+        """Until the budget is used up; `None` if there is none."""
+        return None if self._steps is None else self._steps - self.n_steps
+
     def step(self, n: int = 1) -> bool:
-        """Count steps; False when they or the time are used up, or the gap is closed."""
+        """Count steps that are about to be taken.
+
+        Returns:
+            Whether to take them: not if there are fewer left, or no time, or nothing to gain.
+        """
         if self._steps is not None and self.n_steps + n > self._steps:
+            self.n_steps = self._steps
             return False
         self.n_steps += n
         return not self.is_proved and self.time_left() > 0.0
@@ -205,15 +219,20 @@ class Run:
     def _nothing_found(self, method: str) -> InfeasibleError:
         problem, peak = self.problem, self.smallest_peak
         if math.isinf(peak):
-            if self.lower_bound == math.inf:
+            if self.lower_bound == math.inf and problem.usage_limit is None:
                 return InfeasibleError(
                     f"every choice of strategies for the {problem.n_nodes} nodes has a forbidden "
                     "strategy or pair (infinite cost); allow more of them"
                 )
+            if self.lower_bound == math.inf:
+                return InfeasibleError(
+                    f"no choice of strategies keeps the usage limit of {problem.usage_limit}; "
+                    "which one would do was not found in time; raise it, or give more time"
+                )
             return InfeasibleError(
                 f"{method} found no choice of strategies for the {problem.n_nodes} nodes without a "
                 f"forbidden strategy or pair in {self.n_steps} steps and {self.seconds:.1f} s; "
-                "give it more, or allow more strategies"
+                "give it more, or another method"
             )
         return InfeasibleError(
             f"no choice of strategies keeps the usage limit of {problem.usage_limit}; the smallest "

@@ -3,6 +3,7 @@
 | method | finds | proves |
 |---|---|---|
 | `auto` | reduction, exact elimination where narrow, else search and bounds | a bound |
+| `ilp`, `ilp-cbc` | the integer program of Alpa 4.2, by HiGHS or CBC of python-mip | the optimum |
 | `local_search` | `auto` without the integer program | a bound |
 """
 
@@ -13,6 +14,7 @@ from functools import partial
 
 from autoshard.auto import auto
 from autoshard.errors import ProblemError
+from autoshard.ilp import ilp, ilp_cbc
 from autoshard.problem import Problem
 from autoshard.run import Incumbent, Run, Solution
 from autoshard.subspace import Points
@@ -22,6 +24,8 @@ Method = Callable[..., None]
 
 METHODS: dict[str, Method] = {
     "auto": auto,
+    "ilp": ilp,
+    "ilp-cbc": ilp_cbc,
     "local_search": partial(auto, ilp_columns=0),
 }
 """Every method by its name."""

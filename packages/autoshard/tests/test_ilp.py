@@ -1,0 +1,155 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from autoshard import InfeasibleError, Problem, evaluate, solve
+from autoshard.highs import solve_highs
+from autoshard.linearise import Linear
+from autoshard.live import Live
+from autoshard.testing import brute_force, problems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SOLVERS = pytest.mark.parametrize("method", ["ilp", "ilp-cbc"])
+
+
+@SOLVERS
+@settings(max_examples=50)
+@given(problem=problems())
+def test_the_ilp_equals_brute_force(method, problem):
+    optimum, _ = brute_force(problem)
+    if math.isinf(optimum):
+        with pytest.raises(InfeasibleError):
+            solve(problem, method)
+        return
+    solution = solve(problem, method)
+    judged = evaluate(problem, solution.choice)
+    assert judged.feasible
+    assert judged.cost == solution.objective == pytest.approx(optimum)
+    assert solution.lower_bound == pytest.approx(optimum)
+
+
+def lazy(n_nodes, limit):
+    """Long chains of nodes that are alive for long: so many rows that they are added as needed."""
+    rng = np.random.default_rng(0)
+    return Problem(
+        tuple(np.array([0.0, 3.0, float(k % 5)]) for k in range(n_nodes)),
+        tuple((k, k + 1) for k in range(n_nodes - 1)),
+        tuple(rng.integers(0, 5, (3, 3)).astype(float) for _ in range(n_nodes - 1)),
+        tuple(np.array([9.0, 0.0, 4.0]) for _ in range(n_nodes)),
+        tuple((k, k + 12) for k in range(n_nodes)),
+        limit,
+    )
+
+
+@SOLVERS
+def test_a_limit_is_kept_where_rows_are_added_as_needed(method):
+    problem = lazy(24, 36.0)
+    free = solve(replace(problem, usage_limit=None), method)
+    assert not evaluate(problem, free.choice).feasible
+    solution = solve(problem, method)
+    assert evaluate(problem, solution.choice).feasible
+    assert solution.gap < 1e-9
+    assert solution.objective > free.objective
+    assert solution.objective == solve(problem).objective
+
+
+@SOLVERS
+@settings(max_examples=30)
+@given(problem=problems(limited=False), part=st.floats(0.0, 1.0))
+def test_the_ilp_tells_the_smallest_limit_that_would_do(method, problem, part):
+    peaks = [
+        judged.peak_usage
+        for choice in np.ndindex(*(len(cost) for cost in problem.node_costs))
+        if math.isfinite((judged := evaluate(problem, choice)).cost)
+    ]
+    limit = math.floor(part * min(peaks, default=0.0))
+    if limit >= min(peaks, default=0.0):
+        return
+    with pytest.raises(InfeasibleError, match="smallest peak usage") as caught:
+        solve(replace(problem, usage_limit=float(limit)), method)
+    assert caught.value.smallest_usage == min(peaks)
+
+
+@pytest.mark.parametrize("n_nodes", [1, 40])
+def test_a_start_is_the_first_incumbent(n_nodes):
+    problem = lazy(n_nodes, None)
+    start = (1,) * n_nodes
+    solution = solve(problem, "ilp", start=start)
+    assert solution.trace[0].objective == evaluate(problem, start).cost
+    assert solution.objective <= solution.trace[0].objective
+
+
+def test_what_a_watcher_raises_ends_highs():
+    problem = lazy(24, 36.0)
+
+    def interrupt(incumbent):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        solve(problem, "ilp", progress=interrupt)
+
+
+@given(problems(limited=False))
+def test_choices_are_read_back_from_their_points(problem):
+    linear = Linear(problem)
+    choice = [len(cost) - 1 for cost in problem.node_costs]
+    assert linear.choice(linear.point(choice, linear.n_columns)) == choice
+
+
+@given(problems(limited=False))
+def test_the_program_prices_every_choice_as_evaluate_does(problem):
+    choice = [len(cost) // 2 for cost in problem.node_costs]
+    cost = evaluate(problem, choice).cost
+    linear = Linear(problem)
+    milp = linear.cheapest(1.0)
+    upper = milp.upper.copy()
+    upper[: milp.n_integer] *= linear.point(choice, milp.n_integer)
+    priced = solve_highs(
+        replace(milp, upper=upper),
+        time_s=60.0,
+        nodes=None,
+        seed=0,
+        start=None,
+        watch=lambda x, bound: True,
+    )
+    if math.isinf(cost):
+        assert priced.x is None
+    else:
+        assert priced.bound == pytest.approx(cost)
+        assert linear.choice(priced.x) == choice
+
+
+def test_variables_are_of_classes_not_of_strategies():
+    zero = np.zeros(50)
+    rows = np.tile(np.arange(50.0) % 2, (50, 1))
+    rows[25:] *= 3.0
+    problem = Problem((zero, zero), ((0, 1),), (rows,), (zero, zero), ((0, 0), (0, 0)))
+    assert Linear(problem).n_columns == 2 * 50 + 2 * 2
+
+
+def test_rows_that_differ_by_a_constant_are_one_class():
+    table = np.arange(4.0)[:, None] + np.arange(5.0)
+    problem = Problem(
+        (np.zeros(4), np.zeros(5)), ((0, 1),), (table,), (np.zeros(4), np.zeros(5)), ((0, 0),) * 2
+    )
+    assert Linear(problem).n_columns == 4 + 5
+
+
+@given(problems())
+def test_live_sets_hold_every_peak(problem):
+    live = Live(problem)
+    sets = [set(live.alive(time).tolist()) for time in range(len(live.times))]
+    for time in range(8):
+        alive = {n for n, (a, b) in enumerate(problem.intervals) if a <= time < b}
+        assert not alive or any(alive <= group for group in sets)
+    for one in sets:
+        assert not any(one < other for other in sets)
+
+
+@given(problems())
+def test_usage_at_the_times_that_matter_has_the_peak(problem):
+    choice = [0] * problem.n_nodes
+    used = Live(problem).used(choice)
+    assert used.max(initial=0.0) == pytest.approx(evaluate(problem, choice).peak_usage)
