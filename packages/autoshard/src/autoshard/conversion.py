@@ -39,6 +39,20 @@ class _Prices:
     """Seconds of the fastest conversions, shape (specs, specs)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A value that is there as `src` is made available as `dst`, by one step, once in one phase.
+
+    All readers in that phase that ask for `dst` share it. `src` is how the value is made or stored,
+    or the `dst` of an earlier conversion of the same value in the same phase.
+    """
+
+    phase: int
+    value: str
+    src: Spec
+    dst: Spec
+
+
 class Converter:
     """Prices conversions on one mesh.
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from shardspec import Layout, Mesh, Spec, Step
 
-from autoshard.conversion import Converter, converter_of, spec_set
+from autoshard.conversion import Conversion, Converter, converter_of, spec_set
 from autoshard.graph import Operator, Value
 from autoshard.strategy import Strategy
 from autoshard.tables import compute_seconds, operator_table
 
 if TYPE_CHECKING:
-    from autoshard.sharding import Conversion, Sharding
+    from autoshard.sharding import Sharding
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,24 +9,11 @@ from shardspec import Layout, Mesh, Spec, Step, reshard_whole_axes
 
 from autoshard import sharding_json
 from autoshard.baseline import Baseline
+from autoshard.conversion import Conversion
 from autoshard.graph import Graph
 from autoshard.run import Solution
 from autoshard.strategy import Strategy
 from autoshard.table import table
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """A value that is there as `src` is made available as `dst`, by one step, once in one phase.
-
-    All readers in that phase that ask for `dst` share it. `src` is how the value is made or stored,
-    or the `dst` of an earlier conversion of the same value in the same phase.
-    """
-
-    phase: int
-    value: str
-    src: Spec
-    dst: Spec
 
 
 @dataclass(frozen=True, slots=True)
