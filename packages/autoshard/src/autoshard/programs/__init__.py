@@ -5,8 +5,8 @@ from autoshard.programs.gpt import gpt_step
 from autoshard.programs.llama import llama_step
 from autoshard.programs.mlp import deep_mlp_step, mlp_step
 from autoshard.programs.moe import moe_step
-from autoshard.programs.program import Program, step_flops
-from autoshard.programs.transformer import transformer_step
+from autoshard.programs.program import Program, one_phase, step_flops
+from autoshard.programs.transformer import stack_step, transformer_step
 from autoshard.programs.vgg import vgg13_step
 
 __all__ = [
@@ -17,6 +17,8 @@ __all__ = [
     "llama_step",
     "mlp_step",
     "moe_step",
+    "one_phase",
+    "stack_step",
     "step_flops",
     "transformer_step",
     "vgg13_step",

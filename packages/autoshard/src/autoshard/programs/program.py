@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
+from autoshard.errors import GraphError
 from autoshard.graph import Graph, Operator, Output, Phase, Role, Value
 from autoshard.rule import Rule
 from autoshard.rules import broadcast, einsum, elementwise, labelled, reduction, reshape, transpose
@@ -186,9 +188,15 @@ class Program:
         return self.emit(kind, inputs, rule, float(math.prod(shapes[0])))
 
     def backward(self, loss: str) -> dict[str, str]:
-        """Differentiate a value; returns the gradient of each value it depends on."""
+        """Differentiate a value; returns the gradient of each value it depends on.
+
+        With microbatches, a parameter's gradient is added to the sum of those before it as soon as
+        it is there: what accumulates may be split more than what is made (stage 2 of ZeRO).
+        """
         self.phase = BACKWARD
         gradients = {loss: self.pointwise("ones_like", (), loss)}
+        accumulates = self.phases[BACKWARD].repeats > 1
+        first_use = {x: made for made, pullbacks in reversed(self._tape) for x, _ in pullbacks}
         for made, pullbacks in reversed(self._tape):
             if made not in gradients:
                 continue
@@ -197,6 +205,9 @@ class Program:
                 if x in gradients:
                     gradient = self.pointwise("add_any", SUM, gradients[x], gradient)
                 gradients[x] = gradient
+            for x in dict(pullbacks):
+                if accumulates and x in self.inputs and first_use[x] == made:
+                    gradients[x] = self.pointwise("accumulate", FIRST, gradients[x])
         return gradients
 
     def finish(self, loss: str, optimizer: Optimizer = "adam") -> Graph:
@@ -263,3 +274,17 @@ def step_flops(graph: Graph) -> float:
     return sum(
         operator.flops * graph.phases[operator.phase].repeats for operator in graph.operators
     )
+
+
+def one_phase(graph: Graph) -> Graph:
+    """A step without microbatches, all of it in one phase.
+
+    What forward has converted is then there for backward, too.
+    """
+    if any(phase.repeats > 1 for phase in graph.phases):
+        raise GraphError(
+            "a step in one phase has no microbatches; got repeats="
+            f"{tuple(phase.repeats for phase in graph.phases)}; write it with microbatches=1"
+        )
+    operators = tuple(replace(operator, phase=0) for operator in graph.operators)
+    return replace(graph, phases=(Phase("step"),), operators=operators)

@@ -38,10 +38,34 @@ def transformer_step(
     mask = causal_mask(p, length)
 
     for layer in range(n_layers):
-        h = layer_norm(p, x, f"{layer}_norm1")
-        x = p.add(x, attention(p, h, mask, f"{layer}", heads))
-        h = layer_norm(p, x, f"{layer}_norm2")
-        h = gelu(p, dense(p, h, f"{layer}_up", 4 * width, bias=True))
-        x = p.add(x, dense(p, h, f"{layer}_down", width, bias=True))
+        x = transformer_layer(p, x, mask, f"{layer}", heads)
     logits = p.einsum("btd,vd->btv", layer_norm(p, x, "last"), "embedding")
     return p.finish(cross_entropy(p, logits, targets), optimizer)
+
+
+def stack_step(
+    *,
+    n_layers: int,
+    batch: int,
+    length: int,
+    width: int,
+    heads: int,
+    microbatches: int = 1,
+    dtype: str = "float32",
+    optimizer: Optimizer = "adam",
+) -> Graph:
+    """A training step of the layers of `transformer_step` alone, with a square loss."""
+    p = Program(microbatches=microbatches, dtype=dtype)
+    x = p.input("x", batch, length, width)
+    mask = causal_mask(p, length)
+    for layer in range(n_layers):
+        x = transformer_layer(p, x, mask, f"{layer}", heads)
+    return p.finish(p.mean(p.mul(x, x)), optimizer)
+
+
+def transformer_layer(p: Program, x: str, mask: str, name: str, heads: int) -> str:
+    """Attention and an MLP four times as wide, each behind a norm and beside a residual."""
+    width = p.shape(x)[-1]
+    x = p.add(x, attention(p, layer_norm(p, x, f"{name}_norm1"), mask, name, heads))
+    h = dense(p, layer_norm(p, x, f"{name}_norm2"), f"{name}_up", 4 * width, bias=True)
+    return p.add(x, dense(p, gelu(p, h), f"{name}_down", width, bias=True))

@@ -1,0 +1,94 @@
+"""Baselines store inputs as they say, and nothing that is found is worse."""
+
+import pytest
+from autoshard import BaselineError, InfeasibleError, baseline, baseline_inputs, shard
+from autoshard.baseline import BASELINES
+from autoshard.programs import Program, deep_mlp_step, mlp_step
+from costmodel import Cluster, Device, Link
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shardspec import Mesh
+
+FLAT = Mesh((4,), ("x",))
+SQUARE = Mesh((2, 2), ("x", "y"))
+
+
+def cluster(latency_s=1e-6, flops=1e10):
+    device = Device("d", (("float32", flops),), 2**30, 1e10, 1e-6)
+    link = Link(latency_s, 1e9)
+    return Cluster.uniform("c", 1, 4, device, link, link)
+
+
+def stored(graph, mesh, name):
+    found = baseline_inputs(graph, mesh, name)
+    return {n: str(specs[0]) for n, specs in found.items() if len(specs) == 1}
+
+
+def test_data_parallelism_splits_the_batch_only():
+    specs = stored(mlp_step(batch=64, width=16, hidden=32), SQUARE, "data_parallel")
+    assert specs.pop("x") == "S01R"
+    assert set(specs.values()) == {"RR"}
+
+
+def test_zero2_splits_optimizer_state_and_zero_parameters_too():
+    graph = mlp_step(batch=64, width=16, hidden=32)
+    for name, split in (("zero2", ("w1_m", "w1_v")), ("zero", ("w1", "w1_m", "w1_v"))):
+        specs = stored(graph, SQUARE, name)
+        assert specs["x"] == "S01R"
+        assert {n for n in specs if n.startswith("w1") and specs[n] != "RR"} == set(split)
+        assert all(specs[n].count("0") == specs[n].count("1") == 1 for n in split)
+
+
+def test_megatron_splits_the_batch_over_the_first_and_parameters_over_the_last_axis():
+    found = baseline_inputs(mlp_step(batch=64, width=16, hidden=32), SQUARE, "megatron")
+    assert [str(spec) for spec in found["x"]] == ["S0R"]
+    assert {str(spec) for spec in found["w1"]} == {"RR", "S1R", "RS1"}
+
+
+def test_the_largest_dim_is_split_as_far_as_it_is_even():
+    p = Program()
+    p.input("wide", 4, 12)
+    p.input("odd", 3, 2)
+    p.input("tie", 8, 8, role="parameter")
+    p.input("scalar")
+    specs = stored(p.graph(), Mesh((2, 4), ("x", "y")), "largest_dim")
+    assert specs == {"wide": "RS1", "odd": "RR", "tie": "S01R", "scalar": "()"}
+
+
+@pytest.mark.parametrize("name", ["data_parallel", "zero2", "zero"])
+def test_a_batch_that_cannot_be_split_is_refused(name):
+    graph = mlp_step(batch=6, width=16, hidden=32)
+    with pytest.raises(BaselineError, match="splits batch inputs evenly along dim 0 over 4"):
+        baseline(graph, FLAT, cluster(), name)
+
+
+def test_only_known_baselines_have_inputs():
+    with pytest.raises(BaselineError, match="a baseline is one of"):
+        baseline_inputs(mlp_step(batch=4, width=4, hidden=4), FLAT, "magic")
+
+
+@settings(max_examples=8)
+@given(
+    st.sampled_from([FLAT, SQUARE]),
+    st.sampled_from([4, 4096]),
+    st.sampled_from([(16, 4), (4, 64, 4)]),
+    st.sampled_from([1e-8, 1e-5]),
+    st.sampled_from([0.3, 0.7, None]),
+)
+def test_no_baseline_is_faster_than_what_is_found(mesh, batch, widths, latency_s, memory):
+    graph = deep_mlp_step(batch=batch, widths=widths)
+    prices = cluster(latency_s)
+    limit = memory and int(baseline(graph, mesh, prices, "data_parallel").peak_bytes * memory)
+    try:
+        found = shard(graph, mesh, prices, memory_bytes=limit)
+    except InfeasibleError:
+        for name in BASELINES:
+            with pytest.raises(InfeasibleError):
+                baseline(graph, mesh, prices, name, memory_bytes=limit)
+        return
+    for name in BASELINES:
+        try:
+            other = baseline(graph, mesh, prices, name, memory_bytes=limit)
+        except InfeasibleError:
+            continue
+        assert found.objective_s <= other.objective_s * (1 + 1e-9)
