@@ -14,6 +14,8 @@ from autoshard import (
     verify,
 )
 from autoshard.programs import gpt_step, mlp_step
+from autoshard.testing import graphs
+from hypothesis import given
 
 
 def chain(**changes):
@@ -52,6 +54,8 @@ def operator(index, **changes):
     ("changes", "message"),
     [
         ({"values": (*chain().values, chain().values[0])}, "names of values are unique"),
+        ({"phases": (Phase("apply", 2), Phase("apply"))}, "names of phases are unique; 'apply'"),
+        (operator(1, name="o1"), "names of operators are unique; 'o1'"),
         ({"phases": (Phase("forward", 0), Phase("apply"))}, "runs at least once a step"),
         ({"inputs": ("x", "w", "w")}, "distinct values of the graph; got 'w'"),
         (operator(0, phase=5), "never go back and are in range"),
@@ -81,11 +85,51 @@ def test_verify_names_the_broken_rule(changes, message):
 
 def test_prints_one_operator_a_line():
     assert str(chain()).splitlines() == [
+        "phases: forward*2, apply",
         "inputs: x: float32[4,8], w: float32[4,8]",
-        "forward: y: float32[4,8] = tanh(x)",
-        "apply: z: float32[4,8] = add(y, w)",
+        "forward: y: float32[4,8] = tanh(x)  o1: (a,b)->(a,b) {a=4, b=8}",
+        "apply: z: float32[4,8] = add(y, w)  o2: (a,b)(a,b)->(a,b) {a=4, b=8}",
         "outputs: z -> w, y",
     ]
+
+
+def in_order_of_making(graph):
+    made = [name for operator in graph.operators for name in operator.outputs]
+    return replace(graph, values=tuple(graph.value(name) for name in (*graph.inputs, *made)))
+
+
+@given(graphs(strange_names=True))
+def test_what_prints_is_parsed_to_an_equal_graph(graph):
+    assert Graph.parse(str(graph)) == in_order_of_making(graph)
+
+
+def test_a_training_step_is_parsed_to_an_equal_graph():
+    graph = gpt_step(n_layers=1, batch=2, length=4, width=8, heads=2, vocabulary=16, microbatches=4)
+    assert Graph.parse(str(graph)) == in_order_of_making(graph)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("phases:", "parts:", "has a line of phases"),
+        ("forward*2, apply", "forward*2; apply", "has phases separated by commas"),
+        ("x: float32[4,8],", "x of float32,", "has inputs separated by commas"),
+        (" = tanh(x)", " tanh(x)", "has operators as"),
+        ("apply: z", "backward: z", "operators of the phases"),
+        ("a=4, b=8}", "a=4}", "is no rule: a rule's dims are made of its factors"),
+        ("->(a,b) {a", "->(a,b {a", "is no rule: a rule is written as"),
+        ("add(y, w)", "add(y, q)", "reads 'q' before it is made"),
+        ("outputs: z -> w, y", "outputs: z ->", "has outputs separated by commas"),
+    ],
+)
+def test_text_that_is_no_graph_is_an_error(old, new, message):
+    with pytest.raises(GraphError, match=message):
+        Graph.parse(str(chain()).replace(old, new, 1))
+
+
+def test_a_text_of_two_lines_is_no_graph():
+    with pytest.raises(GraphError, match="lines of phases, inputs, operators and outputs"):
+        Graph.parse("phases: forward\ninputs: x: float32[4]")
 
 
 def renamed(graph, prefix):

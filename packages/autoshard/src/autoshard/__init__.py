@@ -8,6 +8,8 @@ within a memory limit; `collectives` lists what the result sends. Alpa (OSDI 202
 from importlib.metadata import version
 
 from autoshard.baseline import Baseline, baseline_inputs
+from autoshard.builder import GraphBuilder
+from autoshard.conversion import Conversion
 from autoshard.errors import (
     AutoshardError,
     BaselineError,
@@ -43,7 +45,7 @@ from autoshard.rules import (
 )
 from autoshard.run import Incumbent, Run, Solution
 from autoshard.shard import baseline, shard
-from autoshard.sharding import Collective, Conversion, Sharding, collectives
+from autoshard.sharding import Collective, Sharding, collectives
 from autoshard.solve import METHODS, solve
 from autoshard.strategy import Strategy, enumerate_strategies, stored_specs
 
@@ -60,6 +62,7 @@ __all__ = [
     "Evaluation",
     "Factor",
     "Graph",
+    "GraphBuilder",
     "GraphError",
     "Incumbent",
     "InfeasibleError",

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self, cast, get_args
 
 from autoshard import record
-from autoshard.errors import GraphError
+from autoshard.errors import GraphError, RuleError
+from autoshard.names import NAME, quote, unquote, unquote_all
 from autoshard.rule import Rule
 
 Role = Literal["intermediate", "parameter", "optimizer_state", "batch", "activation", "other"]
@@ -48,7 +49,8 @@ class Value:
         return math.prod(self.shape) * self.itemsize
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{','.join(map(str, self.shape))}]"
+        text = f"{quote(self.name)}: {self.dtype}[{','.join(map(str, self.shape))}]"
+        return text if self.role == "intermediate" else f"{text} {self.role}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,15 @@ class Graph:
             for position, name in enumerate(operator.outputs)
         }
 
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """The values that depend on no input: every device can make them as it needs them."""
+        found: set[str] = set()
+        for operator in self.operators:
+            if found.issuperset(operator.inputs):
+                found.update(operator.outputs)
+        return frozenset(found)
+
     def value(self, name: str) -> Value:
         """The value called `name`; `GraphError` if there is none."""
         try:
@@ -127,19 +138,80 @@ class Graph:
         return len(self.phases) - 1
 
     def __str__(self) -> str:
-        lines = [f"inputs: {', '.join(str(self.value(name)) for name in self.inputs)}"]
+        def values(names: tuple[str, ...]) -> str:
+            return ", ".join(str(self.value(name)) for name in names)
+
+        phases = (
+            quote(phase.name) + (f"*{phase.repeats}" if phase.repeats != 1 else "")
+            for phase in self.phases
+        )
+        lines = [f"phases: {', '.join(phases)}", f"inputs: {values(self.inputs)}"]
         for operator in self.operators:
-            results = ", ".join(str(self.value(name)) for name in operator.outputs)
-            phase = self.phases[operator.phase].name
-            lines.append(f"{phase}: {results} = {operator.kind}({', '.join(operator.inputs)})")
+            own_name = operator.outputs[:1] != (operator.name,)
+            lines.append(
+                f"{quote(self.phases[operator.phase].name)}: {values(operator.outputs)} = "
+                f"{quote(operator.kind)}({', '.join(map(quote, operator.inputs))})  "
+                + (f"{quote(operator.name)}: " if own_name else "")
+                + str(operator.rule)
+                + (f" flops={operator.flops!r}" if operator.flops else "")
+            )
         outputs = (
-            output.value
-            + (f" -> {output.alias}" if output.alias is not None else "")
+            quote(output.value)
+            + (f" -> {quote(output.alias)}" if output.alias is not None else "")
             + (" (whole)" if output.whole else "")
             for output in self.outputs
         )
         lines.append(f"outputs: {', '.join(outputs)}")
         return "\n".join(lines)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The graph that prints as `text`: `parse(str(graph)) == graph` for all well-formed graphs.
+
+        But for the order of `values`, which are the inputs and then what the operators make.
+
+        Raises:
+            GraphError: a line is not in the notation, or the graph is not well-formed.
+
+        Examples:
+            >>> graph = Graph.parse('''phases: forward*2
+            ... inputs: x: float32[4,8] batch
+            ... forward: y: float32[4] = reduce_sum(x)  sum: (a,b)->(a) {a=4, b=8 sum} linear {0}
+            ... outputs: y (whole)''')
+            >>> graph.operators[0].name, graph.phases[0].repeats, graph.outputs[0].whole
+            ('sum', 2, True)
+        """
+        lines = [line.strip() for line in text.strip().split("\n")]
+        if len(lines) < 3:
+            raise _unreadable("lines of phases, inputs, operators and outputs", text)
+        phases = tuple(
+            Phase(unquote(match["name"]), int(match["repeats"] or 1))
+            for match in _entries(_PHASE, "phases", lines[0])
+        )
+        inputs = tuple(map(_parse_value, _entries(_VALUE, "inputs", lines[1])))
+        outputs = tuple(
+            Output(
+                unquote(match["name"]),
+                None if match["alias"] is None else unquote(match["alias"]),
+                match["whole"] is not None,
+            )
+            for match in _entries(_OUTPUT, "outputs", lines[-1])
+        )
+        number = {phase.name: index for index, phase in enumerate(phases)}
+        values, operators = list(inputs), []
+        for line in lines[2:-1]:
+            made, operator = _parse_operator(line, number)
+            values += made
+            operators.append(operator)
+        graph = cls(
+            phases,
+            tuple(values),
+            tuple(operators),
+            tuple(value.name for value in inputs),
+            outputs,
+        )
+        verify(graph)
+        return graph
 
     def to_json(self) -> str:
         """The graph as JSON, which `from_json` reads back to an equal one."""
@@ -156,6 +228,70 @@ class Graph:
         graph = record.read("graph", cls, text, (Rule,))
         verify(graph)
         return graph
+
+
+_PHASE = re.compile(rf"(?P<name>{NAME})(?:\*(?P<repeats>[0-9]+))?")
+_ROLE = "|".join(get_args(Role))
+_VALUE_TEXT = rf"{NAME}: \w+\[[0-9,]*\](?: (?:{_ROLE}))?"
+_VALUE = re.compile(
+    rf"(?P<name>{NAME}): (?P<dtype>\w+)\[(?P<shape>[0-9,]*)\](?: (?P<role>{_ROLE}))?"
+)
+_OUTPUT = re.compile(rf"(?P<name>{NAME})(?: -> (?P<alias>{NAME}))?(?P<whole> \(whole\))?")
+_OPERATOR = re.compile(
+    rf"(?P<phase>{NAME}): (?P<made>(?:{_VALUE_TEXT}(?:, )?)*) = "
+    rf"(?P<kind>{NAME})\((?P<read>(?:{NAME}(?:, )?)*)\)  "
+    rf"(?:(?P<name>{NAME}): )?(?P<rule>[^\"=]*\{{.*?)(?: flops=(?P<flops>\S+))?"
+)
+
+
+def _unreadable(expected: str, line: str) -> GraphError:
+    return GraphError(f"a graph's text has {expected}, as str(graph) prints them; got {line!r}")
+
+
+def _entries(pattern: re.Pattern[str], title: str, line: str) -> list[re.Match[str]]:
+    """The matches of a pattern that a line consists of, after its title."""
+    start, _, rest = line.partition(":")
+    if start != title:
+        raise _unreadable(f"a line of {title}", line)
+    found, place, rest = [], 0, rest.strip()
+    while place < len(rest):
+        match = pattern.match(rest, place)
+        if match is None or match.end() == place:
+            raise _unreadable(f"{title} separated by commas", rest[place:])
+        found.append(match)
+        place = match.end() + 2 * rest.startswith(", ", match.end())
+    return found
+
+
+def _parse_value(match: re.Match[str]) -> Value:
+    shape = tuple(map(int, match["shape"].split(","))) if match["shape"] else ()
+    role = cast(Role, match["role"] or "intermediate")
+    return Value(unquote(match["name"]), shape, match["dtype"], role)
+
+
+def _parse_operator(line: str, phases: dict[str, int]) -> tuple[list[Value], Operator]:
+    """The values that an operator makes, and the operator."""
+    match = _OPERATOR.fullmatch(line)
+    if match is None:
+        raise _unreadable("operators as 'phase: y: float32[4] = kind(x)  name: rule'", line)
+    if unquote(match["phase"]) not in phases:
+        raise _unreadable(f"operators of the phases {list(phases)}", line)
+    made = list(map(_parse_value, _VALUE.finditer(match["made"])))
+    try:
+        rule = Rule.parse(match["rule"])
+    except RuleError as error:
+        raise GraphError(f"the rule of an operator is no rule: {error}, in {line!r}") from None
+    name = unquote(match["name"]) if match["name"] else made[0].name if made else ""
+    operator = Operator(
+        name,
+        unquote(match["kind"]),
+        unquote_all(match["read"]),
+        tuple(value.name for value in made),
+        rule,
+        float(match["flops"] or 0.0),
+        phases[unquote(match["phase"])],
+    )
+    return made, operator
 
 
 def verify(graph: Graph) -> None:
@@ -175,6 +311,13 @@ def _problems(graph: Graph) -> Iterator[str]:
         every = [value.name for value in graph.values]
         twice = next(name for name in every if every.count(name) > 1)
         yield f"the names of values are unique; {twice!r} occurs twice"
+    for what, every in (
+        ("phases", [phase.name for phase in graph.phases]),
+        ("operators", [operator.name for operator in graph.operators]),
+    ):
+        if len(set(every)) != len(every):
+            twice = next(name for name in every if every.count(name) > 1)
+            yield f"the names of {what} are unique; {twice!r} occurs twice"
     for phase in graph.phases:
         if phase.repeats < 1:
             yield f"a phase runs at least once a step; {phase.name!r} has repeats={phase.repeats}"

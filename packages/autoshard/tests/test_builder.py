@@ -1,0 +1,98 @@
+import pytest
+from autoshard import GraphBuilder, GraphError, RuleError, collectives, shard, verify
+from autoshard.testing import graphs
+from costmodel import Cluster
+from hypothesis import given
+from shardspec import Mesh
+
+
+@given(graphs())
+def test_random_graphs_are_well_formed(graph):
+    verify(graph)
+
+
+def test_ten_lines_are_a_program_that_shards_as_megatron_does():
+    graph = GraphBuilder()
+    x = graph.input("x", 1, 1024)
+    w1, w2 = graph.parameter("w1", 1024, 65536), graph.parameter("w2", 65536, 1024)
+    y = graph.dot(graph.apply("gelu", graph.dot(x, w1)), w2, name="y")
+    graph.output(y, whole=True)
+    written = graph.build()
+    found = shard(written, Mesh((4,), ("x",)), Cluster.preset("two-hosts"))
+    assert [(c.value, c.step.kind) for c in collectives(written, found)] == [("y", "all_reduce")]
+
+
+def test_dot_multiplies_as_numpy_does():
+    graph = GraphBuilder()
+    x, w, heads = graph.input("x", 2, 3, 4), graph.input("w", 4, 5), graph.input("h", 2, 4, 6)
+    assert graph.shape(graph.dot(x, w)) == (2, 3, 5)
+    assert graph.shape(graph.dot(x, heads)) == (2, 3, 6)
+
+
+def test_operands_broadcast_unless_a_shape_is_given():
+    graph = GraphBuilder()
+    x, bias = graph.input("x", 4, 8), graph.parameter("b", 8)
+    assert graph.shape(graph.add(x, bias)) == (4, 8)
+    assert graph.shape(graph.apply("one_hot", bias, shape=(8, 16))) == (8, 16)
+
+
+def test_flops_are_two_a_multiply_add_and_one_a_light_element():
+    graph = GraphBuilder()
+    x, w = graph.input("x", 4, 8), graph.parameter("w", 8, 16)
+    y = graph.dot(x, w)
+    z = graph.einsum("bd,de->be", x, w)
+    graph.output(graph.reduce_sum(graph.mul(y, z), 0, 1))
+    assert [operator.flops for operator in graph.build().operators] == [
+        2 * 4 * 8 * 16,
+        2 * 4 * 8 * 16,
+        4 * 16,
+        4 * 16,
+    ]
+
+
+def test_several_results_are_numbered():
+    graph = GraphBuilder()
+    x = graph.input("x", 4, 8)
+    values, places = graph.apply_all("top_k", x, shapes=((4, 2), (4, 2)), dim=1)
+    assert (values, places) == ("top_k.0", "top_k.1")
+    graph.output(values)
+    assert len(graph.build().operators[0].outputs) == 2
+
+
+def test_operators_run_in_the_phase_that_was_begun_last():
+    graph = GraphBuilder()
+    graph.phase("forward", repeats=4)
+    x = graph.apply("exp", graph.parameter("x", 4))
+    graph.phase("apply")
+    graph.output(graph.apply("sgd", "x", x), alias="x")
+    built = graph.build()
+    assert [built.phases[operator.phase].name for operator in built.operators] == [
+        "forward",
+        "apply",
+    ]
+
+
+def test_an_unknown_kind_runs_whole_and_an_unknown_value_is_an_error():
+    graph = GraphBuilder()
+    x = graph.input("x", 4)
+    graph.output(graph.apply("my own", x))
+    assert {factor.kind for factor in graph.build().operators[0].rule.factors} == {"whole"}
+    with pytest.raises(GraphError, match="reads values that were made before; got 'y'"):
+        graph.apply("exp", "y")
+
+
+def test_names_are_given_once():
+    graph = GraphBuilder()
+    x = graph.input("x", 4)
+    graph.apply("exp", x, name="y")
+    with pytest.raises(GraphError, match="'y' is already 'y: float32"):
+        graph.apply("exp", x, name="y")
+
+
+def test_attributes_that_a_rule_does_not_take_are_an_error():
+    graph = GraphBuilder()
+    x = graph.input("x", 4)
+    with pytest.raises(RuleError, match="'reduce_sum' takes other attributes: missing"):
+        graph.apply("reduce_sum", x, shape=())
+    with pytest.raises(RuleError, match="has result shapes"):
+        graph.apply("transpose", x, shape=(5,), permutation=(0,))
