@@ -6,7 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import product, zip_longest
 
-from costmodel import GroupLinks, Link, Tier
+from costmodel import GroupLinks, Tier
+from costmodel.link import slowest
 
 
 @dataclass
@@ -31,17 +32,10 @@ class Machine:
     @property
     def group(self):
         """What one group of all devices sees, as `Cluster.links` would say."""
-        shares = [
-            t.link.bandwidth_bytes_per_s / c for t, c in zip(self.tiers, self.inner, strict=True)
-        ]
-        latency_s = max(tier.link.latency_s for tier in self.tiers)
-        full_duplex = self.tiers[0].link.full_duplex
-        flat = min(tier.link.bandwidth_bytes_per_s for tier in self.tiers)
+        flat = slowest(tier.link for tier in self.tiers)
+        shares = (t.link.times(1 / c) for t, c in zip(self.tiers, self.inner, strict=True))
         return GroupLinks(
-            size=self.n,
-            flat=Link(latency_s, flat, full_duplex),
-            spread=Link(latency_s, min(shares), full_duplex),
-            tiers=self.tiers,
+            size=self.n, flat=flat, single=flat, spread=slowest(shares), tiers=self.tiers
         )
 
     def digits(self, device):
@@ -68,11 +62,10 @@ class Machine:
                 received[k, receiver // self.inner[k]] += n_bytes
         busiest = 0.0
         for k, unit in {*sent, *received}:
-            link, ways = self.tiers[k].link, (sent[k, unit], received[k, unit])
-            busiest = max(
-                busiest,
-                (max(ways) if link.full_duplex else sum(ways)) / link.bandwidth_bytes_per_s,
-            )
+            link = self.tiers[k].link
+            fewer, more = sorted((sent[k, unit], received[k, unit]))
+            one_way_s = (more - fewer) / link.bandwidth_bytes_per_s
+            busiest = max(busiest, fewer / link.both_ways_bytes_per_s + one_way_s)
         return latency_s + busiest
 
 
@@ -275,9 +268,23 @@ def permute(machine, name, who, lists):
     return [[(a, to[a], lists[a], "copy") for a in who]], lists
 
 
+def point_to_point(machine, name, who, lists):
+    """The first device sends to the last, which is in another unit of every tier."""
+    return [[(who[0], who[-1], lists[0], "copy")]], lists
+
+
 PHASES = {
     f.__name__: f
-    for f in (all_gather, all_reduce, all_to_all, broadcast, permute, reduce_scatter, scatter)
+    for f in (
+        all_gather,
+        all_reduce,
+        all_to_all,
+        broadcast,
+        permute,
+        point_to_point,
+        reduce_scatter,
+        scatter,
+    )
 }
 
 
@@ -383,6 +390,9 @@ def execute(machine, kind, choice, n_bytes):
             deliver(has, step)
         if phase == "all_to_all":
             owned = [list(mine) for mine in has]
+    if kind == "point_to_point":
+        assert [mine[0] for mine in has] == [1 << d for d in (*everyone[:-1], 0)]
+        return seconds
     if kind == "permute":
         assert sorted(mine[0] for mine in has) == [1 << d for d in everyone]
         return seconds

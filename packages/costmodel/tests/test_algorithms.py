@@ -22,6 +22,7 @@ from costmodel import (
     collective_time,
     fastest,
     permute_time,
+    point_to_point_time,
     reduce_scatter_time,
 )
 from costmodel.testing import clusters, links, meshes_on, nested_clusters
@@ -42,15 +43,16 @@ TWO_BY_FOUR = Machine((Tier(4, INTRA), Tier(2, CARD))).group
 @st.composite
 def machines(draw, *, min_tiers=1, most=(4, 3, 2)):
     """Machines whose levels above the hosts bring no more than those below them."""
-    full_duplex = draw(st.booleans())
     tiers, inner = [], 1
     for k in range(draw(st.integers(min_tiers, len(most)))):
         if k < 2:  # the network may be faster than the links inside a host
-            share, latency_s = 1e12, 0.0
-        share *= draw(st.floats(1e-3, 1))
+            share, latency_s, duplex = 1e12, 0.0, 1.0
+        part = draw(st.floats(1e-3, 1))
+        share *= part
+        duplex = draw(st.sampled_from([d for d in (0.5, 1.0) if part * d <= duplex]))
         latency_s += draw(st.floats(0, 1e-3))
         size = draw(st.integers(2, most[k]))
-        tiers.append(Tier(size, Link(latency_s, share * inner, full_duplex)))
+        tiers.append(Tier(size, Link(latency_s, share * inner, duplex)))
         inner *= size
     return Machine(tuple(tiers))
 
@@ -58,7 +60,7 @@ def machines(draw, *, min_tiers=1, most=(4, 3, 2)):
 def groups():
     """Groups on one level or more, and groups that are spread unevenly."""
     many = machines(most=(8, 6, 4)).map(lambda machine: machine.group)
-    uneven = st.builds(GroupLinks, st.integers(1, 64), links(), links())
+    uneven = st.builds(GroupLinks, st.integers(1, 64), links(), links(), links())
     return many | uneven
 
 
@@ -79,7 +81,7 @@ def bounds_only(machine, choice):
     """Whether a price may count more than an execution takes, as it does not look at each step."""
     folded = any(tier.size & (tier.size - 1) for tier in machine.tiers)
     unequal_halves = folded and "halving" in " ".join((choice.algorithm, *choice.phases))
-    half_duplex = not machine.tiers[0].link.full_duplex
+    half_duplex = any(tier.link.duplex < 1 for tier in machine.tiers)
     one_level = len(machine.tiers) == 1
     exact = choice.algorithm in ("pairwise", "hierarchical") or (
         choice.algorithm == "ring" and not half_duplex
@@ -98,11 +100,11 @@ def check_by_executing(machine, kind, choice, n_bytes):
 # Prices against executions
 
 
-@pytest.mark.parametrize("full_duplex", [True, False], ids=["full duplex", "half duplex"])
+@pytest.mark.parametrize("duplex", [1, 0.75, 0.5])
 @pytest.mark.parametrize("n", range(2, 10))
 @kinds
-def test_on_one_link_every_algorithm_takes_what_its_price_says(kind, n, full_duplex):
-    machine = Machine((Tier(n, Link(0.5, 8.0, full_duplex)),))
+def test_on_one_link_every_algorithm_takes_what_its_price_says(kind, n, duplex):
+    machine = Machine((Tier(n, Link(0.5, 8.0, duplex)),))
     for name in algorithms_of(kind, machine.group):
         choice = Choice(collective_time(kind, 96, machine.group, name), name)
         if n_chunks(choice) <= 16:
@@ -188,7 +190,7 @@ def test_several_cards_a_host_are_used_at_once():
 
 @given(kind=st.sampled_from(KINDS), n_bytes=sizes, link=links())
 def test_a_group_of_one_is_free(kind, n_bytes, link):
-    group = GroupLinks(1, link, link)
+    group = GroupLinks(1, link, link, link)
     assert fastest(kind, n_bytes, group).seconds == 0.0
     assert all(collective_time(kind, n_bytes, group, a) == 0.0 for a in algorithms_of(kind, group))
 
@@ -201,23 +203,56 @@ def test_more_bytes_never_cost_less(kind, group, few, more):
         )
 
 
+@st.composite
+def better_links(draw, link):
+    """A link, or one that is better in one or several ways."""
+    return Link(
+        link.latency_s * draw(st.just(1) | st.floats(0, 1)),
+        link.bandwidth_bytes_per_s * draw(st.just(1) | st.floats(1, 1e3)),
+        draw(st.sampled_from((link.duplex, 1)) | st.floats(link.duplex, 1)),
+    )
+
+
+def assert_never_dearer(kind, n_bytes, better, worse):
+    for name in (None, *algorithms_of(kind, worse)):
+        after, before = (collective_time(kind, n_bytes, group, name) for group in (better, worse))
+        assert after <= before * (1 + 1e-12), name
+
+
 @kinds
 @given(machine=machines(), n_bytes=sizes, data=st.data())
-def test_a_faster_link_never_costs_more(kind, machine, n_bytes, data):
+def test_a_better_link_of_a_tier_never_costs_more(kind, machine, n_bytes, data):
     k = data.draw(st.integers(0, len(machine.tiers) - 1))
     tiers = list(machine.tiers)
-    link = tiers[k].link
-    factor, part = data.draw(st.floats(1, 1e3)), data.draw(st.floats(0, 1))
-    tiers[k] = replace(
-        tiers[k],
-        link=Link(link.latency_s * part, link.bandwidth_bytes_per_s * factor, True),
+    tiers[k] = replace(tiers[k], link=data.draw(better_links(tiers[k].link)))
+    assert_never_dearer(kind, n_bytes, Machine(tuple(tiers)).group, machine.group)
+
+
+@given(cluster=nested_clusters(half_duplex=True), data=st.data(), n_bytes=sizes)
+def test_a_better_link_anywhere_in_a_cluster_never_costs_more(cluster, data, n_bytes):
+    parts = [*cluster.hosts, *cluster.levels]
+    k = data.draw(st.integers(0, len(parts) - 1))
+    parts[k] = replace(parts[k], link=data.draw(better_links(parts[k].link)))
+    better = replace(
+        cluster, hosts=tuple(parts[: cluster.n_hosts]), levels=tuple(parts[cluster.n_hosts :])
     )
-    faster = Machine(tuple(tiers)).group
-    slower = machine.group
-    for name in (None, *algorithms_of(kind, slower)):
-        assert collective_time(kind, n_bytes, faster, name) <= collective_time(
-            kind, n_bytes, slower, name
-        ) * (1 + 1e-12)
+    mesh = data.draw(meshes_on(cluster))
+    axes = data.draw(st.sets(st.integers(0, mesh.ndim - 1)))
+    groups = [of.links(mesh).group(axes) for of in (better, cluster)]
+    for kind in KINDS:
+        assert_never_dearer(kind, n_bytes, *groups)
+
+
+@kinds
+def test_full_duplex_inside_the_hosts_helps_beside_a_half_duplex_card(kind):
+    card = Link(1e-5, 1e9, duplex=0.5)
+
+    def priced(duplex):
+        host = Host(DEVICE, 4, Link(1e-6, 1.2e9, duplex))
+        cluster = Cluster("toy", (host, host), (Level("network", 2, card),))
+        return collective_time(kind, MB, cluster.links(Mesh((8,), ("x",))).group((0,)))
+
+    assert priced(1) <= priced(0.5)
 
 
 @given(kind=st.sampled_from(KINDS), group=groups(), n_bytes=sizes)
@@ -263,10 +298,51 @@ def test_every_group_of_every_cluster_has_a_price_of_a_message_at_least(data, ki
 
 @given(link=links(), n=st.integers(2, 64), n_bytes=sizes)
 def test_members_that_are_spread_unevenly_permute_as_if_all_left_at_once(link, n, n_bytes):
-    group = GroupLinks(n, Link(0.0, 1e12), link)
+    fast = Link(0.0, 1e12)
+    group = GroupLinks(n, fast, fast, link)
     assert fastest("permute", n_bytes, group).seconds == pytest.approx(
         permute_time(n, n_bytes, link), rel=1e-12
     )
+
+
+def test_every_collective_has_the_families_that_it_should():
+    found = {kind: set(algorithms_of(kind, TWO_BY_FOUR).values()) for kind in KINDS}
+    assert found == {
+        "all_gather": {"ring", "tree", "hierarchical"},
+        "all_reduce": {"ring", "tree", "hierarchical"},
+        "all_to_all": {"direct", "tree", "hierarchical"},
+        "broadcast": {"ring", "tree", "hierarchical"},
+        "permute": {"direct"},
+        "point_to_point": {"direct"},
+        "reduce_scatter": {"ring", "tree", "hierarchical"},
+    }
+
+
+@given(kind=st.sampled_from(KINDS), group=groups(), few=st.lists(sizes, min_size=1, max_size=8))
+def test_a_family_costs_what_its_fastest_algorithm_does(kind, group, few):
+    n_bytes = np.array(few)
+    families = algorithms_of(kind, group)
+    for family in families.values():
+        names = [name for name in families if families[name] == family]
+        prices = [collective_time(kind, n_bytes, group, name) for name in names]
+        assert collective_time(kind, n_bytes, group, family).tolist() == np.min(prices, 0).tolist()
+
+
+@given(group=groups(), n_bytes=sizes)
+def test_a_message_in_a_group_costs_one_message_at_its_single_link(group, n_bytes):
+    expected = point_to_point_time(n_bytes, group.single) if group.size > 1 else 0.0
+    assert collective_time("point_to_point", n_bytes, group) == pytest.approx(expected, rel=1e-12)
+
+
+@given(data=st.data(), n_bytes=sizes)
+def test_a_message_costs_no_more_than_a_permutation_or_a_broadcast(data, n_bytes):
+    cluster = data.draw(nested_clusters(half_duplex=True))
+    mesh = data.draw(meshes_on(cluster))
+    group = cluster.links(mesh).group(range(mesh.ndim))
+    seconds = collective_time("point_to_point", n_bytes, group)
+    assert seconds <= collective_time("permute", n_bytes, group) * (1 + 1e-12)
+    if all(level.rails == 1 for level in cluster.levels):  # of several, a broadcast uses all
+        assert seconds <= collective_time("broadcast", n_bytes, group) * (1 + 1e-12)
 
 
 # Errors
@@ -280,14 +356,20 @@ def test_rejects_what_is_no_collective():
 
 def test_rejects_an_algorithm_that_a_collective_does_not_have():
     message = (
-        "all_gather in this group of 8 has the algorithms ring, bruck, hierarchical; got 'chain'"
+        r"all_gather in this group of 8 has the algorithms ring \(ring\), bruck \(tree\), "
+        r"hierarchical \(hierarchical\); got 'chain'"
     )
     with pytest.raises(UnknownNameError, match=message):
         collective_time("all_gather", 8, TWO_BY_FOUR, "chain")
 
 
+def test_the_fastest_algorithm_is_of_one_size():
+    with pytest.raises(QuantityError, match=r"n_bytes is one number; got array\(\[1., 2.\]\)"):
+        fastest("all_gather", np.array([1.0, 2.0]), TWO_BY_FOUR)
+
+
 @pytest.mark.parametrize("price", [fastest, collective_time])
-@pytest.mark.parametrize("n_bytes", [-1, float("nan"), float("inf")])
+@pytest.mark.parametrize("n_bytes", [-1, float("nan"), float("inf"), "8", None, True])
 def test_rejects_bytes_that_are_no_amount(price, n_bytes):
     with pytest.raises(QuantityError, match="n_bytes is a finite number >= 0; got"):
         price("all_gather", n_bytes, TWO_BY_FOUR)

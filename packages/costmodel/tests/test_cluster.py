@@ -1,6 +1,7 @@
 import dataclasses
 from collections import Counter
 
+import numpy as np
 import pytest
 from costmodel import (
     Cluster,
@@ -12,6 +13,7 @@ from costmodel import (
     PlacementError,
     QuantityError,
 )
+from costmodel.errors import shown
 from costmodel.testing import clusters, nested_clusters
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,25 +126,40 @@ def test_resizing_changes_the_counts_and_nothing_else(cluster, n_hosts, devices_
     assert cluster.resized() == cluster
 
 
-@pytest.mark.parametrize("n_hosts", [0, -1, 1.5])
+@pytest.mark.parametrize("n_hosts", [0, -1, 1.5, True, "2", None, 10**12, 10**400])
 def test_rejects_hosts_that_can_not_be_counted(n_hosts):
-    message = f"a level has whole numbers n_hosts >= 1 and rails >= 1; got n_hosts={n_hosts} and"
+    message = f"n_hosts of a cluster is a whole number >= 1 and <= 1048576; got {shown(n_hosts)}"
     with pytest.raises(QuantityError, match=message):
         Cluster.uniform("none", n_hosts, 8, DEVICE, INTRA, CARD)
-    with pytest.raises(QuantityError, match=message):
-        TWO_BY_EIGHT.resized(n_hosts=n_hosts)
+    if n_hosts is not None:  # which leaves them as they are
+        with pytest.raises(QuantityError, match=message):
+            TWO_BY_EIGHT.resized(n_hosts=n_hosts)
 
 
-@pytest.mark.parametrize("rails", [0, 0.5])
+@pytest.mark.parametrize("rails", [0, 0.5, True, "1"])
 def test_rejects_a_level_without_rails(rails):
-    with pytest.raises(QuantityError, match=f"got n_hosts=2 and rails={rails} in level 'leaf'"):
+    message = f"rails of level 'leaf' is a whole number >= 1 .*; got {rails!r}"
+    with pytest.raises(QuantityError, match=message):
         Level("leaf", 2, CARD, rails)
+    with pytest.raises(QuantityError, match="n_hosts of level 'leaf' is a whole number >= 1 and"):
+        Level("leaf", rails, CARD)
 
 
-@pytest.mark.parametrize("n_devices", [0, 2.5])
+@pytest.mark.parametrize("n_devices", [0, 2.5, True, "8", None, 2**21])
 def test_rejects_a_host_without_devices_to_count(n_devices):
-    with pytest.raises(QuantityError, match=f"n_devices >= 1; got n_devices={n_devices}"):
+    message = f"n_devices of a host is a whole number >= 1 and <= 1048576; got {n_devices!r}"
+    with pytest.raises(QuantityError, match=message):
         Host(DEVICE, n_devices, INTRA)
+
+
+def test_counts_of_numpy_and_lists_of_hosts_are_taken():
+    host = Host(DEVICE, np.int64(8), INTRA)
+    network = Level("network", np.int32(2), CARD, np.int8(1))
+    cluster = Cluster("2x8", [host, host], [network])
+    assert cluster == TWO_BY_EIGHT
+    assert hash(cluster) == hash(TWO_BY_EIGHT)
+    assert Cluster.from_json(cluster.to_json()) == cluster
+    assert cluster.host(np.int64(8)) == 1
 
 
 def test_rejects_a_cluster_without_hosts():
@@ -175,9 +192,9 @@ def test_a_single_host_without_a_network_says_how_to_state_one():
         _ = cluster.inter_host
 
 
-@pytest.mark.parametrize("device_id", [-1, 16])
+@pytest.mark.parametrize("device_id", [-1, 16, 1.5, True, "1", None, 10**400])
 def test_rejects_a_device_outside_the_cluster(device_id):
-    message = rf"of cluster '2x8' lies in 0..15 \(2 hosts\); got {device_id}"
+    message = rf"of cluster '2x8' lies in 0..15 \(2 hosts\); got {shown(device_id)}"
     for ask in (TWO_BY_EIGHT.host, TWO_BY_EIGHT.device_of):
         with pytest.raises(PlacementError, match=message):
             ask(device_id)

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 
 import pytest
 from costmodel import Cluster, ClusterFormatError, Device, Host, Level, Link, QuantityError
@@ -100,7 +101,7 @@ def test_everything_that_is_missing_is_named_at_once():
 def test_any_required_figure_that_is_missing_is_named(cluster, data):
     document = json.loads(cluster.to_json())
     path, inner = "", document
-    optional = {"source", "full_duplex", "rails", "efficiency"}
+    optional = {"source", "duplex", "rails", "efficiency"}
     while True:
         keys = range(len(inner)) if isinstance(inner, list) else sorted({*inner} - optional)
         key = data.draw(st.sampled_from(list(keys)))
@@ -118,6 +119,14 @@ def test_any_required_figure_that_is_missing_is_named(cluster, data):
     ("text", "reason"),
     [
         ("{", "this is no JSON: Expecting"),
+        ("[" * 100_000, "this is no JSON: maximum recursion depth"),
+        (changed("version", to=9) + "}", "this is no JSON: Extra data"),
+        (
+            changed("hosts", 0, "link", "latency_s", to=10**400),
+            r"hosts\[0\].link.latency_s is a number, not a whole number of 1329 bits",
+        ),
+        (changed("levels", 0, "rails", to=math.inf), "levels.0..rails is a whole number, not inf"),
+        (changed("name", to=["x" * 10**6]), "name is a text, not .'x{198}[.]{3}$"),
         ("[]", r"the text is an object, not \[\]"),
         (changed("hosts", 0, "colour", to="red"), r"hosts\[0\].colour is unknown"),
         (changed("levels", 0, "rails", to=1.5), r"levels\[0\].rails is a whole number, not 1.5"),
@@ -129,8 +138,8 @@ def test_any_required_figure_that_is_missing_is_named(cluster, data):
             r"hosts\[0\].link.latency_s is a number, not 'slow'",
         ),
         (
-            changed("hosts", 0, "link", "full_duplex", to=1),
-            r"hosts\[0\].link.full_duplex is true or false, not 1",
+            changed("hosts", 0, "link", "duplex", to=True),
+            r"hosts\[0\].link.duplex is a number, not True",
         ),
         (changed("name", to=1), "name is a text, not 1"),
         (
@@ -158,13 +167,30 @@ def test_rejects_a_text_that_describes_no_cluster(text, reason):
 @pytest.mark.parametrize(
     ("path", "to", "message"),
     [
-        (("hosts", 0, "count"), 0, "equal hosts have a count >= 1; got count=0"),
-        (("hosts", 0, "n_devices"), 0, "got n_devices=0"),
+        (("hosts", 0, "count"), 0, "n_hosts of a cluster is a whole number >= 1 and .*; got 0"),
+        (
+            ("hosts", 0, "count"),
+            10**400,
+            "n_hosts of a cluster .*; got a whole number of 1329 bits",
+        ),
+        (("hosts", 0, "n_devices"), 0, "n_devices of a host is a whole number >= 1 .*; got 0"),
         (("levels", 0, "n_hosts"), 3, "the levels of a cluster join more and more hosts"),
-        (("levels", 0, "link", "latency_s"), -1, "a link needs a finite latency_s"),
+        (("levels", 0, "link", "latency_s"), -1, "latency_s of a link is a finite number >= 0"),
+        (("levels", 0, "link", "latency_s"), math.nan, "latency_s of a link .*; got nan"),
+        (
+            ("hosts", 0, "device", "memory_bytes"),
+            10**400,
+            "memory_bytes of device 'toy' .* 1329 bits",
+        ),
     ],
-    ids=["count", "n_devices", "n_hosts", "latency_s"],
+    ids=["count", "large count", "n_devices", "n_hosts", "latency_s", "NaN", "memory_bytes"],
 )
 def test_a_figure_out_of_range_in_json_is_named_as_such(path, to, message):
     with pytest.raises(QuantityError, match=message):
         Cluster.from_json(changed(*path, to=to))
+
+
+@pytest.mark.parametrize("text", [None, 3, ["{}"]], ids=repr)
+def test_rejects_what_is_no_text(text):
+    with pytest.raises(ClusterFormatError, match="this is no JSON: the JSON object must be str"):
+        Cluster.from_json(text)

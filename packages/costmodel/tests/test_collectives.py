@@ -98,13 +98,13 @@ def test_arrays_broadcast_and_have_the_times_of_their_elements(time, ns, n_bytes
 @table_2_times
 @given(n=groups, n_bytes=sizes, link=links())
 def test_a_ring_has_half_of_a_half_duplex_link(time, n, n_bytes, link):
-    half_duplex = Link(link.latency_s, link.bandwidth_bytes_per_s, full_duplex=False)
+    half_duplex = Link(link.latency_s, link.bandwidth_bytes_per_s, duplex=0.5)
     half = Link(link.latency_s, link.bandwidth_bytes_per_s / 2)
     assert time(n, n_bytes, half_duplex) == time(n, n_bytes, half)
 
 
 def test_one_message_has_all_of_a_half_duplex_link_and_two_that_cross_have_half():
-    link = Link(0.0, 8.0, full_duplex=False)
+    link = Link(0.0, 8.0, duplex=0.5)
     assert point_to_point_time(8, link) == broadcast_time(2, 8, link) == 1.0
     assert permute_time(2, 8, link) == 2.0
 

@@ -127,18 +127,51 @@ def test_names_a_floating_point_dtype_without_a_peak():
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        {"flops_per_s": (("float32", 0.0),)},
-        {"memory_bytes": 0},
-        {"memory_bandwidth_bytes_per_s": float("inf")},
-        {"launch_s": -1e-6},
+        (
+            {"flops_per_s": (("float32", 0.0),)},
+            "flops_per_s of device 'toy' for float32 is a finite number > 0; got 0.0",
+        ),
+        ({"flops_per_s": (("float32", "1e12"),)}, "for float32 is a finite number > 0; got '1e12'"),
+        ({"flops_per_s": (("float32", None),)}, "for float32 is a finite number > 0; got None"),
+        ({"flops_per_s": {"float32": 1e12}}, r"flops_per_s has pairs \(dtype, FLOP/s\); got {'fl"),
+        ({"flops_per_s": 1e12}, r"flops_per_s has pairs \(dtype, FLOP/s\); got 1000000000000.0"),
+        ({"memory_bytes": 0}, "memory_bytes of device 'toy' is a finite whole number >= 1; got 0"),
+        ({"memory_bytes": math.inf}, "memory_bytes of device 'toy' .*; got inf"),
+        ({"memory_bytes": 1.5}, "memory_bytes of device 'toy' .*; got 1.5"),
+        ({"memory_bytes": True}, "memory_bytes of device 'toy' .*; got True"),
+        (
+            {"memory_bandwidth_bytes_per_s": math.inf},
+            "memory_bandwidth_bytes_per_s of device 'toy' is a finite number > 0; got inf",
+        ),
+        ({"launch_s": -1e-6}, "launch_s of device 'toy' is a finite number >= 0; got -1e-06"),
+        ({"efficiency": (("float32", 0.5),)}, r"has pairs \(FLOP, part of the peak\); got 0.5"),
+        (
+            {"efficiency": (("float32", (1e9, 0.5)),)},
+            r"\(FLOP, part of the peak\); got \(100000000",
+        ),
     ],
-    ids=lambda change: next(iter(change)),
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_rejects_a_device_with_a_figure_out_of_range(change):
-    with pytest.raises(QuantityError, match="a device needs finite rates > 0, memory_bytes > 0"):
+def test_rejects_a_device_with_a_figure_out_of_range(change, message):
+    with pytest.raises(QuantityError, match=message):
         dataclasses.replace(DEVICE, **change)
+
+
+def test_figures_of_numpy_and_lists_become_pythons_numbers_and_tuples():
+    device = Device(
+        "toy",
+        [["float32", np.float32(100)], ["float64", np.int64(50)]],
+        np.int64(1024),
+        np.float64(10),
+        np.float32(0.25),
+        [["float32", [[np.int32(10), 0.5]]]],
+    )
+    curve = (("float32", ((10.0, 0.5),)),)
+    assert device == dataclasses.replace(DEVICE, efficiency=curve)
+    assert hash(device) == hash(dataclasses.replace(DEVICE, efficiency=curve))
+    assert type(device.memory_bytes) is int
 
 
 def test_rejects_two_peaks_for_one_dtype():
@@ -150,11 +183,11 @@ def test_rejects_two_peaks_for_one_dtype():
     ("curve", "message"),
     [
         ((), "an efficiency curve has points"),
-        (((1e6, 80.0),), r"with 0 < part <= 1, where 80 % is 0\.8; got \(\(1000000\.0, 80\.0"),
-        (((1e6, 0.0),), "with 0 < part <= 1"),
-        (((1e6, math.nan),), "with 0 < part <= 1"),
-        (((0, 0.5),), "by rising FLOP > 0"),
-        (((1e6, 0.5), (1e6, 0.6)), "by rising FLOP > 0"),
+        (((1e6, 80.0),), r"where 80 % is 0\.8, of .* is a number > 0 and <= 1; got 80\.0"),
+        (((1e6, 0.0),), "is a number > 0 and <= 1; got 0.0"),
+        (((1e6, math.nan),), "is a number > 0 and <= 1; got nan"),
+        (((0, 0.5),), "FLOP of an efficiency curve of float32 is a finite number > 0; got 0"),
+        (((1e6, 0.5), (1e6, 0.6)), "by rising FLOP; got"),
         (
             ((1e6, 0.1), (2e6, 0.3)),
             r"FLOP / part, which is time, must not fall; got \(1e\+06, 0\.1",

@@ -1,3 +1,6 @@
+from dataclasses import astuple, replace
+
+import numpy as np
 import pytest
 from costmodel import GroupLinks, Link, MeshLinks, QuantityError
 from costmodel.link import slowest
@@ -12,7 +15,7 @@ FLAT = {(): A, (0,): B, (1,): C, (0, 1): D}
 
 def find(axes):
     link = FLAT[tuple(sorted(axes))]
-    return GroupLinks(size=1, flat=link, spread=link)
+    return GroupLinks(size=1, flat=link, single=link, spread=link)
 
 
 def test_mesh_links_hold_one_link_for_each_axis():
@@ -34,7 +37,7 @@ def test_mesh_links_find_each_set_once_and_only_when_asked():
 
     def counted(axes):
         asked.append(axes)
-        return GroupLinks(size=1, flat=A, spread=A)
+        return find(())
 
     mesh_links = MeshLinks(2, counted)
     assert asked == []
@@ -62,35 +65,64 @@ def test_mesh_links_have_no_link_for_an_axis_outside_the_mesh(axis):
 
 @given(links(), st.booleans())
 def test_a_half_duplex_link_has_half_its_bandwidth_each_way_and_a_full_one_all(link, full):
-    link = Link(link.latency_s, link.bandwidth_bytes_per_s, full)
+    link = replace(link, duplex=1 if full else 0.5)
     ways = 1 if full else 2
     assert link.both_ways_bytes_per_s * ways == link.bandwidth_bytes_per_s
 
 
-@given(st.lists(links(), min_size=1), st.data())
-def test_slowest_is_no_better_than_any_link_in_any_figure(several, data):
-    several = [
-        Link(link.latency_s, link.bandwidth_bytes_per_s, data.draw(st.booleans()))
-        for link in several
-    ]
-    bound = slowest(several)
-    assert bound.latency_s == max(link.latency_s for link in several)
-    assert bound.both_ways_bytes_per_s == min(link.both_ways_bytes_per_s for link in several)
-    assert all(bound.bandwidth_bytes_per_s <= link.bandwidth_bytes_per_s for link in several)
+@given(st.lists(links(half_duplex=True), min_size=1))
+def test_the_slowest_of_several_links_is_the_worst_of_each_figure(several):
+    way = slowest(several)
+    assert way.latency_s == max(link.latency_s for link in several)
+    assert way.bandwidth_bytes_per_s == min(link.bandwidth_bytes_per_s for link in several)
+    assert way.both_ways_bytes_per_s == pytest.approx(
+        min(link.both_ways_bytes_per_s for link in several), rel=1e-15
+    )
 
 
-@given(st.lists(links(), min_size=1), st.booleans())
-def test_slowest_of_links_of_one_kind_is_exact_one_way_too(several, full):
-    several = [Link(link.latency_s, link.bandwidth_bytes_per_s, full) for link in several]
-    bound = slowest(several)
-    assert bound.full_duplex == full
-    assert bound.bandwidth_bytes_per_s == min(link.bandwidth_bytes_per_s for link in several)
+@given(st.lists(links(half_duplex=True), min_size=1))
+def test_a_way_over_parts_of_a_way_is_the_way(several):
+    whole = slowest(several)
+    for cut in range(1, len(several)):
+        parts = slowest([slowest(several[:cut]), slowest(several[cut:])])
+        assert (parts.latency_s, parts.bandwidth_bytes_per_s) == (
+            whole.latency_s,
+            whole.bandwidth_bytes_per_s,
+        )
+        assert parts.duplex == pytest.approx(whole.duplex, rel=1e-14)
+
+
+@given(links(half_duplex=True), st.floats(1e-3, 1e3))
+def test_several_links_side_by_side_have_the_rates_of_all_and_the_latency_of_one(link, factor):
+    several = link.times(factor)
+    assert several.latency_s == link.latency_s
+    assert several.bandwidth_bytes_per_s == link.bandwidth_bytes_per_s * factor
+    assert several.both_ways_bytes_per_s == pytest.approx(link.both_ways_bytes_per_s * factor)
+
+
+@pytest.mark.parametrize("number", [np.int64, np.float32, np.float64, int])
+def test_figures_of_numpy_become_pythons(number):
+    link = Link(number(1), number(8), number(1))
+    assert link == Link(1.0, 8.0)
+    assert {type(value) for value in astuple(link)} == {float}
 
 
 @pytest.mark.parametrize(
-    ("latency_s", "bandwidth_bytes_per_s"),
-    [(-1e-6, 1e9), (float("nan"), 1e9), (0.0, 0.0), (0.0, float("inf"))],
+    ("figures", "message"),
+    [
+        ((-1e-6, 1e9), "latency_s of a link is a finite number >= 0; got -1e-06"),
+        ((float("nan"), 1e9), "latency_s of a link is a finite number >= 0; got nan"),
+        (("1", 1e9), "latency_s of a link is a finite number >= 0; got '1'"),
+        ((None, 1e9), "latency_s of a link is a finite number >= 0; got None"),
+        (([0.0, 1.0], 1e9), r"latency_s of a link is one number; got \[0.0, 1.0\]"),
+        ((0.0, 0.0), "bandwidth_bytes_per_s of a link is a finite number > 0; got 0.0"),
+        ((0.0, float("inf")), "bandwidth_bytes_per_s of a link is a finite number > 0; got inf"),
+        ((0.0, 10**400), "bandwidth_bytes_per_s of a link .*; got a whole number of 1329 bits"),
+        ((0.0, 1e9, 0.4), "0.5 for half, is a number >= 0.5 and <= 1; got 0.4"),
+        ((0.0, 1e9, 2), "duplex of a link, 1 for full .*; got 2"),
+        ((0.0, 1e9, False), "duplex of a link, 1 for full .*; got False"),
+    ],
 )
-def test_rejects_a_link_on_which_time_has_no_meaning(latency_s, bandwidth_bytes_per_s):
-    with pytest.raises(QuantityError, match="a link needs a finite latency_s >= 0 and a finite"):
-        Link(latency_s, bandwidth_bytes_per_s)
+def test_rejects_a_link_on_which_time_has_no_meaning(figures, message):
+    with pytest.raises(QuantityError, match=message):
+        Link(*figures)

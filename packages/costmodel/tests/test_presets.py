@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from costmodel import Cluster, Link, UnknownNameError, presets
+from costmodel import Cluster, Link, QuantityError, UnknownNameError, presets
 from shardspec import Mesh
 
 
@@ -87,17 +87,27 @@ def test_two_hosts_is_the_emulated_target_and_says_so():
     [
         ("p3.16xlarg", "no preset is called 'p3.16xlarg'; did you mean p3.16xlarge or p3.8xlarge;"),
         ("h100", "no preset is called 'h100'; did you mean h100-sxm; known: a2-megagpu-16g, h100-"),
+        (None, "no preset is called 'None'; known: a2-megagpu-16g, "),
         ("cray:2", "no preset is called 'cray'; known: .*; describe another machine as Cluster"),
     ],
 )
 def test_rejects_a_preset_that_is_not_there_and_names_those_that_are_close(name, message):
     with pytest.raises(UnknownNameError, match=message) as caught:
         Cluster.preset(name)
-    assert caught.value.name == name
+    assert caught.value.name == str(name)
 
 
-@pytest.mark.parametrize("count", ["", "0", "-1", "two", "1.5", "2:2"])
+@pytest.mark.parametrize(
+    "count", ["", "0", "-1", "two", "1.5", "2:2", "\N{ARABIC-INDIC DIGIT TWO}"]
+)
 def test_rejects_a_number_of_hosts_that_is_none(count):
     message = f"stands its number of hosts, as in 'two-hosts:2'; got 'two-hosts:{count}'"
     with pytest.raises(UnknownNameError, match=message):
         Cluster.preset(f"two-hosts:{count}")
+
+
+def test_rejects_a_number_of_hosts_that_is_a_slip():
+    with pytest.raises(QuantityError, match=r"n_hosts of a cluster .* <= 1048576; got 9999999999"):
+        Cluster.preset("two-hosts:9999999999")
+    with pytest.raises(UnknownNameError, match="stands its number of hosts, as in 'two-hosts:2'"):
+        Cluster.preset("two-hosts:" + "9" * 5000)

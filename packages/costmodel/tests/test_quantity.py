@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 from costmodel import QuantityError
-from costmodel.quantity import checked
+from costmodel.errors import shown
+from costmodel.quantity import checked, count, number, positive
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 BAD = [-1.0, float("nan"), float("inf"), -float("inf")]
-NO_NUMBERS = ["3", None, True, 1j, [1, "2"]]
+NO_NUMBERS = ["3", None, True, 1j, [1, "2"], [1, [2]], {}, 10**400]
 
 
 @pytest.mark.parametrize("number", [3, 3.0, np.int64(3), np.float32(3), np.array(3)], ids=repr)
@@ -42,7 +43,42 @@ def test_rejects_fractions_of_what_is_counted(fraction):
         checked("rows", fraction, least=1, whole=True)
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=shown)
 def test_rejects_what_is_no_number(value):
     with pytest.raises(QuantityError, match="n_bytes is a finite number >= 0; got"):
         checked("n_bytes", value)
+
+
+@pytest.mark.parametrize("check", [number, positive, count])
+def test_one_number_is_not_several(check):
+    with pytest.raises(QuantityError, match=r"n is one number; got \[1, 2\]"):
+        check("n", [1, 2])
+
+
+def test_one_number_is_in_its_range():
+    assert number("part", 1, most=1) == positive("part", 1, most=1) == count("n", 1, most=1) == 1
+    with pytest.raises(QuantityError, match=r"part is a number >= 0\.5 and <= 1; got 2"):
+        number("part", 2, least=0.5, most=1)
+    with pytest.raises(QuantityError, match="part is a number > 0 and <= 1; got 0"):
+        positive("part", 0, most=1)
+    with pytest.raises(QuantityError, match="n is a whole number >= 0 and <= 9; got 10"):
+        count("n", 10, most=9)
+
+
+@given(st.integers(0, 2**53) | st.integers(0, 2**53).map(float))
+def test_counts_are_exact_integers(n):
+    assert count("n", n) == n
+    assert type(count("n", n)) is int
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (10**5000, "a whole number of 16610 bits"),
+        ("x" * 999, "'" + "x" * 199 + "..."),
+        ([1], "[1]"),
+    ],
+    ids=["number", "text", "list"],
+)
+def test_messages_show_what_fits_on_a_line(value, text):
+    assert shown(value) == text

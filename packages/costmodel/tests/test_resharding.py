@@ -80,7 +80,7 @@ def test_without_latency_time_is_the_bytes_received_over_the_bandwidth(data):
     mesh = data.draw(meshes_on(cluster))
     plan = data.draw(plans(mesh))
     one = Link(0.0, 1.0)
-    links = MeshLinks(mesh.ndim, lambda axes: GroupLinks(mesh.axis_size(axes), one, one))
+    links = MeshLinks(mesh.ndim, lambda axes: GroupLinks(mesh.axis_size(axes), one, one, one))
     for step in plan.steps:
         # shardspec counts whole elements where a group does not divide an all-reduced shard.
         assert step_time(step, ITEMSIZE, links) == pytest.approx(
@@ -200,3 +200,11 @@ def test_a_sequence_takes_the_sum_of_its_collectives():
 def test_rejects_a_sequence_with_negative_bytes():
     with pytest.raises(QuantityError, match="n_bytes is a finite number >= 0; got -1"):
         sequence_time([("all_reduce", -1, (0,))], LINKS)
+
+
+@pytest.mark.parametrize("itemsize", [0, -4, 0.5, "4", None])
+@pytest.mark.parametrize("dst", ["RR", "S01R"], ids=["moves", "stays"])
+def test_rejects_elements_without_bytes(itemsize, dst):
+    plan = plan_between("S0R", dst)
+    with pytest.raises(QuantityError, match="itemsize is a finite whole number >= 1; got"):
+        reshard_time(plan, itemsize, LINKS)

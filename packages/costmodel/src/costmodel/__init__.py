@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from costmodel.activation import ActivationBytes, transformer_layer_bytes
-from costmodel.algorithms import Choice, Kind, algorithms_of, collective_time, fastest
+from costmodel.algorithms import Choice, algorithms_of, collective_time, fastest
 from costmodel.alpa import AlpaMesh
 from costmodel.cluster import Cluster
 from costmodel.collectives import (
@@ -32,6 +32,7 @@ from costmodel.optimizer import ParameterBytes, StateBytes
 from costmodel.pipeline import InFlight, in_flight
 from costmodel.presets import presets
 from costmodel.resharding import reshard_time, sequence_time, step_time
+from costmodel.rounds import Kind
 from costmodel.topology import Host, Level
 
 __all__ = [

@@ -2,14 +2,16 @@
 
 The candidates for one collective in one group are
 
-- the rings and chains of `costmodel.rounds` over all members, at the group's `flat` link (where a
-  host has several cards: as many rings at once, each with its part of the bytes);
-- its other algorithms over all members, as if all of them left their host in every round, at the
-  group's `spread` link. A pairwise all-to-all is counted level by level instead, unless the members
-  are spread unevenly: of `n`, `c` under each unit and `s c` under each of the next level, a device
-  exchanges `(s - 1) c` messages that go as far as this level, so that `(n - c)/n` of every member's
-  bytes pass the unit's connection;
-- hierarchical ones, level by level, each with its best algorithm:
+- *rings* and chains over all members, at the group's `flat` link (where a host has several cards:
+  as many rings at once, each with its part of the bytes);
+- *trees* over all members, as if all of them left their host in every round, at the group's
+  `spread` link: binomial ones, recursive doubling and halving, Rabenseifner's and Bruck's;
+- *direct* messages from each member to each that it has something for, at the `spread` link, too,
+  or, of one message between two members, at the `single` link. A pairwise all-to-all is counted
+  level by level instead, unless the members are spread unevenly: of `n`, `c` under each unit and
+  `s c` under each of the next level, a device exchanges `(s - 1) c` messages that go as far as this
+  level, so that `(n - c)/n` of every member's bytes pass the unit's connection;
+- *hierarchical* ones, level by level, each with its best algorithm:
 
       all-gather      inwards: all-gather on the outermost level, ..., on the innermost
       reduce-scatter  outwards: reduce-scatter on the innermost level, ..., on the outermost
@@ -22,6 +24,8 @@ peer under every other unit: each moves `1/c` of the bytes (all of them in an al
 `1/c` of the link that the unit has for all. So what passes a card together is never more than it
 carries.
 
+The rounds and bytes of rings, trees and direct messages are in `costmodel.rounds`.
+
 Every candidate is a line, `latency_s + n_bytes * s_per_byte`. A price is the least of a few lines,
 found once for each group; chains of different numbers of chunks are different lines.
 
@@ -33,24 +37,19 @@ Reference:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from operator import itemgetter
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from costmodel.collectives import Bytes, Rounds
-from costmodel.errors import UnknownNameError
+from costmodel.errors import UnknownNameError, shown
 from costmodel.link import GroupLinks, Link
-from costmodel.quantity import checked
-from costmodel.rounds import ACROSS, IN_LINE
-
-Kind = Literal["all_gather", "all_reduce", "all_to_all", "broadcast", "permute", "reduce_scatter"]
-"""A collective that has a price."""
-
-_KINDS = get_args(Kind)
+from costmodel.quantity import checked, number
+from costmodel.rounds import FAMILIES, Kind, check_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Choice:
 
     seconds: float
     algorithm: str
-    """A name from `costmodel.rounds`, or "hierarchical"."""
+    """A name from `costmodel.rounds`, or "hierarchical"; `algorithms_of` has its family."""
     phases: tuple[str, ...] = ()
     """Of a hierarchical algorithm, what each level does, in order."""
 
@@ -90,7 +89,7 @@ def fastest(kind: Kind, n_bytes: float, group: GroupLinks) -> Choice:
         group: What `Cluster.links(mesh).group(axes)` returns.
 
     Raises:
-        QuantityError: `n_bytes` is negative or not finite.
+        QuantityError: `n_bytes` is negative, not finite, or an array; `collective_time` takes one.
         UnknownNameError: No collective is called `kind`.
 
     Examples:
@@ -106,7 +105,7 @@ def fastest(kind: Kind, n_bytes: float, group: GroupLinks) -> Choice:
         all_reduce of 2: recursive doubling
         all_gather of 4: bruck
     """
-    size: Any = checked("n_bytes", n_bytes)
+    size = number("n_bytes", n_bytes)
     seconds, line = min(
         ((line.latency_s + size * line.s_per_byte, line) for line in _lines(kind, group)),
         key=itemgetter(0),
@@ -123,24 +122,17 @@ def collective_time(
         kind: Which collective.
         n_bytes: As in `fastest`; a number, or an array of them.
         group: As in `fastest`.
-        algorithm: One of `algorithms_of(kind, group)`.
+        algorithm: A name in `algorithms_of(kind, group)`, or for the fastest of a family its name,
+            such as "ring" or "tree".
 
     Returns:
         Seconds, an array if `n_bytes` is one; 0.0 in a group of one.
 
     Raises:
-        QuantityError: As `fastest`.
+        QuantityError: `n_bytes` is negative or not finite.
         UnknownNameError: No collective is called `kind`, or it has no such algorithm in this group.
     """
-    lines = _lines(kind, group)
-    if algorithm is not None:
-        lines = _candidates(kind, group).get(algorithm, ())
-        if not lines:
-            raise UnknownNameError(
-                f"{kind} in this group of {group.size} has the algorithms "
-                f"{', '.join(algorithms_of(kind, group))}; got {algorithm!r}",
-                algorithm,
-            )
+    lines = _lines(kind, group) if algorithm is None else _named(kind, group, algorithm)
     sizes: Any = checked("n_bytes", n_bytes)
     prices: Bytes = _least(lines, sizes)
     return prices
@@ -158,41 +150,72 @@ def _least(lines: Sequence[_Line], sizes: Any) -> Any:
     return least
 
 
-def algorithms_of(kind: Kind, group: GroupLinks) -> tuple[str, ...]:
-    """Names of the algorithms that a collective can be done by in this group.
+def algorithms_of(kind: Kind, group: GroupLinks) -> dict[str, str]:
+    """The algorithms that a collective can be done by in this group, and the family of each.
+
+    Returns:
+        Names, and "ring", "tree", "direct" or "hierarchical".
 
     Raises:
         UnknownNameError: No collective is called `kind`.
 
     Examples:
-        >>> from costmodel import GroupLinks, Link
-        >>> link = Link(1e-6, 1e9)
-        >>> algorithms_of("all_reduce", GroupLinks(size=4, flat=link, spread=link))
-        ('ring', 'recursive doubling', 'rabenseifner')
+        >>> from costmodel import Cluster
+        >>> from shardspec import Mesh
+        >>> group = Cluster.preset("two-hosts").links(Mesh((8,), ("x",))).group((0,))
+        >>> for name, family in algorithms_of("all_reduce", group).items():
+        ...     print(f"{name}: {family}")
+        ring: ring
+        recursive doubling: tree
+        rabenseifner: tree
+        hierarchical: hierarchical
     """
-    return tuple(_candidates(kind, group))
+    return {name: found.family for name, found in _candidates(kind, group).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    family: str
+    lines: tuple[_Line, ...]
+    """Several for the hierarchical one."""
 
 
 @lru_cache(maxsize=4096)
 def _lines(kind: Kind, group: GroupLinks) -> tuple[_Line, ...]:
-    return _undominated(line for lines in _candidates(kind, group).values() for line in lines)
+    return _undominated(line for one in _candidates(kind, group).values() for line in one.lines)
 
 
 @lru_cache(maxsize=4096)
-def _candidates(kind: Kind, group: GroupLinks) -> Mapping[str, tuple[_Line, ...]]:
-    """Each algorithm and its lines; several for the hierarchical one."""
-    if kind not in _KINDS:
-        raise UnknownNameError(f"a collective is one of {', '.join(_KINDS)}; got {kind!r}", kind)
+def _named(kind: Kind, group: GroupLinks, algorithm: str) -> tuple[_Line, ...]:
+    found = _candidates(kind, group)
+    lines = [
+        line for name, one in found.items() if algorithm in (name, one.family) for line in one.lines
+    ]
+    if not lines:
+        raise UnknownNameError(
+            f"{kind} in this group of {group.size} has the algorithms "
+            f"{', '.join(f'{name} ({one.family})' for name, one in found.items())}; "
+            f"got {shown(algorithm)}",
+            str(algorithm),
+        )
+    return _undominated(lines)
+
+
+@lru_cache(maxsize=4096)
+def _candidates(kind: Kind, group: GroupLinks) -> Mapping[str, _Candidate]:
+    check_kind(kind)
     n, levels = group.size, _member_tiers(group)
-    found: dict[str, tuple[_Line, ...]] = {
-        name: (_Line.of(rounds(n), link, name),)
-        for table, link in ((IN_LINE, group.flat), (ACROSS, group.spread))
-        for name, rounds in table.get(kind, {}).items()
+    direct = group.single if kind == "point_to_point" else group.spread
+    links = {"ring": group.flat, "direct": direct, "tree": group.spread}
+    found = {
+        name: _Candidate(family, (_Line.of(rounds(n), links[family], name),))
+        for family, algorithms in FAMILIES.items()
+        for name, rounds in algorithms.get(kind, {}).items()
     }
     if len(levels) > 1 and kind == "all_to_all":
-        found["pairwise"] = (_pairwise(n, levels),)
-    if len(levels) > 1 and kind != "permute":
-        found["hierarchical"] = _hierarchical(kind, levels)
+        found["pairwise"] = _Candidate("direct", (_pairwise(n, levels),))
+    if len(levels) > 1 and kind not in ("permute", "point_to_point"):
+        found["hierarchical"] = _Candidate("hierarchical", _hierarchical(kind, levels))
     return found
 
 
@@ -211,8 +234,7 @@ def _member_tiers(group: GroupLinks) -> list[_MemberTier]:
     found: list[_MemberTier] = []
     inner = 1
     for tier in group.tiers:
-        share = tier.link.bandwidth_bytes_per_s / inner
-        found.append(_MemberTier(tier.size, inner, replace(tier.link, bandwidth_bytes_per_s=share)))
+        found.append(_MemberTier(tier.size, inner, tier.link.times(1 / inner)))
         inner *= tier.size
     return found
 
@@ -233,8 +255,8 @@ def _hierarchical(kind: Kind, levels: Sequence[_MemberTier]) -> tuple[_Line, ...
         share = 1 if kind == "all_to_all" else 1 / level.inner
         choices = [
             _Line.of(rounds(level.size), level.link, f"{phase} of {level.size}: {name}")
-            for table in (IN_LINE, ACROSS)
-            for name, rounds in table.get(phase, {}).items()
+            for algorithms in FAMILIES.values()
+            for name, rounds in algorithms.get(phase, {}).items()
         ]
         lines = _undominated(
             _Line(

@@ -8,8 +8,8 @@ AutoDDL, Table 2 (`n` is the input of a reduce-scatter and the output of the oth
 
 We keep these latency counts, also the all-reduce's `2p - 1`, although its ring, a reduce-scatter
 and an all-gather, has `2(p - 1)` steps. A group of one does not communicate: we return 0.0, where
-the printed all-reduce would leave one alpha. A device of a ring sends while it receives: a
-half-duplex link gives each direction half of its bandwidth then.
+the printed all-reduce would leave one alpha. A device of a ring sends while it receives: each
+direction has the link's `both_ways_bytes_per_s` then, half of a half-duplex link.
 
 Other algorithms, and groups on several levels of a network, are in `costmodel.algorithms`.
 
@@ -70,6 +70,11 @@ def twice_around(n: Any) -> Rounds:
 def swap(n: Any) -> Rounds:
     """One message from each device and one to each."""
     return Rounds(1 * (n > 1), 1 * (n > 1))
+
+
+def message(n: Any) -> Rounds:
+    """One message from one device to one other."""
+    return Rounds(1 * (n > 1), 0, 1 * (n > 1))
 
 
 def chain(n: Any, n_chunks: Any) -> Rounds:
@@ -176,7 +181,7 @@ def point_to_point_time(n_bytes: Bytes, link: Link) -> Bytes:
     Raises:
         QuantityError: `n_bytes` is negative or not finite.
     """
-    return Rounds(1, 0, 1).seconds(_bytes(n_bytes), link)
+    return message(2).seconds(_bytes(n_bytes), link)
 
 
 def _devices(n: Quantity) -> Any:

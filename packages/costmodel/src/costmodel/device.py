@@ -30,8 +30,9 @@ class Device:
 
     Raises:
         QuantityError: A rate or the memory is not positive, the launch time is negative, one is no
-            finite number, or a dtype has two peaks. A curve has no points or two at one size, is of a dtype without a peak,
-            leaves 0 < efficiency <= 1, or would let a larger operator finish earlier.
+            finite number, or a dtype has two peaks. A curve has no points or two at one size, is of
+            a dtype without a peak, leaves 0 < efficiency <= 1, or would let a larger operator
+            finish earlier.
 
     Examples:
         >>> curve = ("float32", ((1e6, 0.1), (1e9, 0.5)))  # 0.5 from 1 GFLOP on
@@ -163,22 +164,18 @@ def checked_curve(dtype: str, curve: Curve) -> Curve:
         QuantityError: It has no points or two at one size, leaves 0 < efficiency <= 1, or would let
             a larger operator finish earlier.
     """
-    points = _pairs(f"an efficiency curve of {dtype}", "part of the peak", curve, "FLOP")
+    of = f"an efficiency curve of {dtype}"
     found = tuple(
         (
-            positive(f"FLOP of an efficiency curve of {dtype}", flops),
-            positive(f"part of the peak at {shown(flops)} FLOP of {dtype}", part),
+            positive(f"FLOP of {of}", flops),
+            positive(f"part of the peak, where 80 % is 0.8, of {of}", part, most=1),
         )
-        for flops, part in points
+        for flops, part in _pairs(of, "part of the peak", curve, "FLOP")
     )
-    if not (
-        found
-        and all(part <= 1 for _, part in found)
-        and all(small < large for (small, _), (large, _) in pairwise(found))
-    ):
+    if not (found and all(small < large for (small, _), (large, _) in pairwise(found))):
         raise QuantityError(
-            "an efficiency curve has points (FLOP, part of the peak) by rising FLOP > 0 with "
-            f"0 < part <= 1, where 80 % is 0.8; got {shown(curve)} for {dtype!r}"
+            "an efficiency curve has points (FLOP, part of the peak) by rising FLOP; "
+            f"got {shown(curve)} for {dtype!r}"
         )
     for (small, part), (large, larger_part) in pairwise(found):
         if small / part > large / larger_part:
@@ -195,6 +192,4 @@ def _pairs(name: str, second: str, values: Any, first: str = "dtype") -> list[tu
     try:
         return [(one, other) for one, other in values]
     except (TypeError, ValueError):
-        raise QuantityError(
-            f"{name} has pairs ({first}, {second}); got {shown(values)}"
-        ) from None
+        raise QuantityError(f"{name} has pairs ({first}, {second}); got {shown(values)}") from None

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from costmodel.collectives import Bytes, Rounds
 from costmodel.device import Curve
-from costmodel.errors import FitError, MissingExtraError, UnknownNameError
+from costmodel.errors import FitError, MissingExtraError, UnknownNameError, shown
 from costmodel.points import CollectivePoint, MatmulPoint
-from costmodel.rounds import ACROSS, IN_LINE
+from costmodel.rounds import FAMILIES, check_kind
 
 _BIWEIGHT = 4.685
 _SCALE = 1.4826  # of a normal distribution, standard deviation over median absolute deviation
@@ -268,20 +268,28 @@ def fit_compute(points: Iterable[MatmulPoint]) -> tuple[float, tuple[ComputeFit,
 
 
 def rounds(kind: str, algorithm: str, n: int) -> Rounds:
-    """Rounds of an algorithm in a group of `n`; of "point_to_point" one message."""
-    return _algorithms(kind)[algorithm](n)
+    """Rounds of an algorithm of `costmodel.rounds` in a group of `n`.
+
+    Raises:
+        UnknownNameError: The collective is unknown, or has no such algorithm.
+    """
+    known = _algorithms(kind)
+    if algorithm not in known:
+        raise UnknownNameError(
+            f"{kind} has the algorithms {', '.join(known)}; got {shown(algorithm)}", str(algorithm)
+        )
+    return known[algorithm](n)
 
 
 def _algorithms(kind: str) -> Mapping[str, Callable[[int], Rounds]]:
     """The candidates of `fit_link` for a collective, by name, in order of preference."""
-    if kind == "point_to_point":
-        return {"message": lambda n: Rounds(1, 0, 1)}
-    first, second = IN_LINE.get(kind, {}), ACROSS.get(kind, {})
-    if kind == "broadcast":
-        first, second = second, first
-    if not (first or second):
-        raise UnknownNameError(f"no algorithm is known for points of {kind!r}", kind)
-    return {**first, **second}
+    check_kind(kind)
+    families = ("tree", "ring") if kind == "broadcast" else FAMILIES
+    return {
+        name: rounds
+        for family in families
+        for name, rounds in FAMILIES[family].get(kind, {}).items()
+    }
 
 
 def _biweight(residual: NDArray[Any]) -> NDArray[Any]:

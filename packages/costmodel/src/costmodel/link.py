@@ -57,9 +57,7 @@ class Link:
 
     def times(self, factor: float) -> Link:
         """So many such links side by side, or a part of one."""
-        return replace(
-            self, bandwidth_bytes_per_s=float(self.bandwidth_bytes_per_s * factor)
-        )
+        return replace(self, bandwidth_bytes_per_s=float(self.bandwidth_bytes_per_s * factor))
 
 
 def slowest(links: Iterable[Link]) -> Link:

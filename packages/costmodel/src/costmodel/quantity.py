@@ -18,15 +18,19 @@ Quantity: TypeAlias = float | NDArray[Any]
 """A number or an array of numbers; formulas broadcast, and give a float where they get numbers."""
 
 _LARGEST = sys.float_info.max
+_LEAST = math.ulp(0.0)  # that is not 0
 
 
-def checked(name: str, value: Quantity, *, least: float = 0.0, whole: bool = False) -> Quantity:
+def checked(
+    name: str, value: Quantity, *, least: float = 0.0, most: float = _LARGEST, whole: bool = False
+) -> Quantity:
     """The value as a float, or as an array of float64.
 
     Args:
         name: What the value is called in the message of the error, with its unit.
         value: Integers are converted, so that no product of them overflows.
         least: The smallest value allowed.
+        most: The largest value allowed.
         whole: Refuse fractions; for what is counted.
 
     Raises:
@@ -40,22 +44,22 @@ def checked(name: str, value: Quantity, *, least: float = 0.0, whole: bool = Fal
         costmodel.errors.QuantityError: rows is a finite whole number >= 0; got 2.5
     """
     if type(value) is float or type(value) is int:
-        if least <= value <= _LARGEST and not (whole and value % 1):
+        if least <= value <= most and not (whole and value % 1):
             return float(value)
-        raise _error(name, value, least, math.inf, whole)
+        raise _error(name, value, least, most, whole)
     try:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
-        raise _error(name, value, least, math.inf, whole) from None
+        raise _error(name, value, least, most, whole) from None
     kind = array.dtype.kind
     if kind not in "iuf":  # numpy would read the text "3", and take True for 1
-        raise _error(name, value, least, math.inf, whole)
+        raise _error(name, value, least, most, whole)
     array = array.astype(np.float64, copy=False)
-    good = (array >= least) & (array < math.inf)  # of a NaN, neither holds
+    good = (array >= least) & (array <= most)  # of a NaN, neither holds
     if whole and kind == "f":
         good &= np.rint(array) == array
     if not good.all():
-        raise _error(name, float(array[~good].flat[0]), least, math.inf, whole)
+        raise _error(name, float(array[~good].flat[0]), least, most, whole)
     return plain(array)
 
 
@@ -64,39 +68,31 @@ def counts(**values: Quantity) -> tuple[Quantity, ...]:
     return tuple(checked(name, value, whole=True) for name, value in values.items())
 
 
-def number(name: str, value: float, *, least: float = 0.0, most: float = math.inf) -> float:
+def number(name: str, value: float, *, least: float = 0.0, most: float = _LARGEST) -> float:
     """One number as a float, checked to be finite and in its range.
 
     Raises:
         QuantityError: It is not, or there are several.
     """
-    found = checked(name, value, least=least)
-    if not isinstance(found, float) or found > most:
-        raise _error(name, value, least, most)
-    return found
+    return _one(name, value, checked(name, value, least=least, most=most))
 
 
-def positive(name: str, value: float) -> float:
-    """One number as a float, checked to be finite and > 0.
+def positive(name: str, value: float, *, most: float = _LARGEST) -> float:
+    """One number as a float, checked to be finite, > 0 and in its range.
 
     Raises:
         QuantityError: It is not, or there are several.
     """
-    found = number(name, value)
-    if not found:
-        raise QuantityError(f"{name} is a finite number > 0; got {shown(value)}")
-    return found
+    return number(name, value, least=_LEAST, most=most)
 
 
-def count(name: str, value: int, *, least: int = 0, most: float = math.inf) -> int:
+def count(name: str, value: int, *, least: int = 0, most: float = _LARGEST) -> int:
     """One number as an integer, checked to be whole and in its range.
 
     Raises:
         QuantityError: It is not, or there are several.
     """
-    found = checked(name, value, least=least, whole=True)
-    if not isinstance(found, float) or found > most:
-        raise _error(name, value, least, most, whole=True)
+    _one(name, value, checked(name, value, least=least, most=most, whole=True))
     return int(value)
 
 
@@ -111,9 +107,15 @@ def assign(record: object, **values: object) -> None:
         object.__setattr__(record, name, value)
 
 
-def _error(
-    name: str, value: object, least: float, most: float, whole: bool = False
-) -> QuantityError:
-    kind = "whole number" if whole else "number"
-    rule = f"finite {kind} >= {least:g}" if most == math.inf else f"{kind} from {least:g} to {most}"
-    return QuantityError(f"{name} is a {rule}; got {shown(value)}")
+def _one(name: str, value: object, found: Quantity) -> float:
+    if isinstance(found, float):
+        return found
+    raise QuantityError(f"{name} is one number; got {shown(value)}")
+
+
+def _error(name: str, value: object, least: float, most: float, whole: bool) -> QuantityError:
+    finite, kind = "finite " * (most == _LARGEST), "whole number" if whole else "number"
+    range_ = "> 0" if least == _LEAST else f">= {least:g}"
+    if most != _LARGEST:
+        range_ += f" and <= {most}"
+    return QuantityError(f"{name} is a {finite}{kind} {range_}; got {shown(value)}")

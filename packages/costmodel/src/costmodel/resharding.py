@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from shardspec import Axis, ReshardPlan, Step
 
-from costmodel.algorithms import Kind, collective_time
+from costmodel.algorithms import collective_time
 from costmodel.collectives import (
     all_gather_time,
     all_reduce_time,
@@ -15,6 +15,8 @@ from costmodel.collectives import (
     reduce_scatter_time,
 )
 from costmodel.link import Link, MeshLinks, slowest
+from costmodel.quantity import count
+from costmodel.rounds import Kind
 
 _KIND: dict[str, Kind] = {
     "all_gather": "all_gather",
@@ -42,7 +44,7 @@ def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
 
     Args:
         step: A step over several axes is one collective in groups of their product.
-        itemsize: Bytes of one element.
+        itemsize: Bytes of one element, >= 1.
         links: What `Cluster.links` returns for the mesh of the step: every collective is done by
             its fastest algorithm. With any other sequence, one link for each mesh axis, it is a
             ring (of an all-to-all, pairwise); several axes then get the slowest of their links,
@@ -51,7 +53,11 @@ def step_time(step: Step, itemsize: int, links: Sequence[Link]) -> float:
 
     Returns:
         Seconds; 0.0 for a slice or a fill, which every device makes of what it has.
+
+    Raises:
+        QuantityError: `itemsize` is no whole number >= 1.
     """
+    itemsize = count("itemsize", itemsize, least=1)
     if step.is_local:
         return 0.0
     kind, n_bytes = _KIND[step.kind], float(_priced_bytes(step, itemsize))

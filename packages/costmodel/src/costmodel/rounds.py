@@ -1,23 +1,29 @@
 """The algorithms of collectives among devices that all see the same link: rounds and bytes.
 
+They are of three families. In a *ring*, or a chain, every device sends to the next one. In a *tree*
+a device's data go to all others, or all addends to one device, along a binomial tree, in about
+`log2 p` rounds: binomial, recursive doubling and halving, Rabenseifner's and Bruck's. *Direct* are
+messages straight from who has the data to who wants them.
+
 Let `p` devices each send one message at a time, in `alpha + n beta`, and let `k = floor(log2 p)`,
 `P = 2^k`. Messages are the alphas, volume the `n beta`, with `n` as in `costmodel.collectives`:
 
-    collective      algorithm            messages            volume
-    all-gather      ring                 p - 1               (p - 1)/p
-                    bruck                ceil(log2 p)        (p - 1)/p
-    reduce-scatter  ring                 p - 1               (p - 1)/p
-                    recursive halving    k, else k + 2       (p - 1)/p, else see `_halving`
-    all-reduce      ring                 2p - 1              2 (p - 1)/p
-                    recursive doubling   k, else k + 2       k, else k + 2
-                    rabenseifner         2k, else 2k + 2     2 (P - 1)/P, else 2 more
-    all-to-all      pairwise             p - 1               (p - 1)/p
-                    bruck                ceil(log2 p)        binary ones in 0, 1, ..., p - 1, over p
-    broadcast       binomial             ceil(log2 p)        ceil(log2 p)
-                    scatter, all-gather  2 ceil(log2 p)      2 (p - 1)/p
-                    chain of K chunks    p - 2 + K           (p - 2 + K)/K
-    scatter         binomial             ceil(log2 p)        (p - 1)/p
-    permute         pairwise             1                   1
+    collective      family  algorithm             messages          volume
+    all-gather      ring    ring                  p - 1             (p - 1)/p
+                    tree    bruck                 ceil(log2 p)      (p - 1)/p
+    reduce-scatter  ring    ring                  p - 1             (p - 1)/p
+                    tree    recursive halving     k, else k + 2     (p - 1)/p, else see `_halving`
+    all-reduce      ring    ring                  2p - 1            2 (p - 1)/p
+                    tree    recursive doubling    k, else k + 2     k, else k + 2
+                    tree    rabenseifner          2k, else 2k + 2   2 (P - 1)/P, else 2 more
+    all-to-all      direct  pairwise              p - 1             (p - 1)/p
+                    tree    bruck                 ceil(log2 p)      binary ones in 0..p-1, over p
+    broadcast       ring    chain of K chunks     p - 2 + K         (p - 2 + K)/K
+                    tree    binomial              ceil(log2 p)      ceil(log2 p)
+                    tree    scatter, all-gather   2 ceil(log2 p)    2 (p - 1)/p
+    scatter         tree    binomial              ceil(log2 p)      (p - 1)/p
+    permute         direct  pairwise              1                 1
+    point-to-point  direct  message               1                 1
 
 "else" is for groups that are no power of two. There the `p - P` devices that are too many first
 give their addend to a neighbour, which works for both, and last get its result: two messages more.
@@ -36,8 +42,37 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
 
-from costmodel.collectives import Rounds, chain, once_around, swap, twice_around
+from costmodel.collectives import Rounds, chain, message, once_around, swap, twice_around
+from costmodel.errors import UnknownNameError, shown
+
+Kind = Literal[
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "permute",
+    "point_to_point",
+    "reduce_scatter",
+]
+"""A collective that has a price; "point_to_point" is one message between two of a group."""
+
+_KINDS = get_args(Kind)
+
+_Algorithms: TypeAlias = Mapping[str, Mapping[str, Callable[[int], Rounds]]]
+
+
+def check_kind(kind: str) -> None:
+    """Check that a collective has a price.
+
+    Raises:
+        UnknownNameError: It has none.
+    """
+    if kind not in _KINDS:
+        raise UnknownNameError(
+            f"a collective is one of {', '.join(_KINDS)}; got {shown(kind)}", str(kind)
+        )
 
 
 def _ceil_log2(n: int) -> int:
@@ -97,7 +132,7 @@ def _scatter_and_gather(n: int) -> Rounds:
 # One device after another: of a group ordered by unit, one message at most passes a connection in
 # each direction at a time. The best number of chunks balances a part of the time that grows with it
 # and one that falls: within a factor sqrt(2) of it, these are at most 6.1 % above their least sum.
-IN_LINE: Mapping[str, Mapping[str, Callable[[int], Rounds]]] = MappingProxyType(
+_RINGS: _Algorithms = MappingProxyType(
     {
         "all_gather": {"ring": once_around},
         "reduce_scatter": {"ring": once_around},
@@ -108,21 +143,30 @@ IN_LINE: Mapping[str, Mapping[str, Callable[[int], Rounds]]] = MappingProxyType(
         },
     }
 )
-"""Of each collective the rounds of its rings and chains, by the group's size."""
 
-# Any device to any other: all members under a unit may send through its connection at once.
-ACROSS: Mapping[str, Mapping[str, Callable[[int], Rounds]]] = MappingProxyType(
+_TREES: _Algorithms = MappingProxyType(
     {
         "all_gather": {"bruck": _bruck_all_gather},
         "reduce_scatter": {"recursive halving": _halving},
         "all_reduce": {"recursive doubling": _doubling, "rabenseifner": _rabenseifner},
-        "all_to_all": {"pairwise": once_around, "bruck": _bruck_all_to_all},
+        "all_to_all": {"bruck": _bruck_all_to_all},
         "broadcast": {
             "binomial": _binomial_broadcast,
             "scatter and all-gather": _scatter_and_gather,
         },
         "scatter": {"binomial": _binomial_scatter},
-        "permute": {"pairwise": swap},
     }
 )
-"""Of each collective the rounds of its other algorithms, by the group's size."""
+
+_DIRECT: _Algorithms = MappingProxyType(
+    {
+        "all_to_all": {"pairwise": once_around},
+        "permute": {"pairwise": swap},
+        "point_to_point": {"message": message},
+    }
+)
+
+FAMILIES: Mapping[str, _Algorithms] = MappingProxyType(
+    {"ring": _RINGS, "direct": _DIRECT, "tree": _TREES}
+)
+"""Of each family, collective and algorithm the rounds, by the group's size."""

@@ -14,9 +14,12 @@ _DTYPES = ("float64", "float32", "float16", "bfloat16", "int32")
 
 
 def links(*, half_duplex: bool = False) -> st.SearchStrategy[Link]:
-    """Links from no latency to a second, and from 1 kB/s to 1 TB/s, perhaps some half-duplex."""
-    full_duplex = st.booleans() if half_duplex else st.just(True)
-    return st.builds(Link, st.floats(0, 1), st.floats(1e3, 1e12), full_duplex)
+    """Links from no latency to a second, and from 1 kB/s to 1 TB/s.
+
+    All are full-duplex, or with `half_duplex` some of them half-duplex and some in between.
+    """
+    duplex = st.sampled_from((0.5, 1.0)) | st.floats(0.5, 1) if half_duplex else st.just(1.0)
+    return st.builds(Link, st.floats(0, 1), st.floats(1e3, 1e12), duplex)
 
 
 @st.composite
