@@ -75,16 +75,14 @@ def test_groups_of_one_node_are_the_problem(problem):
         assert evaluate(problem, choice).cost == cost
 
 
-@given(problems(limited=False), st.data())
-def test_joining_groups_never_helps(problem, data):
-    n = problem.n_nodes
+@given(problems(limited=False))
+def test_joining_groups_never_helps(problem):
     alone = each_alone(problem)
     sizes = [len(cost) for cost in problem.node_costs]
-    joined = alone.merged([sizes.index(size) for size in sizes])
-    number = {group: index for index, group in enumerate(dict.fromkeys(joined.of))}
-    joined = joined.merged([number.get(group, 0) for group in range(n)])
+    distinct = sorted(set(sizes))
+    alike = Groups(tuple(distinct.index(size) for size in sizes), alone.strategies)
     try:
-        together = evaluate(problem, solve_grouped(problem, joined, solve)).cost
+        together = evaluate(problem, solve_grouped(problem, alone.then(alike), solve)).cost
     except InfeasibleError:
         return
     assert together >= brute_force(problem)[0]
@@ -97,3 +95,12 @@ def test_a_group_that_uses_the_same_all_the_time_stays_one_node():
     both = Groups((0, 0), (np.arange(2), np.arange(2)))
     assert grouped(problem, both, [1, 4]).n_nodes == 2
     assert grouped(problem, both, [4]).n_nodes == 1
+
+
+@given(grouped_problems(), st.data())
+def test_groups_of_groups_expand_as_one_after_the_other(case, data):
+    problem, first, choices = case
+    of = tuple(data.draw(st.integers(0, 1)) for _ in choices)
+    second = Groups(of, tuple(np.array([data.draw(st.integers(0, n - 1))]) for n in choices))
+    both = first.then(second).expand([0, 0])
+    assert both == first.expand(second.expand([0, 0]))

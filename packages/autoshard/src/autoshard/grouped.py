@@ -46,12 +46,15 @@ class Groups:
             for group, strategies in zip(self.of, self.strategies, strict=True)
         ]
 
-    def merged(self, of: Sequence[int]) -> Groups:
-        """Groups of these groups: `of[g]` is what group `g` becomes a part of.
-
-        Groups that become one have equally many choices, and take the same one.
-        """
-        return Groups(tuple(of[group] for group in self.of), self.strategies)
+    def then(self, groups: Groups) -> Groups:
+        """Groups of these groups, as one."""
+        return Groups(
+            tuple(groups.of[group] for group in self.of),
+            tuple(
+                strategies[groups.strategies[group]]
+                for group, strategies in zip(self.of, self.strategies, strict=True)
+            ),
+        )
 
 
 def each_alone(problem: Problem) -> Groups:

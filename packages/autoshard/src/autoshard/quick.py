@@ -1,0 +1,83 @@
+"""Solving with fewer choices first: repeated layers tied, a coarse graph, and then polished.
+
+Both are problems whose choices are choices of the whole, so what comes out is an ordinary
+`Solution` of the whole problem: it costs what is said and keeps the limit. It may not be the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal
+
+from autoshard.coarsen import coarse
+from autoshard.errors import InfeasibleError
+from autoshard.evaluate import evaluate
+from autoshard.graph import Graph
+from autoshard.grouped import each_alone, grouped, solve_grouped
+from autoshard.problem import Problem
+from autoshard.run import Incumbent, Run, Solution
+from autoshard.solve import solve
+from autoshard.tie import repeated_operators, tied
+
+Level = Literal["O2"]
+
+
+def solve_quickly(
+    graph: Graph,
+    problem: Problem,
+    operator_nodes: Sequence[int],
+    *,
+    tie: bool = False,
+    level: Level | None = None,
+    polish: bool = False,
+    method: str = "auto",
+    time_s: float = 60.0,
+    steps: int | None = None,
+    seed: int = 0,
+    progress: Callable[[Incumbent], None] | None = None,
+) -> Solution:
+    """Find a good choice of a graph's problem from one of far fewer choices.
+
+    Args:
+        graph: Verified.
+        problem: Of sharding it.
+        operator_nodes: The node of each operator.
+        tie: Whether repeated layers take the same strategies; see `tie`.
+        level: "O2" for a coarse graph (of the tied layers, if these are tied); see `coarsen`. `None`
+            is Rhino's O3, every operator.
+        polish: Whether to go on with the whole problem from there. If nothing is feasible where
+            choices are made together, the whole problem is solved in any case.
+        method: As of `solve`, like all that follow; each solve has the whole budget.
+        time_s: When to stop.
+        steps: A budget that makes the answer the same on every machine.
+        seed: Of random numbers.
+        progress: Called with each improvement of the whole problem's objective or bound.
+
+    Returns:
+        A choice for the whole problem. Without polish its bound is the sum of what nodes and edges
+        cost at least, one by one.
+
+    Raises:
+        InfeasibleError: no feasible choice was found.
+    """
+    budget = partial(solve, method=method, time_s=time_s, steps=steps, seed=seed)
+    run = Run(problem, time_s=time_s, seed=seed, progress=progress)
+    groups = each_alone(problem)
+    if tie:
+        first = repeated_operators(graph)
+        pairs = zip(operator_nodes, first, strict=True)
+        groups = tied(problem, {node: operator_nodes[other] for node, other in pairs})
+    if level == "O2":
+        nodes = [groups.of[node] for node in operator_nodes]
+        groups = groups.then(coarse(graph, grouped(problem, groups), nodes))
+    try:
+        start = solve_grouped(problem, groups, budget)
+    except InfeasibleError:
+        return budget(problem, progress=progress)
+    if polish:
+        return budget(problem, start=start, progress=progress)
+    tables = problem.node_costs + problem.edge_costs
+    run.offer(start, by=" ".join(["tied"] * tie + [level or ""]).strip())
+    run.raise_bound(sum(float(table.min()) for table in tables))
+    return run.solution(method)
