@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import combinations
 from typing import get_args
 
 import numpy as np
@@ -203,6 +204,17 @@ def test_more_bytes_never_cost_less(kind, group, few, more):
         )
 
 
+def whole_mesh(cluster):
+    """All devices, the hosts along the first axis if they have equally many."""
+    if len({host.n_devices for host in cluster.hosts}) == 1:
+        return Mesh((cluster.n_hosts, cluster.devices_per_host), ("host", "device"))
+    return Mesh((cluster.n_devices,), ("device",))
+
+
+def every_set_of(n):
+    return [axes for k in range(n + 1) for axes in combinations(range(n), k)]
+
+
 @st.composite
 def better_links(draw, link):
     """A link, or one that is better in one or several ways."""
@@ -228,19 +240,34 @@ def test_a_better_link_of_a_tier_never_costs_more(kind, machine, n_bytes, data):
     assert_never_dearer(kind, n_bytes, Machine(tuple(tiers)).group, machine.group)
 
 
-@given(cluster=nested_clusters(half_duplex=True), data=st.data(), n_bytes=sizes)
-def test_a_better_link_anywhere_in_a_cluster_never_costs_more(cluster, data, n_bytes):
-    parts = [*cluster.hosts, *cluster.levels]
-    k = data.draw(st.integers(0, len(parts) - 1))
-    parts[k] = replace(parts[k], link=data.draw(better_links(parts[k].link)))
-    better = replace(
-        cluster, hosts=tuple(parts[: cluster.n_hosts]), levels=tuple(parts[cluster.n_hosts :])
+@st.composite
+def narrow_clusters(draw):
+    """Clusters whose links are alike but for their duplex, so that any may be the narrowest."""
+    some_links = st.builds(
+        Link, st.floats(0, 1e-6), st.floats(1e9, 4e9), st.sampled_from((0.5, 1.0))
     )
-    mesh = data.draw(meshes_on(cluster))
-    axes = data.draw(st.sets(st.integers(0, mesh.ndim - 1)))
-    groups = [of.links(mesh).group(axes) for of in (better, cluster)]
-    for kind in KINDS:
-        assert_never_dearer(kind, n_bytes, *groups)
+    hosts = draw(st.integers(2, 4))
+    spans = [2, hosts] if hosts > 2 and draw(st.booleans()) else [hosts]
+    host = Host(DEVICE, draw(st.integers(2, 4)), draw(some_links))
+    levels = (Level(str(n), n, draw(some_links), draw(st.integers(1, 2))) for n in spans)
+    return Cluster("narrow", (host,) * hosts, tuple(levels))
+
+
+@given(cluster=narrow_clusters() | nested_clusters(half_duplex=True), data=st.data(), n_bytes=sizes)
+def test_a_better_link_anywhere_in_a_cluster_never_costs_more(cluster, data, n_bytes):
+    parts = [*dict.fromkeys(cluster.hosts), *cluster.levels]
+    part = data.draw(st.sampled_from(parts))
+    better_part = replace(part, link=data.draw(better_links(part.link)))
+    better = replace(
+        cluster,
+        hosts=tuple(better_part if host is part else host for host in cluster.hosts),
+        levels=tuple(better_part if level is part else level for level in cluster.levels),
+    )
+    mesh = data.draw(st.just(whole_mesh(cluster)) | meshes_on(cluster))
+    for axes in every_set_of(mesh.ndim):
+        groups = [of.links(mesh).group(axes) for of in (better, cluster)]
+        for kind in KINDS:
+            assert_never_dearer(kind, n_bytes, *groups)
 
 
 @kinds
