@@ -92,7 +92,7 @@ def _strategy(
 
     def spec(dims: Dims, partial: list[Partial]) -> Spec:
         sharding = tuple(tuple(a for factor in dim for a in axes.get(factor, ())) for dim in dims)
-        return Spec(sharding, tuple(sorted(partial)))
+        return _spec(sharding, tuple(sorted(partial)))
 
     carried = [Partial(axis, "sum") for axis, _ in groups]
     operands = tuple(
@@ -112,6 +112,12 @@ def _strategy(
         ]
         results.append(spec(dims, carried + reduced))
     return Strategy(mapping, operands, tuple(results))
+
+
+@lru_cache(maxsize=1 << 16)
+def _spec(dims: tuple[tuple[int, ...], ...], partial: tuple[Partial, ...]) -> Spec:
+    """The spec; of a hundred strategies' few are distinct, and to check one takes a while."""
+    return Spec(dims, partial)
 
 
 def _splits_inside(dims: Dims, factors: tuple[Factor, ...], parts: dict[int, int]) -> bool:
