@@ -99,7 +99,7 @@ def test_a_group_that_uses_the_same_all_the_time_stays_one_node():
 
 @given(grouped_problems(), st.data())
 def test_groups_of_groups_expand_as_one_after_the_other(case, data):
-    problem, first, choices = case
+    _, first, choices = case
     of = tuple(data.draw(st.integers(0, 1)) for _ in choices)
     second = Groups(of, tuple(np.array([data.draw(st.integers(0, n - 1))]) for n in choices))
     both = first.then(second).expand([0, 0])

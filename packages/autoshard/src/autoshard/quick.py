@@ -12,7 +12,6 @@ from typing import Literal
 
 from autoshard.coarsen import coarse
 from autoshard.errors import InfeasibleError
-from autoshard.evaluate import evaluate
 from autoshard.graph import Graph
 from autoshard.grouped import each_alone, grouped, solve_grouped
 from autoshard.problem import Problem
@@ -44,7 +43,7 @@ def solve_quickly(
         problem: Of sharding it.
         operator_nodes: The node of each operator.
         tie: Whether repeated layers take the same strategies; see `tie`.
-        level: "O2" for a coarse graph (of the tied layers, if these are tied); see `coarsen`. `None`
+        level: "O2" for a coarse graph (of the tied layers, if they are); see `coarsen`. `None`
             is Rhino's O3, every operator.
         polish: Whether to go on with the whole problem from there. If nothing is feasible where
             choices are made together, the whole problem is solved in any case.
