@@ -15,6 +15,7 @@ from autoshard.errors import (
     BaselineError,
     GraphError,
     InfeasibleError,
+    PinError,
     ProblemError,
     RecordError,
     RuleError,
@@ -29,6 +30,8 @@ from autoshard.graph import (
     structural_hash,
     verify,
 )
+from autoshard.memory import Held, held, live_bytes
+from autoshard.pin import Pin
 from autoshard.problem import Problem
 from autoshard.rule import Factor, Reduction, Rule
 from autoshard.rules import (
@@ -44,8 +47,8 @@ from autoshard.rules import (
     whole,
 )
 from autoshard.run import Incumbent, Run, Solution
-from autoshard.shard import baseline, shard
-from autoshard.sharding import Collective, Sharding, collectives
+from autoshard.shard import Prepared, baseline, prepare, shard
+from autoshard.sharding import Alternative, Collective, Options, Sharding, collectives
 from autoshard.solve import METHODS, solve
 from autoshard.strategy import Strategy, enumerate_strategies, stored_specs
 
@@ -54,6 +57,7 @@ __version__ = version("meshwright-autoshard")
 __all__ = [
     "METHODS",
     "RULES",
+    "Alternative",
     "AutoshardError",
     "Baseline",
     "BaselineError",
@@ -64,11 +68,16 @@ __all__ = [
     "Graph",
     "GraphBuilder",
     "GraphError",
+    "Held",
     "Incumbent",
     "InfeasibleError",
     "Operator",
+    "Options",
     "Output",
     "Phase",
+    "Pin",
+    "PinError",
+    "Prepared",
     "Problem",
     "ProblemError",
     "RecordError",
@@ -88,7 +97,10 @@ __all__ = [
     "elementwise",
     "enumerate_strategies",
     "evaluate",
+    "held",
     "labelled",
+    "live_bytes",
+    "prepare",
     "reduction",
     "reshape",
     "rule_of",

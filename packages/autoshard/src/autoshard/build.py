@@ -1,22 +1,21 @@
 """From a graph on a mesh to a `Problem`.
 
 Nodes: one an input (how it is stored), one an operator (its strategies), one an output (how it
-leaves), and one *relay* for each value that several operators read in one phase. An edge between
+leaves), and one *relay* for each value that is read more than once in a phase. An edge between
 producer and reader costs the conversion, times the repeats of the reader's phase; so what crosses
 from an earlier phase is converted again in each phase, and a gradient that was accumulated as
 partial sums is reduced once, in apply. An alias is an edge back to its input.
 
 A relay makes a shared conversion cost once and keeps the problem pairwise: its strategies are the
-spec q of a copy that all readers in the phase start from. Its producer pays p -> q (nothing if q is
-what it made), a reader that asks for r pays q -> r (a slice is free). For two readers nothing is
-lost: if only one of them gains by a copy, it could as well convert by itself. With three or more,
-serving some from p and others from q is left to decoding, which never pays more than this price.
+sets of copies that its readers start from (see `relay`).
 
 What an operator computes from nothing, such as a mask, is never sent: every device can compute it
 as it needs it, and XLA would merge or fold such a collective away.
 
-Memory: see `lifetime`. A result that is stored back into an input takes the input's place. The
-passing copies that conversions make are not counted.
+Memory: see `lifetime` for values. With `copies`, what conversions make counts too, while it is
+read: every operand then has a node of its own, which knows whether the operand is the value as it
+is stored (nothing more is held) or a copy. A problem without them is a relaxation, and smaller by
+half; `shard` begins with that. A result that is stored back into an input takes the input's place.
 """
 
 from __future__ import annotations
@@ -28,12 +27,16 @@ from costmodel import Cluster
 from numpy.typing import NDArray
 from shardspec import Mesh, Spec
 
-from autoshard.conversion import Converter
+from autoshard.conversion import Converter, spec_set
 from autoshard.graph import Graph, Value
-from autoshard.lifetime import lifetimes
+from autoshard.lifetime import lifetimes, phase_ends
 from autoshard.problem import Array, Problem
+from autoshard.relay import CopySet, copy_sets, making, own_copies, serving
 from autoshard.strategy import stored_specs
-from autoshard.tables import Column, column, compute_seconds, operator_table
+from autoshard.tables import Column, column, compute_seconds, largest_part, operator_table
+
+Copies = tuple[tuple[Spec, ...], ...]
+"""Per strategy of a node that is no operator: the specs in which it makes a value available."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +44,52 @@ class Built:
     """A problem, and which node stands for what; operator i is node `len(inputs) + i`."""
 
     problem: Problem
-    inputs: dict[str, tuple[int, tuple[Spec, ...]]]
-    """Per input its node and the specs it may be stored in."""
-    outputs: tuple[tuple[int, tuple[Spec, ...]], ...]
-    """Per output its node (an aliased input's) and the specs it may leave in."""
-    relays: dict[tuple[str, int], tuple[int, tuple[Spec, ...]]]
-    """Per value and phase the relay's node and the specs of its copy."""
+    inputs: dict[str, int]
+    """The node of each input."""
+    outputs: tuple[int, ...]
+    """The node of each output (an aliased input's)."""
+    relays: dict[tuple[str, int], int]
+    """Per value and phase the node of the copies that readers share."""
+    copies: dict[int, Copies]
+    """Of every node that is no operator; inputs and outputs have one spec a strategy."""
+    is_exact: bool
+    """Whether every relay may hold all sets of copies that can be of use."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """One operand of an operator, or an output."""
+
+    node: int
+    asked: Column
+    time: int | None
+    """The operator's; `None` for what is stored back into an input, and so takes no memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A node that makes a value available: its producer, or a relay."""
+
+    node: int
+    specs: tuple[Spec, ...]
+    sets: tuple[CopySet, ...]
+    """Positions in `specs` that are available together."""
+    of_set: NDArray[np.intp]
+    """Per strategy: which of the sets."""
+
+    def copies(self) -> Copies:
+        """Per strategy the specs."""
+        return tuple(tuple(self.specs[i] for i in self.sets[of]) for of in self.of_set)
 
 
 class _Builder:
     """The growing lists of a problem, and who makes and reads each value."""
 
-    def __init__(self, graph: Graph, mesh: Mesh, converter: Converter) -> None:
+    def __init__(self, graph: Graph, mesh: Mesh, converter: Converter, *, copies: bool) -> None:
         self.graph = graph
         self.mesh = mesh
         self.converter = converter
+        self.with_copies = copies
         self.costs: list[Array] = []
         self.usages: list[Array] = []
         self.intervals: list[tuple[int, int]] = []
@@ -63,8 +97,10 @@ class _Builder:
         self.edge_costs: list[Array] = []
         self.constants = _constants(graph)
         self.produced: dict[str, tuple[int, Column]] = {}
-        self.read: dict[tuple[str, int], dict[int, list[Column]]] = {}
-        """Per value and phase: each reading node and the columns of what it asks for."""
+        self.read: dict[tuple[str, int], list[_Use]] = {}
+        self.relays: dict[tuple[str, int], int] = {}
+        self.copies: dict[int, Copies] = {}
+        self.is_exact = True
 
     def add_node(self, cost: Array, usage: Array, interval: tuple[int, int] = (0, 0)) -> int:
         self.costs.append(cost)
@@ -72,43 +108,99 @@ class _Builder:
         self.intervals.append(interval)
         return len(self.costs) - 1
 
+    def add_stored(self, value: Value, part: Column, interval: tuple[int, int], held: int) -> int:
+        """A node for how a value lies; `held` times in memory."""
+        usage = value.itemsize * held * part.elements
+        node = self.add_node(np.zeros_like(usage), usage, interval)
+        self.copies[node] = tuple((part.distinct.specs[i],) for i in part.index)
+        return node
+
     def add_edge(self, i: int, j: int, cost: Array) -> None:
         self.edges.append((i, j))
         self.edge_costs.append(cost)
 
-    def add_reader(self, value: str, phase: int, node: int, asked: Column) -> None:
-        self.read.setdefault((value, phase), {}).setdefault(node, []).append(asked)
+    def add_use(self, name: str, phase: int, use: _Use) -> None:
+        self.read.setdefault((name, phase), []).append(use)
 
-    def seconds(self, value: Value, src: Column, dst: Column) -> Array:
+    def seconds(self, value: Value, src: tuple[Spec, ...], dst: tuple[Spec, ...]) -> Array:
         """The price of each conversion between distinct specs; `inf` to send a constant."""
-        seconds = self.converter.seconds(value, src.distinct, dst.distinct)
+        seconds = self.converter.seconds(value, spec_set(src), spec_set(dst))
         return np.where(seconds > 0.0, np.inf, seconds) if value.name in self.constants else seconds
 
-    def connect(self, name: str, phase: int) -> tuple[int, tuple[Spec, ...]] | None:
-        """Edges from a value to its readers in a phase; the relay between them, if there is one."""
-        value, readers = self.graph.value(name), self.read[name, phase]
-        node, there = self.produced[name]
+    def connect(self, name: str, phase: int) -> None:
+        """Edges from a value to those who read it in a phase, and the relays between them."""
+        value, uses = self.graph.value(name), self.read[name, phase]
+        node, part = self.produced[name]
         repeats = self.graph.phases[phase].repeats
-        relay = None
-        if len(readers) > 1:
-            asked = [part for columns in readers.values() for part in columns]
-            specs = dict.fromkeys(s for part in [there, *asked] for s in part.distinct.specs)
-            copy = column(tuple(specs), self.mesh.shape)
-            cost = self.seconds(value, there, copy)[there.index]
-            # an empty interval: the copy passes, and its bytes only break ties
-            relay = self.add_node(np.zeros(len(specs)), value.n_bytes / copy.shards)
-            self.add_edge(node, relay, cost * repeats)
-            node, there = relay, copy
-        for reader, columns in readers.items():
-            cost = np.zeros((len(there.index), len(columns[0].index)))
-            for use, part in enumerate(columns):
+        singles = tuple((i,) for i in range(len(part.distinct.specs)))
+        source = _Source(node, part.distinct.specs, singles, part.index)
+        times = [use.time for use in uses if use.time is not None]
+        until = max(times, default=0) + 1
+        if len(uses) > 1:
+            asked = [spec for use in uses for spec in use.asked.distinct.specs]
+            specs = tuple(dict.fromkeys((*source.specs, *asked)))
+            sets, every = copy_sets(specs, self.seconds(value, specs, specs), len(uses))
+            self.is_exact &= every
+            # Without copies the interval is empty, and the bytes only break ties.
+            held = (min(times, default=0), until if self.with_copies and times else 0)
+            source = self.add_relay(value, source, specs, sets, repeats, held)
+            self.relays[name, phase] = source.node
+        by_node: dict[int, list[_Use]] = {}
+        for use in uses:
+            by_node.setdefault(use.node, []).append(use)
+        for reader, of_node in by_node.items():
+            cost = np.zeros((len(source.of_set), len(of_node[0].asked.index)))
+            for position, use in enumerate(of_node):
+                asked_specs = use.asked.distinct.specs
+                if self.with_copies and use.time is not None:
+                    of_use = tuple((i,) for i in range(len(asked_specs)))
+                    held = (use.time, until)
+                    own = self.add_relay(value, source, asked_specs, of_use, repeats, held)
+                    is_it = np.array([copy[0] for copy in map(own.sets.__getitem__, own.of_set)])
+                    match = is_it[:, None] == use.asked.index[None, :]
+                    self.add_edge(own.node, reader, np.where(match, 0.0, np.inf))
+                    continue
+                seconds = serving(source.sets, self.seconds(value, source.specs, asked_specs))
                 # a reader that asks for the same spec twice pays once
-                again = [_same(part, earlier) for earlier in columns[:use]]
-                seconds = self.seconds(value, there, part)
-                seconds = seconds[np.ix_(there.index, part.index)]
-                cost += np.where(np.any(again, axis=0), 0.0, seconds) if again else seconds
-            self.add_edge(node, reader, cost * repeats)
-        return None if relay is None else (relay, there.distinct.specs)
+                again = [_same(use.asked, earlier.asked) for earlier in of_node[:position]]
+                paid = seconds[np.ix_(source.of_set, use.asked.index)] * repeats
+                cost += np.where(np.any(again, axis=0), 0.0, paid) if again else paid
+            if not self.with_copies or of_node[0].time is None:
+                self.add_edge(source.node, reader, cost)
+
+    def add_relay(
+        self,
+        value: Value,
+        source: _Source,
+        specs: tuple[Spec, ...],
+        sets: tuple[CopySet, ...],
+        repeats: int,
+        interval: tuple[int, int],
+    ) -> _Source:
+        """A node whose strategies are sets of copies of a value, and its edge from the source."""
+        every = tuple(dict.fromkeys((*source.specs, *specs)))
+        position = [every.index(spec) for spec in specs]
+        moved = tuple(tuple(sorted(position[i] for i in held)) for held in sets)
+        cost = making(moved, self.seconds(value, every, every))[: len(source.specs)]
+        cost = serving(source.sets, cost)[source.of_set] * repeats
+        sizes = [
+            value.itemsize * largest_part(spec, value.shape, self.mesh.shape) for spec in specs
+        ]
+        usage = np.array([float(sum(sizes[i] for i in held)) for held in sets])
+        of_set = np.arange(len(sets))
+        if self.with_copies:
+            of_set, own = own_copies(sets)
+            usage = usage[of_set] - np.where(own < 0, 0.0, np.array(sizes, dtype=np.float64)[own])
+            available = np.zeros((len(source.sets), len(every)), dtype=np.bool_)
+            for i, held in enumerate(source.sets):
+                available[i, held] = True
+            there = available[source.of_set][:, np.array(position)[own]]
+            cost = np.where((own < 0) | there, cost[:, of_set], np.inf)
+        node = self.add_node(np.zeros(len(of_set)), usage, interval)
+        self.add_edge(source.node, node, cost)
+        relay = _Source(node, specs, sets, of_set)
+        self.copies[node] = relay.copies()
+        return relay
 
 
 def _constants(graph: Graph) -> frozenset[str]:
@@ -133,34 +225,29 @@ def build(
     cluster: Cluster,
     converter: Converter,
     *,
-    stored: dict[str, tuple[Spec, ...]],
-    memory_bytes: int | None,
     in_flight: int,
+    copies: bool = False,
 ) -> Built:
-    """The problem of sharding a verified graph on the converter's mesh.
+    """The problem of sharding a verified graph on the converter's mesh, without a memory limit.
 
     Args:
         graph: Verified.
         cluster: Its device prices the operators.
         converter: Prices the conversions, and says on which mesh.
-        stored: Per input the specs that it may be stored in; any even ones, for those left out.
-        memory_bytes: The limit, per device.
         in_flight: Microbatches whose activations are held at a time.
+        copies: Whether the memory of what conversions make counts.
     """
     mesh = converter.mesh
-    builder = _Builder(graph, mesh, converter)
+    builder = _Builder(graph, mesh, converter, copies=copies)
     life = lifetimes(graph, in_flight)
     inputs = {}
     for name in graph.inputs:
         value, held = graph.value(name), life[name]
-        part = column(stored.get(name) or stored_specs(value.shape, mesh.shape), mesh.shape)
-        usage = value.n_bytes * held.copies / part.shards
-        node = builder.add_node(np.zeros_like(usage), usage, (held.first, held.last))
-        builder.produced[name] = (node, part)
-        inputs[name] = (node, part.distinct.specs)
-
+        part = column(stored_specs(value.shape, mesh.shape), value.shape, mesh.shape)
+        inputs[name] = builder.add_stored(value, part, (held.first, held.last), held.copies)
+        builder.produced[name] = (inputs[name], part)
     in_place = {output.value for output in graph.outputs if output.alias is not None}
-    for operator in graph.operators:
+    for index, operator in enumerate(graph.operators):
         table = operator_table(operator.rule, mesh.shape)
         read = [graph.value(name) for name in operator.inputs]
         made = [graph.value(name) for name in operator.outputs]
@@ -168,40 +255,46 @@ def build(
         usage = np.zeros_like(cost)
         for value, part in zip(made, table.results, strict=True):
             if value.name not in in_place:
-                usage += value.n_bytes * life[value.name].copies / part.shards
+                usage += value.itemsize * life[value.name].copies * part.elements
         first = min(life[name].first for name in operator.outputs)
         last = max(life[name].last for name in operator.outputs)
         cost *= graph.phases[operator.phase].repeats
         node = builder.add_node(cost, usage, (first, last))
         for name, part in zip(operator.inputs, table.operands, strict=True):
-            builder.add_reader(name, operator.phase, node, part)
+            builder.add_use(name, operator.phase, _Use(node, part, index))
         for name, part in zip(operator.outputs, table.results, strict=True):
             builder.produced[name] = (node, part)
-
-    outputs = []
-    for output in graph.outputs:
-        shape = graph.value(output.value).shape
-        if output.alias is not None:
-            node, part = builder.produced[output.alias]
-        else:
-            free = stored_specs(shape, mesh.shape)
-            part = column((Spec.replicated(len(shape)),) if output.whole else free, mesh.shape)
-            node = builder.add_node(np.zeros(len(part.index)), np.zeros(len(part.index)))
-        if output.alias != output.value:
-            builder.add_reader(output.value, graph.phase_of_output(output), node, part)
-        outputs.append((node, part.distinct.specs))
-
-    relays = {}
+    outputs = _add_outputs(builder)
     for name, phase in builder.read:
-        relay = builder.connect(name, phase)
-        if relay is not None:
-            relays[name, phase] = relay
+        builder.connect(name, phase)
     problem = Problem(
         tuple(builder.costs),
         tuple(builder.edges),
         tuple(builder.edge_costs),
         tuple(builder.usages),
         tuple(builder.intervals),
-        memory_bytes,
     )
-    return Built(problem, inputs, tuple(outputs), relays)
+    return Built(problem, inputs, outputs, builder.relays, builder.copies, builder.is_exact)
+
+
+def _add_outputs(builder: _Builder) -> tuple[int, ...]:
+    """A node for each output, but for what is stored back into an input: that is the input's."""
+    graph, mesh_shape = builder.graph, builder.mesh.shape
+    ends = phase_ends(graph)
+    nodes = []
+    for output in graph.outputs:
+        value, phase = graph.value(output.value), graph.phase_of_output(output)
+        if output.alias is not None:
+            node, part = builder.produced[output.alias]
+            time = None
+        else:
+            whole = (Spec.replicated(len(value.shape)),)
+            specs = whole if output.whole else stored_specs(value.shape, mesh_shape)
+            part = column(specs, value.shape, mesh_shape)
+            # the copy that leaves is a copy like any other, read at the end of the phase
+            node = builder.add_stored(value, part, (0, 0), 0)
+            time = max(ends[phase] - 1, 0)
+        if output.alias != output.value:
+            builder.add_use(output.value, phase, _Use(node, part, time))
+        nodes.append(node)
+    return tuple(nodes)

@@ -27,14 +27,26 @@ class BaselineError(AutoshardError, ValueError):
     """A baseline is unknown or has no meaning for the graph or mesh."""
 
 
+class PinError(AutoshardError, ValueError):
+    """What is pinned is not there, or cannot be as it is pinned."""
+
+
 class InfeasibleError(AutoshardError, ValueError):
     """No choice of strategies satisfies the problem.
 
     Attributes:
         smallest_usage: The lowest peak usage of any choice (bytes for a sharding problem), or
             `None` where forbidden pairs leave no choice at all, whatever the limit.
+        largest: The largest tensors of a sharding problem, with the least bytes that a device can
+            hold of each, most first.
     """
 
-    def __init__(self, message: str, smallest_usage: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        smallest_usage: float | None = None,
+        largest: tuple[tuple[str, int], ...] = (),
+    ) -> None:
         super().__init__(message)
         self.smallest_usage = smallest_usage
+        self.largest = largest

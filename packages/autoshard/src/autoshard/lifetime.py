@@ -28,7 +28,7 @@ def lifetimes(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
     With several microbatches in flight a saved activation is taken to be held, for all of them,
     until the end of the phase that reads it last: an upper bound.
     """
-    read, saved, ends = _readers(graph), set(saved_activations(graph)), _phase_ends(graph)
+    read, saved, ends = readers(graph), set(saved_activations(graph)), phase_ends(graph)
     end = max(len(graph.operators), 1)
     leaves = {output.value: ends[graph.phase_of_output(output)] for output in graph.outputs}
     found = {}
@@ -52,8 +52,8 @@ def lifetimes(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
 def saved_activations(graph: Graph) -> tuple[str, ...]:
     """Values that the first phase makes or is given, and that a later phase reads."""
     names = []
-    for name, readers in _readers(graph).items():
-        phases = [graph.operators[index].phase for index in readers]
+    for name, read in readers(graph).items():
+        phases = [graph.operators[index].phase for index in read]
         if name in graph.producers:
             begins = graph.operators[graph.producers[name][0]].phase == 0
         else:
@@ -63,7 +63,7 @@ def saved_activations(graph: Graph) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _readers(graph: Graph) -> dict[str, list[int]]:
+def readers(graph: Graph) -> dict[str, list[int]]:
     """Per value the operators that read it, in order."""
     read: dict[str, list[int]] = {value.name: [] for value in graph.values}
     for index, operator in enumerate(graph.operators):
@@ -72,7 +72,7 @@ def _readers(graph: Graph) -> dict[str, list[int]]:
     return read
 
 
-def _phase_ends(graph: Graph) -> list[int]:
+def phase_ends(graph: Graph) -> list[int]:
     """Per phase: one past its last operator."""
     phases = [operator.phase for operator in graph.operators]
     return [sum(p <= phase for p in phases) for phase in range(len(graph.phases))]

@@ -1,8 +1,13 @@
-"""`shard`: the whole way from a graph on a mesh to a priced sharding."""
+"""`shard`: the whole way from a graph on a mesh to a priced sharding; `prepare`: in two steps."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import get_args
 
 import numpy as np
 from costmodel import Cluster
@@ -11,21 +16,19 @@ from shardspec import Mesh, Spec
 
 from autoshard.baseline import Baseline, baseline_inputs
 from autoshard.build import Built, build
-from autoshard.conversion import Converter, converter_of, spec_set
-from autoshard.errors import BaselineError, InfeasibleError
-from autoshard.evaluate import evaluate
+from autoshard.conversion import Converter, converter_of
+from autoshard.decode import decode
+from autoshard.errors import AutoshardError, BaselineError, InfeasibleError, PinError
 from autoshard.graph import Graph, verify
-from autoshard.lifetime import saved_activations
-from autoshard.run import Solution
-from autoshard.sharding import Conversion, Options, Sharding
+from autoshard.pin import Pin, kept_strategies, restricted
+from autoshard.sharding import Alternative, Options, Sharding
 from autoshard.solve import solve
 from autoshard.strategy import Target
-from autoshard.tables import compute_seconds, operator_table
+from autoshard.tables import operator_table
 
 ILP_COLUMNS = 6_000
 """Of the largest ILP that is tried. Small, because a planner prices many graphs: CBC needs half a
 minute for 70,000 variables [measured on IOPDDL instance B]."""
-BASELINES: tuple[Baseline, ...] = ("data_parallel", "megatron", "zero")
 
 
 def shard(
@@ -36,7 +39,10 @@ def shard(
     memory_bytes: int | None = None,
     in_flight: int = 1,
     restrict: Baseline | None = None,
+    pin: Mapping[str, Pin] | None = None,
+    method: str = "auto",
     time_s: float = 60.0,
+    steps: int | None = None,
     compare: bool = True,
 ) -> Sharding:
     """Find how to run a graph on a mesh in the least time.
@@ -48,53 +54,34 @@ def shard(
         memory_bytes: What a device may hold; `None` is no limit.
         in_flight: Microbatches whose saved activations are held at a time.
         restrict: Only shardings that store the inputs as this baseline does.
-        time_s: For the ILP, where it is used (see `solve`).
-        compare: Where the sharding is not proved optimal, solve the baselines too and return the
-            best. Takes four times as long; a planner that prices many graphs may do without.
+        pin: By name, the strategy of an operator, or the specs that an input may be stored in or a
+            result made in.
+        method: One of `METHODS`; see `solve`.
+        time_s: When the solver stops at the latest.
+        steps: A budget for the solver; see `solve`.
+        compare: Price the baselines too, keep them as `alternatives`, and return the best of all. A
+            planner that prices many graphs may do without.
 
     Returns:
         The best sharding found; with `compare` no worse than any baseline.
 
     Raises:
         GraphError: the graph is not well-formed.
-        InfeasibleError: nothing fits in `memory_bytes`; says the least that was found to fit.
+        InfeasibleError: nothing fits in `memory_bytes`; says the least that was found to fit, and
+            the largest tensors.
         BaselineError: the inputs cannot be stored as `restrict` asks.
+        PinError: what is pinned is not there, or cannot be so.
     """
-    verify(graph)
-    converter = converter_of(mesh.shape, cluster.links(mesh))
-    stored = {} if restrict is None else baseline_inputs(graph, mesh, restrict)
-    built = build(
-        graph, cluster, converter, stored=stored, memory_bytes=memory_bytes, in_flight=in_flight
+    prepared = prepare(graph, mesh, cluster, in_flight=in_flight)
+    return prepared.solve(
+        memory_bytes=memory_bytes,
+        restrict=restrict,
+        pin=pin,
+        method=method,
+        time_s=time_s,
+        steps=steps,
+        compare=compare,
     )
-    try:
-        solution = solve(
-            built.problem,
-            time_s=time_s,
-            points=_points(graph, mesh, built),
-            ilp_columns=ILP_COLUMNS,
-        )
-    except InfeasibleError as error:
-        if error.smallest_usage is None or memory_bytes is None:
-            raise
-        raise InfeasibleError(
-            f"no sharding over {mesh.size} devices fits in memory_bytes={memory_bytes}; the "
-            f"smallest peak found is {math.ceil(error.smallest_usage)} bytes a device; raise "
-            "memory_bytes or use more devices",
-            error.smallest_usage,
-        ) from error
-    options = Options(memory_bytes, in_flight, restrict)
-    found = _decode(graph, mesh, cluster, options, converter, built, solution)
-    if compare and restrict is None and found.solution.gap > 1e-9:
-        for name in BASELINES:
-            try:
-                other = baseline(
-                    graph, mesh, cluster, name, memory_bytes=memory_bytes, in_flight=in_flight
-                )
-            except (BaselineError, InfeasibleError):
-                continue
-            if other.objective_s < found.objective_s:
-                found = other
-    return found
 
 
 def baseline(
@@ -112,12 +99,187 @@ def baseline(
     )
 
 
+def prepare(graph: Graph, mesh: Mesh, cluster: Cluster, *, in_flight: int = 1) -> Prepared:
+    """Build the problem of sharding a graph once, to solve it several times.
+
+    Args: as for `shard`.
+
+    Raises:
+        GraphError: the graph is not well-formed.
+    """
+    verify(graph)
+    return Prepared(graph, mesh, cluster, Options(in_flight=in_flight))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A graph on a mesh, ready to be solved with different limits and pins."""
+
+    graph: Graph
+    mesh: Mesh
+    cluster: Cluster
+    options: Options
+    """What the problem is built with; limits and restrictions are of each `solve`."""
+
+    @cached_property
+    def converter(self) -> Converter:
+        """Prices the conversions."""
+        return converter_of(self.mesh.shape, self.cluster.links(self.mesh))
+
+    @cached_property
+    def light(self) -> Built:
+        """The problem without the memory of copies: a relaxation."""
+        return self._build(copies=False)
+
+    @cached_property
+    def full(self) -> Built:
+        """The problem in which copies take memory; made only if a limit needs it."""
+        return self._build(copies=True)
+
+    def _build(self, *, copies: bool) -> Built:
+        in_flight = self.options.in_flight
+        return build(self.graph, self.cluster, self.converter, in_flight=in_flight, copies=copies)
+
+    def solve(
+        self,
+        *,
+        memory_bytes: int | None = None,
+        restrict: Baseline | None = None,
+        pin: Mapping[str, Pin] | None = None,
+        method: str = "auto",
+        time_s: float = 60.0,
+        steps: int | None = None,
+        compare: bool = True,
+    ) -> Sharding:
+        """The best sharding under a limit and with some things pinned; see `shard`."""
+        budget = _Budget(method, time_s, steps)
+        pins = dict(pin or {})
+        found = self._best(memory_bytes, restrict, pins, budget)
+        if restrict is not None or not compare:
+            return found
+        rivals: dict[str, Sharding | AutoshardError] = {"search": found}
+        for name in get_args(Baseline):
+            try:
+                rivals[name] = self._best(memory_bytes, name, pins, budget)
+            except (BaselineError, InfeasibleError, PinError) as error:
+                rivals[name] = error
+        return _with_alternatives(rivals)
+
+    def _best(
+        self,
+        memory_bytes: int | None,
+        restrict: Baseline | None,
+        pins: dict[str, Pin],
+        budget: _Budget,
+    ) -> Sharding:
+        """The best of one kind; the light problem first, as its answers are often good enough."""
+        options = replace(self.options, memory_bytes=memory_bytes, restrict=restrict)
+        if restrict is not None:
+            stored = baseline_inputs(self.graph, self.mesh, restrict)
+            pins = {**stored, **pins}
+        found = self._solved(self.light, options, pins, budget, memory_bytes)
+        bound, limit = found.lower_bound_s, memory_bytes
+        while memory_bytes is not None and limit is not None and found.peak_bytes > memory_bytes:
+            found = self._solved(self.full, options, pins, budget, limit)
+            # copies that conversions happen to share are held longer than the problem knows
+            limit -= found.peak_bytes - memory_bytes
+        return replace(found, lower_bound_s=min(bound, found.objective_s))
+
+    def _solved(
+        self,
+        built: Built,
+        options: Options,
+        pins: dict[str, Pin],
+        budget: _Budget,
+        limit: int | None,
+    ) -> Sharding:
+        kept = kept_strategies(self.graph, self.mesh.shape, built, pins)
+        problem = restricted(replace(built.problem, usage_limit=limit), kept)
+        points = _points(self.graph, self.mesh, built)
+        try:
+            solution = solve(
+                problem,
+                budget.method,
+                budget.time_s,
+                steps=budget.steps,
+                points=[point[of] for point, of in zip(points, kept, strict=True)],
+                ilp_columns=ILP_COLUMNS,
+            )
+        except InfeasibleError as error:
+            raise self._explained(error, options) from error
+        choice = tuple(int(of[s]) for of, s in zip(kept, solution.choice, strict=True))
+        solution = replace(solution, choice=choice)
+        where = (self.graph, self.mesh, self.cluster)
+        return decode(built, self.converter, *where, options, solution)
+
+    def _explained(self, error: InfeasibleError, options: Options) -> InfeasibleError:
+        """The solver's error in terms of memory and tensors."""
+        if error.smallest_usage is None or options.memory_bytes is None:
+            return error
+        largest = _largest_tensors(self.graph, self.light)
+        named = ", ".join(f"{name} ({n_bytes} bytes)" for name, n_bytes in largest)
+        return InfeasibleError(
+            f"no sharding over {self.mesh.size} devices fits in memory_bytes="
+            f"{options.memory_bytes}; the smallest peak found is "
+            f"{math.ceil(error.smallest_usage)} bytes a device, when it holds at least {named}; "
+            "raise memory_bytes or use more devices",
+            error.smallest_usage,
+            largest,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """How to solve, and for how long."""
+
+    method: str
+    time_s: float
+    steps: int | None
+
+
+def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding:
+    """The best of some shardings, with the others as its alternatives."""
+    shardings = {name: one for name, one in rivals.items() if isinstance(one, Sharding)}
+    best = min(shardings, key=lambda name: shardings[name].objective_s)
+    least = shardings[best].objective_s
+    alternatives = []
+    for name, one in rivals.items():
+        if isinstance(one, AutoshardError):
+            alternatives.append(Alternative(name, None, str(one)))
+        elif name != best:
+            seconds = one.objective_s
+            more = f"{seconds / least - 1:.1%} slower" if seconds > least else "as fast"
+            alternatives.append(Alternative(name, seconds, more))
+    return replace(shardings[best], alternatives=tuple(alternatives))
+
+
+def _largest_tensors(graph: Graph, built: Built) -> tuple[tuple[str, int], ...]:
+    """The three largest tensors at the time when even the smallest shards of all take most.
+
+    Three, as a message should be short; with the least bytes that a device can hold of each.
+    """
+    names = [*graph.inputs, *(" and ".join(operator.outputs) for operator in graph.operators)]
+    problem = built.problem
+    least = [int(usage.min()) for usage in problem.usages[: len(names)]]
+    changes = [0] * (max(len(graph.operators), 1) + 1)
+    for n_bytes, (first, last) in zip(least, problem.intervals, strict=False):
+        changes[first] += n_bytes
+        changes[last] -= n_bytes
+    at = int(np.argmax(list(accumulate(changes))))
+    alive = [
+        (name, n_bytes)
+        for name, n_bytes, (first, last) in zip(names, least, problem.intervals, strict=False)
+        if first <= at < last
+    ]
+    return tuple(sorted(alive, key=lambda one: -one[1])[:3])
+
+
 def _points(graph: Graph, mesh: Mesh, built: Built) -> list[NDArray[np.intp]]:
     """What each mesh axis does in every strategy of every node, as numbers."""
-    points: dict[int, list[list[int]]] = {}
-    placed = [*built.inputs.values(), *built.outputs, *built.relays.values()]
-    for node, specs in placed:
-        points[node] = [_spec_point(spec, mesh.ndim) for spec in specs]
+    points = {
+        node: [_spec_point(copies[0], mesh.ndim) for copies in of_node]
+        for node, of_node in built.copies.items()
+    }
     for index, operator in enumerate(graph.operators):
         table = operator_table(operator.rule, mesh.shape)
         points[len(graph.inputs) + index] = [
@@ -141,117 +303,3 @@ def _target_number(target: Target) -> int:
     if target is None:
         return -1
     return target if isinstance(target, int) else -2 - target[1]
-
-
-def _decode(
-    graph: Graph,
-    mesh: Mesh,
-    cluster: Cluster,
-    options: Options,
-    converter: Converter,
-    built: Built,
-    solution: Solution,
-) -> Sharding:
-    """Read a choice as a sharding, and price what it really does."""
-    choice = solution.choice
-    input_specs = {name: specs[choice[node]] for name, (node, specs) in built.inputs.items()}
-    copies = {key: specs[choice[node]] for key, (node, specs) in built.relays.items()}
-    strategies = []
-    made = dict(input_specs)
-    compute = [0.0] * len(graph.phases)
-    for index, operator in enumerate(graph.operators):
-        table = operator_table(operator.rule, mesh.shape)
-        chosen = choice[len(graph.inputs) + index]
-        strategies.append(table.strategies[chosen])
-        made.update(zip(operator.outputs, table.strategies[chosen].result_specs, strict=True))
-        read, results = map(graph.value, operator.inputs), map(graph.value, operator.outputs)
-        seconds = compute_seconds(operator, list(read), list(results), cluster.device, table)
-        compute[operator.phase] += float(seconds[chosen]) * graph.phases[operator.phase].repeats
-
-    plan = _Conversions(graph, converter, made, copies)
-    output_specs = []
-    leaving: dict[int, list[int]] = {}
-    for position, output in enumerate(graph.outputs):
-        leaving.setdefault(graph.phase_of_output(output), []).append(position)
-        node, specs = built.outputs[position]
-        spec = specs[choice[node]]
-        if output.alias is None and not output.whole and not made[output.value].is_partial:
-            spec = made[output.value]  # any layout will do, so the one it is in
-        output_specs.append(spec)
-    for phase in range(len(graph.phases)):
-        for operator, strategy in zip(graph.operators, strategies, strict=True):
-            if operator.phase == phase:
-                for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True):
-                    plan.need(name, phase, spec)
-        for position in leaving.get(phase, []):
-            plan.need(graph.outputs[position].value, phase, output_specs[position])
-
-    communication = [
-        seconds * phase.repeats for seconds, phase in zip(plan.seconds, graph.phases, strict=True)
-    ]
-    objective = sum(compute) + sum(communication)
-    activation_bytes = 0.0
-    for name in saved_activations(graph):
-        parts = mesh.axis_size(made[name].axes)
-        activation_bytes += graph.value(name).n_bytes / parts
-    return Sharding(
-        graph,
-        mesh,
-        cluster,
-        options,
-        tuple(input_specs.items()),
-        tuple(strategies),
-        tuple(plan.conversions),
-        tuple(output_specs),
-        tuple(compute),
-        tuple(communication),
-        objective,
-        min(objective, solution.lower_bound),
-        evaluate(built.problem, choice).peak_usage,
-        activation_bytes,
-        solution,
-    )
-
-
-class _Conversions:
-    """The conversions of a sharding in order of execution, each one once."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        converter: Converter,
-        made: dict[str, Spec],
-        copies: dict[tuple[str, int], Spec],
-    ) -> None:
-        self.graph = graph
-        self.converter = converter
-        self.made = made
-        self.copies = copies
-        """What a relay keeps, by value and phase."""
-        self.there: dict[tuple[str, int], list[Spec]] = {}
-        self.conversions: list[Conversion] = []
-        self.seconds = [0.0] * len(graph.phases)
-
-    def need(self, name: str, phase: int, spec: Spec) -> None:
-        """Make a value available as `spec`, from the cheapest of what is there."""
-        there = self.there.setdefault((name, phase), [self.made[name]])
-        if spec in there:
-            return
-        copy = self.copies.get((name, phase), spec)
-        if (
-            copy != spec
-            and copy not in there
-            and self._cost(name, copy, spec) < min(self._cost(name, src, spec) for src in there)
-        ):
-            self.need(name, phase, copy)
-        src = min(there, key=lambda src: self._cost(name, src, spec))
-        for step in self.converter.steps(self.graph.value(name), src, spec):
-            before, after = step.src.spec, step.dst.spec
-            if after not in there:  # conversions share the steps that they begin with
-                self.conversions.append(Conversion(phase, name, before, after))
-                self.seconds[phase] += self._cost(name, before, after)
-                there.append(after)
-
-    def _cost(self, name: str, src: Spec, dst: Spec) -> float:
-        value = self.graph.value(name)
-        return float(self.converter.seconds(value, spec_set((src,)), spec_set((dst,)))[0, 0])

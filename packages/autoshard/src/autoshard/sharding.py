@@ -10,6 +10,7 @@ from shardspec import Layout, Mesh, Spec, Step, reshard_whole_axes
 from autoshard import sharding_json
 from autoshard.baseline import Baseline
 from autoshard.conversion import Conversion
+from autoshard.explain import Explanation, explain
 from autoshard.graph import Graph
 from autoshard.run import Solution
 from autoshard.strategy import Strategy
@@ -76,6 +77,10 @@ class Sharding:
 
     def __str__(self) -> str:
         return table(self)
+
+    def explain(self, name: str) -> Explanation:
+        """Why an operator runs, or an input is stored, as it does; see `autoshard.explain`."""
+        return explain(self, name)
 
     def to_json(self) -> str:
         """The sharding as JSON, which `from_json` reads back to an equal one."""

@@ -57,10 +57,8 @@ def largest_part(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]
         >>> largest_part(Spec.parse("S0R"), (10, 2), (4,))
         6
     """
-    return math.prod(
-        -(-size // math.prod(mesh_shape[axis] for axis in spec.sharding_of(dim)))
-        for dim, size in enumerate(shape)
-    )
+    parts = (math.prod(mesh_shape[e] for e in on if isinstance(e, int)) for on in spec.dims)
+    return math.prod(-(-size // n) for size, n in zip(shape, parts, strict=True))
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,133 @@
+"""From a choice of strategies to a `Sharding`: the conversions it needs, and what it really costs.
+
+A relay's set of copies is a plan with a price; what `convert` makes of it never costs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from costmodel import Cluster
+from shardspec import Mesh, Spec
+
+from autoshard.build import Built
+from autoshard.conversion import Conversion, Converter
+from autoshard.convert import convert
+from autoshard.graph import Graph
+from autoshard.lifetime import saved_activations
+from autoshard.memory import peak_bytes
+from autoshard.run import Solution
+from autoshard.sharding import Options, Sharding
+from autoshard.strategy import Strategy
+from autoshard.tables import compute_seconds, largest_part, operator_table
+
+
+def decode(
+    built: Built,
+    converter: Converter,
+    graph: Graph,
+    mesh: Mesh,
+    cluster: Cluster,
+    options: Options,
+    solution: Solution,
+) -> Sharding:
+    """Read a solution of a built problem as a sharding, and price what it really does.
+
+    Args:
+        built: The problem, and which node stands for what.
+        converter: What it was built with.
+        graph: What is sharded.
+        mesh: Where.
+        cluster: Its device prices the operators.
+        options: Of the search.
+        solution: A choice with its bound.
+    """
+    choice = solution.choice
+    made = {name: built.copies[node][choice[node]][0] for name, node in built.inputs.items()}
+    input_specs = tuple(made.items())
+    strategies = []
+    compute = [0.0] * len(graph.phases)
+    for index, operator in enumerate(graph.operators):
+        table = operator_table(operator.rule, mesh.shape)
+        chosen = choice[len(graph.inputs) + index]
+        strategies.append(table.strategies[chosen])
+        made.update(zip(operator.outputs, table.strategies[chosen].result_specs, strict=True))
+        read, results = map(graph.value, operator.inputs), map(graph.value, operator.outputs)
+        seconds = compute_seconds(operator, list(read), list(results), cluster.device, table)
+        compute[operator.phase] += float(seconds[chosen]) * graph.phases[operator.phase].repeats
+    output_specs = []
+    for output, node in zip(graph.outputs, built.outputs, strict=True):
+        spec = built.copies[node][choice[node]][0]
+        if output.alias is None and not output.whole and not made[output.value].is_partial:
+            spec = made[output.value]  # any layout will do, so the one it is in
+        output_specs.append(spec)
+    asks = _asks(graph, strategies, output_specs)
+    copies = {key: built.copies[node][choice[node]] for key, node in built.relays.items()}
+    conversions, communication = _conversions(graph, converter, made, asks, copies)
+    objective = sum(compute) + sum(communication)
+    saved = map(graph.value, saved_activations(graph))
+    activations = (v.itemsize * largest_part(made[v.name], v.shape, mesh.shape) for v in saved)
+    found = Sharding(
+        graph,
+        mesh,
+        cluster,
+        options,
+        input_specs,
+        tuple(strategies),
+        conversions,
+        tuple(output_specs),
+        tuple(compute),
+        communication,
+        objective,
+        min(objective, solution.lower_bound),
+        0,
+        sum(activations),
+        solution,
+    )
+    return replace(found, peak_bytes=peak_bytes(found))
+
+
+def _asks(
+    graph: Graph, strategies: Sequence[Strategy], output_specs: Sequence[Spec]
+) -> list[tuple[int, str, Spec]]:
+    """(phase, value, spec) of all that operators and then outputs ask for, phase by phase."""
+    asks = [
+        (operator.phase, name, spec)
+        for operator, strategy in zip(graph.operators, strategies, strict=True)
+        for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True)
+    ]
+    asks += [
+        (graph.phase_of_output(output), output.value, spec)
+        for output, spec in zip(graph.outputs, output_specs, strict=True)
+    ]
+    return sorted(asks, key=lambda ask: ask[0])
+
+
+def _conversions(
+    graph: Graph,
+    converter: Converter,
+    made: dict[str, Spec],
+    asks: list[tuple[int, str, Spec]],
+    copies: dict[tuple[str, int], tuple[Spec, ...]],
+) -> tuple[tuple[Conversion, ...], tuple[float, ...]]:
+    """All conversions in order of execution, each one once; and their seconds per phase."""
+    asked: dict[tuple[str, int], list[Spec]] = {}
+    for phase, name, spec in asks:
+        asked.setdefault((name, phase), []).append(spec)
+    sources: dict[tuple[str, int], dict[Spec, Spec]] = {}
+    seconds = [0.0] * len(graph.phases)
+    for (name, phase), specs in asked.items():
+        kept = copies.get((name, phase), ())
+        hops, once = convert(converter, graph.value(name), made[name], specs, kept)
+        sources[name, phase] = {dst: src for src, dst in hops}
+        seconds[phase] += once * graph.phases[phase].repeats
+    conversions: list[Conversion] = []
+    for phase, name, spec in asks:  # each waits until somebody asks: it is held from then on
+        chain = list[Conversion]()
+        while spec in sources[name, phase]:
+            src = sources[name, phase].pop(spec)
+            chain.append(Conversion(phase, name, src, spec))
+            spec = src
+        conversions += reversed(chain)
+    return tuple(conversions), tuple(seconds)

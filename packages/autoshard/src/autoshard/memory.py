@@ -1,0 +1,136 @@
+"""What a device holds at each moment of a sharding: the live bytes over time, by kind.
+
+Time is counted in operators. A value is held as `lifetime` says, in the spec that it is made or
+stored in. What a conversion makes is held from the first operator that reads it, or for whose
+operand another conversion starts from it, to the last one; what is only passed on the way to
+another copy, for the same operator, is not counted. A result that is stored back into an input
+takes the input's place, and so do the copies that are made of it for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal
+
+from shardspec import Spec
+
+from autoshard.graph import Graph
+from autoshard.lifetime import lifetimes, phase_ends, readers, saved_activations
+from autoshard.tables import largest_part
+
+if TYPE_CHECKING:
+    from autoshard.sharding import Sharding
+
+Kind = Literal[
+    "parameter", "optimizer_state", "input", "gradient", "activation", "temporary", "copy"
+]
+"""`gradient`: made in a later phase than the first and read in one after that; `activation`: made
+in the first phase and read in a later one; `copy`: made by a conversion; `temporary`: the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One tensor on every device for some time."""
+
+    value: str
+    spec: Spec
+    kind: Kind
+    first: int
+    """The operator from which on it is held."""
+    last: int
+    """Exclusive."""
+    n_bytes: int
+    """Of the device that holds most; all microbatches in flight together."""
+
+
+def held(sharding: Sharding) -> tuple[Held, ...]:
+    """Everything that a device holds in a step: inputs, results, then copies."""
+    return (*_values(sharding), *_copies(sharding))
+
+
+def live_bytes(sharding: Sharding, kind: Kind | None = None) -> tuple[int, ...]:
+    """Bytes that a device holds while each operator runs.
+
+    Args:
+        sharding: Of a graph.
+        kind: Only what is of this kind; everything if left out.
+    """
+    end = max(len(sharding.graph.operators), 1)
+    changes = [0] * (end + 1)
+    for one in held(sharding):
+        if kind is None or one.kind == kind:
+            changes[one.first] += one.n_bytes
+            changes[one.last] -= one.n_bytes
+    return tuple(accumulate(changes[:end]))
+
+
+def peak_bytes(sharding: Sharding) -> int:
+    """The most that a device holds at a time."""
+    return max(live_bytes(sharding))
+
+
+def _values(sharding: Sharding) -> Iterator[Held]:
+    graph, life = sharding.graph, lifetimes(sharding.graph, sharding.options.in_flight)
+    kinds = _kinds(graph)
+    in_place = {output.value for output in graph.outputs if output.alias is not None}
+    made = dict(sharding.input_specs)
+    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        made.update(zip(operator.outputs, strategy.result_specs, strict=True))
+    for name, spec in made.items():
+        if name in graph.producers and name in in_place:
+            continue
+        n_bytes = life[name].copies * _bytes(sharding, name, spec)
+        yield Held(name, spec, kinds[name], life[name].first, life[name].last, n_bytes)
+
+
+def _kinds(graph: Graph) -> dict[str, Kind]:
+    saved = set(saved_activations(graph))
+    kinds: dict[str, Kind] = {}
+    for name, read in readers(graph).items():
+        role = graph.value(name).role
+        if name not in graph.producers:
+            kinds[name] = role if role in ("parameter", "optimizer_state") else "input"
+            continue
+        made_in = graph.operators[graph.producers[name][0]].phase
+        later = any(graph.operators[index].phase > made_in for index in read)
+        kinds[name] = "activation" if name in saved else "gradient" if later else "temporary"
+    return kinds
+
+
+def _copies(sharding: Sharding) -> Iterator[Held]:
+    read = _needed(sharding)
+    needed = {key: list(times) for key, times in read.items()}
+    for c in reversed(sharding.conversions):
+        if times := needed.get((c.phase, c.value, c.dst)):
+            # what it starts from is needed when it is made, which is when it is needed first
+            needed.setdefault((c.phase, c.value, c.src), []).append(min(times))
+    for c in sharding.conversions:
+        key = (c.phase, c.value, c.dst)
+        if times := needed.get(key):
+            first, last = min(times), max(times)
+            if key in read or first < last:
+                n_bytes = _bytes(sharding, c.value, c.dst)
+                yield Held(c.value, c.dst, "copy", first, last + 1, n_bytes)
+
+
+def _needed(sharding: Sharding) -> dict[tuple[int, str, Spec], list[int]]:
+    """Per phase, value and spec the operators that read it so; outputs leave at a phase's end."""
+    graph, ends = sharding.graph, phase_ends(sharding.graph)
+    found: dict[tuple[int, str, Spec], list[int]] = {}
+    for index, (operator, strategy) in enumerate(
+        zip(graph.operators, sharding.strategies, strict=True)
+    ):
+        for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True):
+            found.setdefault((operator.phase, name, spec), []).append(index)
+    for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
+        if output.alias is None:
+            phase = graph.phase_of_output(output)
+            found.setdefault((phase, output.value, spec), []).append(max(ends[phase] - 1, 0))
+    return found
+
+
+def _bytes(sharding: Sharding, name: str, spec: Spec) -> int:
+    value = sharding.graph.value(name)
+    return value.itemsize * largest_part(spec, value.shape, sharding.mesh.shape)
