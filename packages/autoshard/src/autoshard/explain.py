@@ -1,0 +1,163 @@
+"""Why an operator runs, or an input is stored, as it does, in a table and a few sentences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from shardspec import Mesh, Spec
+
+from autoshard.candidates import Candidate, candidates, replaced
+from autoshard.errors import GraphError
+from autoshard.memory import peak_bytes
+from autoshard.strategy import Strategy
+from autoshard.words import bytes_text, columns, formula, seconds_text, specs_text, strategy_text
+
+if TYPE_CHECKING:
+    from autoshard.sharding import Sharding
+
+_SHOWN = 8
+"""Candidates in a table; the others are counted."""
+_ALIKE = 1e-9
+"""Part of a price by which two may differ from rounding, as `run.CLOSED`."""
+_WORTH_SAYING = 0.01
+"""Part of what the taken way takes that a difference has to be to be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The ways that there are; prints as a table and the reason for the one that was taken."""
+
+    title: str
+    taken: Candidate
+    others: tuple[Candidate, ...]
+    """The fastest first, of equals those that hold least."""
+    reason: str
+    """Why not the first of the others."""
+    _mesh: Mesh
+
+    def __str__(self) -> str:
+        header: tuple[str, ...] = ("axes", "specs", "compute", "operands", "results")
+        if isinstance(self.taken.how, Spec):
+            header = ("stored as", "update", "readers")
+        right = range(header.index("update" if "update" in header else "compute"), len(header) + 2)
+        header += ("in all", "bytes", "")
+        possible = [other for other in self.others if math.isfinite(other.seconds)]
+        shown = possible[:_SHOWN]
+        rows = [header, self._row(self.taken), *map(self._row, shown)]
+        lines = [self.title, "", *columns(rows, right)]
+        if left := possible[_SHOWN:]:
+            lines.append(f"... and {len(left)} more, from {seconds_text(left[0].seconds)} on")
+        if impossible := len(self.others) - len(possible):
+            lines.append(f"... and {impossible} that no conversion leads to")
+        return "\n".join([*lines, "", self.reason])
+
+    def _row(self, candidate: Candidate) -> tuple[str, ...]:
+        how = candidate.how
+        seconds = [candidate.before_s, candidate.after_s, candidate.seconds]
+        first = [str(how)]
+        if not isinstance(how, Spec):
+            first = [strategy_text(how, self._mesh), specs_text(how)]
+            seconds.insert(0, candidate.compute_s)
+        more = candidate.seconds - self.taken.seconds
+        note = "taken" if candidate is self.taken else _more(more)
+        return (*first, *map(seconds_text, seconds), bytes_text(candidate.n_bytes), note)
+
+
+def explain(sharding: Sharding, name: str) -> Explanation:
+    """The ways to run an operator, or to store an input, and what each would take.
+
+    Args:
+        sharding: What was found.
+        name: An operator, an input, or a value, which stands for the operator that makes it.
+
+    Raises:
+        GraphError: nothing is called so.
+    """
+    graph = sharding.graph
+    index = next((i for i, operator in enumerate(graph.operators) if operator.name == name), None)
+    if index is None and name in graph.producers:
+        index, _ = graph.producers[name]
+    if index is not None:
+        operator = graph.operators[index]
+        made = f"{', '.join(operator.outputs)} = {operator.kind}({', '.join(operator.inputs)})"
+        title = f"{operator.name}: {made}, {formula(operator.rule)}"
+        return _explained(sharding, title, index, sharding.strategies[index])
+    if name in graph.inputs:
+        title = str(graph.value(name))
+        return _explained(sharding, title, name, dict(sharding.input_specs)[name])
+    names = [*(operator.name for operator in graph.operators), *graph.by_name]
+    near = get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"its inputs are {', '.join(graph.inputs)}"
+    raise GraphError(f"no operator or value of the graph is called {name!r}; {hint}")
+
+
+def _explained(
+    sharding: Sharding, title: str, place: int | str, how: Strategy | Spec
+) -> Explanation:
+    found = candidates(sharding, place)
+    taken = next(candidate for candidate in found if candidate.how == how)
+    others = sorted(
+        (candidate for candidate in found if candidate is not taken),
+        key=lambda candidate: (candidate.seconds, candidate.n_bytes),
+    )
+    if others and math.isfinite(others[0].seconds):
+        peak = peak_bytes(replaced(sharding, place, others[0]))
+        reason = _reason(sharding, taken, others[0], peak)
+    else:
+        reason = "There is no other way."
+    return Explanation(title, taken, tuple(others), reason, sharding.mesh)
+
+
+def _reason(sharding: Sharding, taken: Candidate, other: Candidate, peak: int) -> str:
+    """Why not the runner-up, in words; `peak` bytes are what a device would hold then."""
+    more = other.seconds - taken.seconds
+    name = _name(other.how, sharding.mesh)
+    limit = sharding.options.memory_bytes
+    holds = f"a device would hold {bytes_text(peak)} at its peak"
+    if abs(more) <= _ALIKE * max(taken.seconds, sharding.objective_s):
+        first = f"The next best, {name}, would take as long"
+    else:
+        first = f"The next best, {name}, would take {_more(more)}{_parts(taken, other)}"
+    if limit is not None and peak > limit:
+        return f"{first}; but {holds}, {bytes_text(peak - limit)} above the limit."
+    if more < -_ALIKE * sharding.objective_s:
+        return f"{first}; the search did not come to it ({_proof(sharding)})."
+    if abs(peak - sharding.peak_bytes) > _WORTH_SAYING * sharding.peak_bytes:
+        return f"{first}; {holds} instead of {bytes_text(sharding.peak_bytes)}."
+    return f"{first}."
+
+
+def _parts(taken: Candidate, other: Candidate) -> str:
+    """What makes the difference, the largest part first."""
+    where = (
+        ("to update it", "for its readers")
+        if isinstance(taken.how, Spec)
+        else ("for its operands", "for its results")
+    )
+    differences = [
+        (other.compute_s - taken.compute_s, "compute"),
+        (other.before_s - taken.before_s, f"conversions {where[0]}"),
+        (other.after_s - taken.after_s, f"conversions {where[1]}"),
+    ]
+    least = _WORTH_SAYING * abs(other.seconds - taken.seconds)
+    parts = sorted((part for part in differences if abs(part[0]) > least), key=lambda p: -abs(p[0]))
+    if len(parts) == 1:
+        return f", of {parts[0][1]}"
+    return ": " + ", ".join(f"{_more(seconds)} of {what}" for seconds, what in parts)
+
+
+def _more(seconds: float) -> str:
+    if seconds == 0.0:
+        return "as long"
+    return f"{seconds_text(abs(seconds))} {'more' if seconds > 0 else 'less'}"
+
+
+def _proof(sharding: Sharding) -> str:
+    return f"nothing takes less than {seconds_text(sharding.lower_bound_s)} a step"
+
+
+def _name(how: Strategy | Spec, mesh: Mesh) -> str:
+    return str(how) if isinstance(how, Spec) else strategy_text(how, mesh)
