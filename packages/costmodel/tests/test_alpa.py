@@ -123,3 +123,25 @@ def test_rejects_coefficients_that_do_not_match_the_axes():
 def test_rejects_figures_out_of_range(fields, message):
     with pytest.raises(QuantityError, match=message):
         AlpaMesh(*fields)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shown"),
+    [
+        ((), r"\(\)"),
+        ((5,), r"\(5,\)"),
+        ((-1,), r"\(-1,\)"),
+        ((0, 0), r"\(0, 0\)"),
+        ("0", r"\('0',\)"),
+    ],
+)
+def test_rejects_axes_that_are_none_not_there_or_named_twice(axes, shown):
+    message = f"axes of an Alpa mesh are one or more different ones of 0, 1; got {shown}"
+    with pytest.raises(QuantityError, match=message):
+        MESH.cost("all_reduce", 8, axes)
+
+
+@pytest.mark.parametrize("n_bytes", [-1, math.nan, "8", None, 10**400])
+def test_rejects_bytes_that_are_no_amount(n_bytes):
+    with pytest.raises(QuantityError, match="n_bytes is a finite number >= 0; got"):
+        MESH.cost("all_reduce", n_bytes, (0,))

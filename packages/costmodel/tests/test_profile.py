@@ -1,11 +1,18 @@
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from costmodel import Link, QuantityError, UnknownNameError
-from costmodel.errors import FitError, OtherMachineWarning, ProfileFormatError
+from costmodel.errors import (
+    CostmodelError,
+    FitError,
+    OtherMachineWarning,
+    ProfileFormatError,
+)
+from costmodel.fit import CurveFit, Estimate, LinkFit, Piece
 from costmodel.machine import Machine
 from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
 from costmodel.profile import Profile
@@ -14,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 SMALL = Path(__file__).with_name("small_profile.json")
+EXACT = (Estimate(1e-6, 1e-6, 1e-6), Estimate(1e-9, 1e-9, 1e-9))
 
 
 @pytest.fixture
@@ -137,22 +145,106 @@ def test_a_profile_without_a_stream_says_so(profile):
         )
 
 
-@pytest.mark.parametrize("seconds", [(), (0.0,), (1.0, -1.0), (float("inf"),)])
-def test_points_have_positive_times(seconds):
-    for make in (
-        lambda: CollectivePoint("all_reduce", 2, 8, seconds),
-        lambda: MatmulPoint(1, 1, 1, "float32", seconds),
-        lambda: StreamPoint(8, seconds),
-    ):
-        with pytest.raises(QuantityError, match="finite seconds > 0, at least once"):
-            make()
+POINTS = (
+    lambda seconds: CollectivePoint("all_reduce", 2, 8, seconds),
+    lambda seconds: MatmulPoint(1, 1, 1, "float32", seconds),
+    lambda seconds: StreamPoint(8, seconds),
+)
 
 
-def test_points_of_collectives_have_groups():
-    with pytest.raises(QuantityError, match="n >= 2 and n_bytes >= 0; got n=1"):
-        CollectivePoint("all_reduce", 1, 8, (1.0,))
+@pytest.mark.parametrize("make", POINTS, ids=["collective", "matmul", "stream"])
+def test_points_have_positive_times(make):
+    with pytest.raises(QuantityError, match="a point has seconds, at least once; got none"):
+        make(())
+    for bad in (0.0, -1.0, float("inf"), float("nan"), "1"):
+        with pytest.raises(QuantityError, match="seconds of a point is a finite number > 0; got"):
+            make((1.0, bad))
 
 
-def test_points_of_products_have_matrices():
-    with pytest.raises(QuantityError, match="m, n, k >= 1; got m=0"):
-        MatmulPoint(0, 1, 1, "float32", (1.0,))
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: CollectivePoint("all_reduce", 1, 8, (1.0,)),
+            "n of a collective's point is a finite whole number >= 2; got 1",
+        ),
+        (lambda: CollectivePoint("all_reduce", 2, -8, (1.0,)), "n_bytes of a collective's point"),
+        (lambda: MatmulPoint(0, 1, 1, "float32", (1.0,)), "m of a product's point .*; got 0"),
+        (lambda: MatmulPoint(1, 1, 0.5, "float32", (1.0,)), "k of a product's point .*; got 0.5"),
+        (lambda: StreamPoint(0, (1.0,)), "n_bytes of a stream's point .*; got 0"),
+        (lambda: Machine("Z80", 0, 2**16, ""), "n_cores of a machine .*; got 0"),
+        (lambda: Machine("Z80", 1, 0, ""), "memory_bytes of a machine .*; got 0"),
+        (
+            lambda: Estimate(1.0, 2.0, 3.0),
+            r"low end of an estimate is a number .* <= 1\.0; got 2.0",
+        ),
+        (lambda: Estimate(-1.0, 0.0, 1.0), "value of an estimate is a number >= 0"),
+        (lambda: Piece(-1, *EXACT), "from_bytes of a piece .*; got -1"),
+        (lambda: CurveFit("all_reduce", 2, (), 1.0, 0.0), "start at 0 bytes and rise; got from_b"),
+        (
+            lambda: CurveFit("all_reduce", 2, (Piece(8, *EXACT),), 1.0, 0.0),
+            r"start at 0 bytes and rise; got from_bytes=\[8\]",
+        ),
+        (lambda: LinkFit((), (), *EXACT, 1.0, 0.0), "one algorithm for each of its collectives"),
+        (
+            lambda: LinkFit(("all_reduce",), ("ring",), *EXACT, math.nan, 0.0),
+            "r_squared of a fit is a number .*; got nan",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_figures_of_points_and_fits_are_in_their_range(make, message):
+    with pytest.raises(QuantityError, match=message):
+        make()
+
+
+def test_points_and_fits_are_of_collectives_and_algorithms_that_there_are():
+    with pytest.raises(UnknownNameError, match=r"a collective is one of .*; got 'gossip'"):
+        CollectivePoint("gossip", 2, 8, (1.0,))
+    with pytest.raises(UnknownNameError, match=r"a collective is one of .*; got 'gossip'"):
+        CurveFit("gossip", 2, (Piece(0, *EXACT),), 1.0, 0.0)
+    with pytest.raises(UnknownNameError, match="all_gather has the algorithms ring, bruck; got 'r"):
+        LinkFit(("all_gather",), ("rumour",), *EXACT, 1.0, 0.0)
+
+
+def leaves(value, path=()):
+    """Paths of all values in a JSON document that are no lists or objects."""
+    if not isinstance(value, list | dict):
+        return [path]
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    return [leaf for key, entry in entries for leaf in leaves(entry, (*path, key))]
+
+
+DOCUMENT = json.loads(SMALL.read_text())
+HOSTILE = (None, True, "", "1", [], {}, 0, -1, 0.5, math.nan, math.inf, 1e300, 10**400, [[1]])
+
+
+@given(path=st.sampled_from(leaves(DOCUMENT)), value=st.sampled_from(HOSTILE))
+def test_whatever_stands_in_a_text_is_refused_by_name_or_predicts(path, value):
+    document = json.loads(SMALL.read_text())
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    try:
+        profile = Profile.from_json(json.dumps(document))
+        times = [profile.time("all_reduce", n, 1e6) for n in (1, 2, 3, 4)]
+        assert profile.cluster(2, 1).n_devices == 2
+    except CostmodelError:
+        return
+    assert all(0 <= seconds <= math.inf for seconds in times)
+    assert Profile.from_json(profile.to_json()) == profile
+    assert str(profile.n_processes) in table(profile)
+
+
+@pytest.mark.parametrize("n", [0, 1.5, "2", None, True])
+def test_rejects_hosts_that_can_not_be_counted(profile, n):
+    for counts in ((n, 1), (1, n)):
+        with pytest.raises(QuantityError, match=f"is a finite whole number >= 1; got {n!r}"):
+            profile.cluster(*counts)
+
+
+@pytest.mark.parametrize("text", [None, 7], ids=repr)
+def test_rejects_what_is_no_text(text):
+    with pytest.raises(ProfileFormatError, match="this is no JSON: the JSON object must be str"):
+        Profile.from_json(text)

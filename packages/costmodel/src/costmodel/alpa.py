@@ -27,8 +27,8 @@ import numpy as np
 from shardspec import Step
 
 from costmodel.collectives import Bytes
-from costmodel.errors import QuantityError, UnknownNameError
-from costmodel.quantity import checked
+from costmodel.errors import QuantityError, UnknownNameError, shown
+from costmodel.quantity import assign, checked, count, number
 
 _FACTOR_AND_CONSTANT = {
     "all_gather": (1.0, 0.1),
@@ -43,8 +43,8 @@ class AlpaMesh:
     """A logical mesh with Alpa's coefficients.
 
     Raises:
-        QuantityError: The three differ in length, an axis has no device, or a coefficient is
-            negative or not finite.
+        QuantityError: The three differ in length, an axis has no device, or a coefficient is no
+            finite number >= 0.
 
     Examples:
         >>> mesh = AlpaMesh(shape=(2, 4), alpha=(1.0, 1.0), beta=(1.0, 0.1))
@@ -67,10 +67,12 @@ class AlpaMesh:
                 "an Alpa mesh has one alpha and one beta for each axis; "
                 f"got shape={self.shape}, alpha={self.alpha} and beta={self.beta}"
             )
-        for size, alpha, beta in zip(self.shape, self.alpha, self.beta, strict=True):
-            checked("an axis's devices", size, least=1, whole=True)
-            checked("alpha", alpha)
-            checked("beta", beta)
+        assign(
+            self,
+            shape=tuple(count("an axis's devices", size, least=1) for size in self.shape),
+            alpha=tuple(number("alpha", alpha) for alpha in self.alpha),
+            beta=tuple(number("beta", beta) for beta in self.beta),
+        )
 
     def cost(self, kind: str, n_bytes: Bytes, axes: Iterable[int]) -> Bytes:
         """Cost of one collective.
@@ -78,19 +80,25 @@ class AlpaMesh:
         Args:
             kind: "all_gather", "all_reduce", "reduce_scatter" or "all_to_all".
             n_bytes: See above; a number or an array.
-            axes: Mesh axes that the groups run over. Several have the largest alpha and beta of
-                them, which XLA does for all-reduces only.
+            axes: Mesh axes that the groups run over, one or more. Several have the largest alpha
+                and beta of them, which XLA does for all-reduces only.
 
         Raises:
-            QuantityError: `n_bytes` is negative or not finite.
+            QuantityError: `n_bytes` is negative or not finite, or `axes` are none, not all axes of
+                this mesh, or not all different.
             UnknownNameError: Alpa has no price for such a collective.
         """
         if kind not in _FACTOR_AND_CONSTANT:
             raise UnknownNameError(
-                f"Alpa prices {', '.join(_FACTOR_AND_CONSTANT)}; got {kind!r}", kind
+                f"Alpa prices {', '.join(_FACTOR_AND_CONSTANT)}; got {shown(kind)}", str(kind)
             )
         factor, constant = _FACTOR_AND_CONSTANT[kind]
         axes = tuple(axes)
+        if not axes or len({*axes} & {*range(len(self.shape))}) < len(axes):
+            raise QuantityError(
+                "axes of an Alpa mesh are one or more different ones of "
+                f"{', '.join(map(str, range(len(self.shape))))}; got {shown(axes)}"
+            )
         d = math.prod(self.shape[axis] for axis in axes)
         alpha = max(self.alpha[axis] for axis in axes)
         beta = max(self.beta[axis] for axis in axes)

@@ -22,8 +22,9 @@ Reference:
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, groupby, pairwise
 from typing import Any
 
@@ -31,9 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.collectives import Bytes, Rounds
-from costmodel.device import Curve
-from costmodel.errors import FitError, MissingExtraError, UnknownNameError, shown
+from costmodel.device import Curve, checked_curve
+from costmodel.errors import FitError, MissingExtraError, QuantityError, UnknownNameError, shown
 from costmodel.points import CollectivePoint, MatmulPoint
+from costmodel.quantity import assign, count, number, positive
 from costmodel.rounds import FAMILIES, check_kind
 
 _BIWEIGHT = 4.685
@@ -47,16 +49,31 @@ _MOST_PIECES = 4
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A fitted number and its confidence interval of 95 %."""
+    """A fitted number and its confidence interval of 95 %.
+
+    Raises:
+        QuantityError: `0 <= low <= value <= high` does not hold, or one is not finite.
+    """
 
     value: float
     low: float
     high: float
 
+    def __post_init__(self) -> None:
+        high = number("high end of an estimate", self.high)
+        value = number("value of an estimate", self.value, most=high)
+        low = number("low end of an estimate", self.low, most=value)
+        assign(self, low=low, value=value, high=high)
+
 
 @dataclass(frozen=True, slots=True)
 class LinkFit:
-    """Latency and bandwidth of a link, from all sizes and groups of one or more collectives."""
+    """Latency and bandwidth of a link, from all sizes and groups of one or more collectives.
+
+    Raises:
+        QuantityError: There is no kind, not one algorithm for each, or a quality is not finite.
+        UnknownNameError: There is no such collective, or it has no such algorithm.
+    """
 
     kinds: tuple[str, ...]
     """The collectives whose points it explains."""
@@ -71,14 +88,31 @@ class LinkFit:
     median_error: float
     """Median of `|predicted / measured - 1|` over the points' medians."""
 
+    def __post_init__(self) -> None:
+        if not self.kinds or len(self.kinds) != len(self.algorithms):
+            raise QuantityError(
+                "a fit has one algorithm for each of its collectives, at least one; "
+                f"got kinds={self.kinds} and algorithms={self.algorithms}"
+            )
+        for kind, algorithm in zip(self.kinds, self.algorithms, strict=True):
+            rounds(kind, algorithm, 2)
+        _check_quality(self.r_squared, self.median_error)
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A line `latency_s + n_bytes s_per_byte` for the sizes from `from_bytes` on."""
+    """A line `latency_s + n_bytes s_per_byte` for the sizes from `from_bytes` on.
+
+    Raises:
+        QuantityError: `from_bytes` is no whole number >= 0.
+    """
 
     from_bytes: int
     latency_s: Estimate
     s_per_byte: Estimate
+
+    def __post_init__(self) -> None:
+        assign(self, from_bytes=count("from_bytes of a piece", self.from_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +120,11 @@ class CurveFit:
     """Time of one collective in groups of one size, as lines for ranges of bytes.
 
     It never falls: past the end of a piece its last time holds until the next piece exceeds it.
+
+    Raises:
+        QuantityError: The pieces do not start at 0 bytes and rise, the group has less than two
+            members, or a quality is not finite.
+        UnknownNameError: No collective is called `kind`.
     """
 
     kind: str
@@ -96,6 +135,16 @@ class CurveFit:
     r_squared: float
     median_error: float
     """As in `LinkFit`."""
+
+    def __post_init__(self) -> None:
+        check_kind(self.kind)
+        assign(self, n=count("n of a curve", self.n, least=2))
+        starts = [piece.from_bytes for piece in self.pieces]
+        if starts[:1] != [0] or any(here >= there for here, there in pairwise(starts)):
+            raise QuantityError(
+                f"the pieces of a curve start at 0 bytes and rise; got from_bytes={starts}"
+            )
+        _check_quality(self.r_squared, self.median_error)
 
     def time(self, n_bytes: Bytes) -> Any:
         """Seconds, an array if `n_bytes` is one."""
@@ -109,7 +158,12 @@ class CurveFit:
 
 @dataclass(frozen=True, slots=True)
 class ComputeFit:
-    """Arithmetic of one dtype."""
+    """Arithmetic of one dtype.
+
+    Raises:
+        QuantityError: The peak is not positive, the error not finite, or the curve is none that a
+            `costmodel.Device` takes.
+    """
 
     dtype: str
     peak_flops_per_s: float
@@ -118,6 +172,14 @@ class ComputeFit:
     """Part of it by FLOP of one operator, as in `costmodel.Device`."""
     median_error: float
     """Of the rates, each predicted from the others: the curve itself passes through all."""
+
+    def __post_init__(self) -> None:
+        assign(
+            self,
+            peak_flops_per_s=positive("peak_flops_per_s of a fit", self.peak_flops_per_s),
+            efficiency=checked_curve(self.dtype, self.efficiency),
+            median_error=number("median_error of a fit", self.median_error),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,12 +297,11 @@ def fit_curve(points: Sequence[CollectivePoint]) -> CurveFit:
     for start, stop in pairwise(best):
         line = lines.line(start, stop)
         pieces.append(Piece(sizes[start] if start else 0, line.alpha, line.beta))
-    first = points[0]
-    curve = CurveFit(first.kind, first.n, tuple(pieces), 0.0, 0.0)
+    curve = CurveFit(points[0].kind, points[0].n, tuple(pieces), r_squared=0.0, median_error=0.0)
     n_bytes = np.array([point.n_bytes for point in points], float)
     medians = np.array([point.median_s for point in points])
-    quality = _quality(curve.time(n_bytes), medians)
-    return CurveFit(curve.kind, curve.n, curve.pieces, *quality)
+    r_squared, median_error = _quality(curve.time(n_bytes), medians)
+    return replace(curve, r_squared=r_squared, median_error=median_error)
 
 
 def fit_compute(points: Iterable[MatmulPoint]) -> tuple[float, tuple[ComputeFit, ...]]:
@@ -290,6 +351,11 @@ def _algorithms(kind: str) -> Mapping[str, Callable[[int], Rounds]]:
         for family in families
         for name, rounds in FAMILIES[family].get(kind, {}).items()
     }
+
+
+def _check_quality(r_squared: float, median_error: float) -> None:
+    number("r_squared of a fit", r_squared, least=-sys.float_info.max, most=1)
+    number("median_error of a fit", median_error)
 
 
 def _biweight(residual: NDArray[Any]) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from typing import overload
 
 from shardspec import Axis
 
-from costmodel.quantity import assign, number, positive
+from costmodel.quantity import assign, count, number, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,9 @@ class GroupLinks:
     slower of the link in a host and the card, which the ring leaves a host by once; so is `single`.
     `spread` is a quarter of the card. `tiers` are 4 devices at the link in a host, then 2 hosts at
     a card each.
+
+    Raises:
+        QuantityError: It has no member.
     """
 
     size: int
@@ -103,6 +106,9 @@ class GroupLinks:
     tiers: tuple[Tier, ...] = ()
     """Innermost first, those of size 1 left out; their sizes multiply to `size`. `()` for a group
     of one, and where the hosts or units do not all hold equally many members."""
+
+    def __post_init__(self) -> None:
+        assign(self, size=count("size of a group", self.size, least=1))
 
 
 @dataclass(frozen=True, slots=True)

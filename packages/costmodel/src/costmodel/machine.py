@@ -8,10 +8,16 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from costmodel.quantity import assign, count
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a profile was measured on."""
+    """What a profile was measured on.
+
+    Raises:
+        QuantityError: It has no core or no memory.
+    """
 
     cpu: str
     """Model, as the system names it."""
@@ -20,6 +26,13 @@ class Machine:
     memory_bytes: int
     host: str
     """First 12 digits of the SHA-256 of the host's name, which itself nobody else needs to know."""
+
+    def __post_init__(self) -> None:
+        assign(
+            self,
+            n_cores=count("n_cores of a machine", self.n_cores, least=1),
+            memory_bytes=count("memory_bytes of a machine", self.memory_bytes, least=1),
+        )
 
     @classmethod
     def this(cls) -> Machine:

@@ -6,16 +6,12 @@ as long as its slowest process. Warm-up is left out.
 
 from __future__ import annotations
 
-import math
 import statistics
 from dataclasses import dataclass
 
 from costmodel.errors import QuantityError
-
-
-def _check_seconds(seconds: tuple[float, ...]) -> None:
-    if not (seconds and all(0 < value < math.inf for value in seconds)):
-        raise QuantityError(f"a point has finite seconds > 0, at least once; got seconds={seconds}")
+from costmodel.quantity import assign, count, positive
+from costmodel.rounds import check_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +20,11 @@ class CollectivePoint:
 
     Raises:
         QuantityError: No time, one that is not positive and finite, or a group of less than two.
+        UnknownNameError: No collective is called `kind`.
     """
 
     kind: str
-    """A `costmodel.algorithms.Kind`, or "point_to_point"."""
+    """A `costmodel.Kind`."""
     n: int
     """Members of the group; 2 for a message."""
     n_bytes: int
@@ -35,12 +32,13 @@ class CollectivePoint:
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _check_seconds(self.seconds)
-        if self.n < 2 or self.n_bytes < 0:
-            raise QuantityError(
-                "a point of a collective has n >= 2 and n_bytes >= 0; "
-                f"got n={self.n} and n_bytes={self.n_bytes}"
-            )
+        check_kind(self.kind)
+        assign(
+            self,
+            n=count("n of a collective's point", self.n, least=2),
+            n_bytes=count("n_bytes of a collective's point", self.n_bytes),
+            seconds=_checked(self.seconds),
+        )
 
     @property
     def median_s(self) -> float:
@@ -63,11 +61,13 @@ class MatmulPoint:
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _check_seconds(self.seconds)
-        if min(self.m, self.n, self.k) < 1:
-            raise QuantityError(
-                f"a point of a product has m, n, k >= 1; got m={self.m}, n={self.n} and k={self.k}"
-            )
+        assign(
+            self,
+            m=count("m of a product's point", self.m, least=1),
+            n=count("n of a product's point", self.n, least=1),
+            k=count("k of a product's point", self.k, least=1),
+            seconds=_checked(self.seconds),
+        )
 
     @property
     def flops(self) -> float:
@@ -85,7 +85,7 @@ class StreamPoint:
     """A pass over memory that is too large for the caches, on every device at once.
 
     Raises:
-        QuantityError: No time, or one that is not positive and finite.
+        QuantityError: No byte, no time, or one that is not positive and finite.
     """
 
     n_bytes: int
@@ -93,9 +93,19 @@ class StreamPoint:
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _check_seconds(self.seconds)
+        assign(
+            self,
+            n_bytes=count("n_bytes of a stream's point", self.n_bytes, least=1),
+            seconds=_checked(self.seconds),
+        )
 
     @property
     def median_s(self) -> float:
         """Median of the batches."""
         return statistics.median(self.seconds)
+
+
+def _checked(seconds: tuple[float, ...]) -> tuple[float, ...]:
+    if not seconds:
+        raise QuantityError("a point has seconds, at least once; got none")
+    return tuple(positive("seconds of a point", value) for value in seconds)

@@ -21,20 +21,25 @@ from costmodel.errors import (
     ProfileFormatError,
     QuantityError,
     UnknownNameError,
+    shown,
 )
 from costmodel.fit import ComputeFit, CurveFit, LinkFit
 from costmodel.link import Link
 from costmodel.machine import Machine
 from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
-from costmodel.quantity import checked
-from costmodel.records import decode, encode, problems
+from costmodel.quantity import assign, checked, count, number, positive
+from costmodel.records import decode, encode, parsed, problems
 
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """What was fitted to the points of a profile."""
+    """What was fitted to the points of a profile.
+
+    Raises:
+        QuantityError: The launch is negative, the bandwidth not positive, or one is not finite.
+    """
 
     link: LinkFit
     """To all collectives together, as in AutoDDL, section 3.2."""
@@ -47,10 +52,22 @@ class Fits:
     """By dtype."""
     memory_bandwidth_bytes_per_s: float
 
+    def __post_init__(self) -> None:
+        bandwidth = "memory_bandwidth_bytes_per_s of a fit"
+        assign(
+            self,
+            launch_s=number("launch_s of a fit", self.launch_s),
+            memory_bandwidth_bytes_per_s=positive(bandwidth, self.memory_bandwidth_bytes_per_s),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A calibration: what was measured where, and the fits; `python -m costmodel calibrate`."""
+    """A calibration: what was measured where, and the fits; `python -m costmodel calibrate`.
+
+    Raises:
+        QuantityError: `n_processes` is no whole number >= 1.
+    """
 
     version: int
     backend: str
@@ -66,6 +83,10 @@ class Profile:
     matmuls: tuple[MatmulPoint, ...]
     streams: tuple[StreamPoint, ...]
     fits: Fits
+
+    def __post_init__(self) -> None:
+        n_processes = count("n_processes of a profile", self.n_processes, least=1)
+        assign(self, n_processes=n_processes)
 
     @classmethod
     def fitted(
@@ -99,7 +120,7 @@ class Profile:
 
         Raises:
             OSError: The file cannot be read.
-            ProfileFormatError: As `from_json`.
+            CostmodelError: As `from_json`.
         """
         profile = cls.from_json(Path(path).read_bytes())
         if not profile.machine.is_like(here := Machine.this()):
@@ -118,9 +139,10 @@ class Profile:
         Raises:
             ProfileFormatError: The text is no profile of this version.
             QuantityError: A figure is out of its range.
+            UnknownNameError: No collective, or no algorithm of it, is called like one that it has.
         """
         try:
-            fields = json.loads(text)
+            fields = parsed(text)
         except ValueError as error:
             raise ProfileFormatError(
                 f"a profile is a JSON object; this is no JSON: {error}"
@@ -128,12 +150,12 @@ class Profile:
         if isinstance(fields, dict) and fields.get("version", _VERSION) != _VERSION:
             raise ProfileFormatError(
                 f"this costmodel reads profiles of version {_VERSION}; got version "
-                f"{fields['version']!r}; measure again with: python -m costmodel calibrate"
+                f"{shown(fields['version'])}; measure again with: python -m costmodel calibrate"
             )
         if found := [str(problem) for problem in problems(cls, fields)]:
-            shown = "; ".join(found[:3]) + ("; ..." if len(found) > 3 else "")
+            first = "; ".join(found[:3]) + ("; ..." if len(found) > 3 else "")
             raise ProfileFormatError(
-                "a profile has the fields that python -m costmodel calibrate writes; here " + shown
+                "a profile has the fields that python -m costmodel calibrate writes; here " + first
             )
         profile: Profile = decode(cls, fields)
         return profile
@@ -162,13 +184,14 @@ class Profile:
             UnknownNameError: The profile has no points of this collective.
         """
         sizes: Any = checked("n_bytes", n_bytes)
-        n = int(checked("n", n, least=1, whole=True))
+        n = count("n", n, least=1)
         link = next((of for of in self.fits.collectives if of.kinds == (kind,)), None)
         if link is None:
             known = ", ".join(of.kinds[0] for of in self.fits.collectives)
             raise UnknownNameError(
-                f"this profile of backend {self.backend!r} has points of {known}; got {kind!r}",
-                kind,
+                f"this profile of backend {self.backend!r} has points of {known}; "
+                f"got {shown(kind)}",
+                str(kind),
             )
         curve = next((of for of in self.fits.curves if (of.kind, of.n) == (kind, n)), None)
         seconds: Bytes
@@ -211,6 +234,8 @@ class Profile:
         Raises:
             QuantityError: `network` is required, or a number is no whole number >= 1.
         """
+        n_hosts = count("n_hosts", n_hosts, least=1)
+        devices_per_host = count("devices_per_host", devices_per_host, least=1)
         if n_hosts > 1 and devices_per_host > 1 and network is None:
             raise QuantityError(
                 "a profile has one link, and hosts with several devices have two; got "
