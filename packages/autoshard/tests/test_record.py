@@ -86,7 +86,7 @@ def test_any_spoiled_sharding_can_be_shown_or_is_an_error_of_ours(mlp, data):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda of: of["strategies"].pop(), "a sharding has 46 strategies for this graph; got 45"),
+        (lambda of: of["strategies"].pop(), r"a sharding has \d+ strategies for this graph; got"),
         (lambda of: of["compute_s"].append(0), "has 3 compute_s for this graph; got 4"),
         (lambda of: of["input_specs"].reverse(), "input_specs are for the inputs .* in this order"),
         (

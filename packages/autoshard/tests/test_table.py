@@ -14,13 +14,14 @@ TWO_HOSTS = Cluster.preset("two-hosts")
 
 
 def gpt():
-    return gpt_step(batch=2, length=4, width=8, heads=2, vocabulary=16, n_layers=4)
+    return gpt_step(batch=2, length=4, width=8, heads=2, vocabulary=16, n_layers=1)
 
 
 @pytest.mark.parametrize("graph", [mlp_step(batch=8, width=64, hidden=256, microbatches=2), gpt()])
 @pytest.mark.parametrize("shape", [(4,), (2, 2)], ids=str)
 def test_entries_are_all_that_the_objective_is_made_of(graph, shape):
-    sharding = shard(graph, Mesh(shape, ("x", "y")[: len(shape)]), TWO_HOSTS)
+    mesh = Mesh(shape, ("x", "y")[: len(shape)])
+    sharding = shard(graph, mesh, TWO_HOSTS, compare=False)
     found = entries(sharding)
     works = [entry for entry in found if isinstance(entry, Work)]
     moves = [entry for entry in found if isinstance(entry, Move)]
@@ -53,7 +54,8 @@ def test_a_table_looks_like_this(mlp, check_golden):
 
 def test_layers_alike_are_shown_once():
     long, short = (
-        str(shard(of_layers(n), Mesh((4,), ("x",)), TWO_HOSTS)).splitlines() for n in (12, 6)
+        str(shard(of_layers(n), Mesh((4,), ("x",)), TWO_HOSTS, compare=False)).splitlines()
+        for n in (12, 6)
     )
     assert len(long) == len(short)
     assert sum(line.startswith("...") for line in long) > 2

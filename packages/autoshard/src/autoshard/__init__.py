@@ -10,6 +10,7 @@ from importlib.metadata import version
 from autoshard.baseline import Baseline, baseline_inputs
 from autoshard.builder import GraphBuilder
 from autoshard.conversion import Conversion
+from autoshard.difference import Difference, diff
 from autoshard.errors import (
     AutoshardError,
     BaselineError,
@@ -21,6 +22,7 @@ from autoshard.errors import (
     RuleError,
 )
 from autoshard.evaluate import Evaluation, evaluate
+from autoshard.explain import Explanation, explain
 from autoshard.graph import (
     Graph,
     Operator,
@@ -63,7 +65,9 @@ __all__ = [
     "BaselineError",
     "Collective",
     "Conversion",
+    "Difference",
     "Evaluation",
+    "Explanation",
     "Factor",
     "Graph",
     "GraphBuilder",
@@ -93,10 +97,12 @@ __all__ = [
     "baseline_inputs",
     "broadcast",
     "collectives",
+    "diff",
     "einsum",
     "elementwise",
     "enumerate_strategies",
     "evaluate",
+    "explain",
     "held",
     "labelled",
     "live_bytes",

@@ -31,7 +31,7 @@ def table(sharding: Sharding) -> str:
         for value in [graph.value(name)]
     ]
     rows = [("input", "", "", "stored as"), *stored]
-    lines += _collapsed(columns(rows), [None, *(row[1:] for row in stored)])
+    lines += collapsed(columns(rows), [None, *(row[1:] for row in stored)])
     found = entries(sharding)
     for number, phase in enumerate(graph.phases):
         of_phase = [entry for entry in found if entry.phase == number]
@@ -40,7 +40,7 @@ def table(sharding: Sharding) -> str:
         again = "" if phase.repeats == 1 else f" (runs {phase.repeats} times)"
         header = (f"{phase.name}{again}", "", "", "seconds", "bytes")
         lines.append("")
-        lines += _collapsed(
+        lines += collapsed(
             columns([header, *map(_row, of_phase)], right=(3, 4)),
             [None, *map(_likeness, of_phase)],
         )
@@ -48,7 +48,7 @@ def table(sharding: Sharding) -> str:
 
 
 def summary(sharding: Sharding) -> list[str]:
-    """What a sharding takes, in two or three lines."""
+    """What a sharding takes, and what it was compared with."""
     compute, communication = sum(sharding.compute_s), sum(sharding.communication_s)
     axes = ", ".join(
         f"{name}={size}"
@@ -66,6 +66,7 @@ def summary(sharding: Sharding) -> list[str]:
         f"{seconds_text(sharding.objective_s)} a step: compute {seconds_text(compute)}, "
         f"communication {seconds_text(communication)}; {proof}",
         f"at most {bytes_text(sharding.peak_bytes)} a device{within}",
+        *(f"not {other.name}: {other.reason}" for other in sharding.alternatives),
     ]
 
 
@@ -84,8 +85,15 @@ def _likeness(entry: Work | Move) -> Hashable:
     return (*_row(entry)[1:], isinstance(entry, Move))
 
 
-def _collapsed(lines: Sequence[str], likenesses: Sequence[Hashable]) -> list[str]:
-    """The lines; where a run of them comes again with equal likenesses, it is only counted."""
+def collapsed(lines: Sequence[str], likenesses: Sequence[Hashable]) -> list[str]:
+    r"""The lines; where a run of them comes again with equal likenesses, it is only counted.
+
+    Examples:
+        >>> print("\n".join(collapsed(["a 1", "b 1", "c 1", "d 1", "e 1", "f 2"], "111112")))
+        a 1
+        ... the line above, 4 times more, the last time from e on
+        f 2
+    """
     shown: list[str] = []
     start = 0
     while start < len(lines):
@@ -95,7 +103,7 @@ def _collapsed(lines: Sequence[str], likenesses: Sequence[Hashable]) -> list[str
             start += 1
             continue
         stop = start + period
-        shown += _collapsed(lines[start:stop], likenesses[start:stop])
+        shown += collapsed(lines[start:stop], likenesses[start:stop])
         first, last = (lines[at].split()[0] for at in (start, stop + period * (times - 2)))
         since = f"the {period} lines from {first} on" if period > 1 else "the line above"
         again = "once more," if times == 2 else f"{times - 1} times more, the last time"
