@@ -1,11 +1,12 @@
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from costmodel.cli import main
+from costmodel.cli import _parser, main
 from costmodel.profile import Profile
 from costmodel.table import table
 
@@ -71,7 +72,13 @@ def test_what_goes_wrong_is_one_line_and_exit_code_1(capsys, arguments, message)
         (["calibrate", "--backend", "smoke"], "smoke"),
         (["calibrate", "--backend", "mpi", "--sizes", "4KB"], "a number like 4096, 4KiB or 1MiB"),
         (["calibrate", "--backend", "mpi", "--sizes", "0"], "a number like 4096, 4KiB or 1MiB"),
-        (["calibrate", "--backend", "mpi", "--n-processes", "1"], "2 or more; got '1'"),
+        (["calibrate", "--backend", "mpi", "--n-processes", "1"], "need 2 or more, and"),
+        (
+            ["calibrate", "--backend", "mpi", "--n-processes", "99999"],
+            "; got '99999'",
+        ),
+        (["calibrate", "--backend", "mpi", "--n-processes", "9" * 5000], "; got '9999"),
+        (["calibrate", "--backend", "mpi", "--sizes", "9" * 5000], "a number like 4096, 4KiB or"),
         (["calibrate", "--backend", "mpi", "--time-s", "-3"], "a number of seconds > 0"),
         (["calibrate", "--backend", "mpi", "--deadline-s", "soon"], "a number of seconds > 0"),
     ],
@@ -81,6 +88,23 @@ def test_wrong_usage_is_exit_code_2(capsys, arguments, message):
         main(arguments)
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    command = [sys.executable, "-m", "costmodel", "show", str(SMALL)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        lines = process.stderr.read().decode().splitlines()
+    assert process.returncode == 0
+    assert [line.partition(":")[0] for line in lines] == ["warning"]
+
+
+def test_every_option_says_what_it_is_for():
+    parser = _parser()
+    (commands,) = (a for a in parser._actions if isinstance(a.choices, dict))
+    for command in commands.choices.values():
+        for action in command._actions:
+            assert re.search("[a-z]{3}", (action.help or "").replace("%(default)s", "")), action
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,21 @@ import json
 import math
 
 import pytest
-from costmodel import Cluster, ClusterFormatError, Device, Host, Level, Link, QuantityError
+from costmodel import (
+    Cluster,
+    ClusterFormatError,
+    CostmodelError,
+    Device,
+    Host,
+    Level,
+    Link,
+    QuantityError,
+    collective_time,
+)
 from costmodel.testing import clusters, nested_clusters
 from hypothesis import given
 from hypothesis import strategies as st
+from shardspec import Mesh
 
 DEVICE = Device(
     "toy",
@@ -162,6 +173,30 @@ def test_rejects_a_text_that_describes_no_cluster(text, reason):
     with pytest.raises(ClusterFormatError, match=reason) as caught:
         Cluster.from_json(text)
     assert caught.value.missing == ()
+
+
+def leaves(value, path=()):
+    """Paths of all values in a JSON document, lists and objects, too."""
+    entries = {list: enumerate, dict: lambda value: value.items()}.get(type(value), lambda _: ())
+    return [path, *(leaf for key, of in entries(value) for leaf in leaves(of, (*path, key)))]
+
+
+HOSTILE = (None, True, "", "1", [], {}, 0, -1, 0.5, math.nan, math.inf, 1e300, 10**400, [[1]])
+
+
+@given(path=st.sampled_from(leaves(json.loads(CLUSTER.to_json()))[1:]), to=st.sampled_from(HOSTILE))
+def test_whatever_stands_in_a_text_is_refused_by_name_or_prices(path, to):
+    try:
+        cluster = Cluster.from_json(changed(*path, to=to))
+    except CostmodelError as error:
+        message = str(error)
+    else:
+        message = ""
+        assert Cluster.from_json(cluster.to_json()) == cluster
+        mesh = Mesh((cluster.n_devices,), ("x",))
+        seconds = collective_time("all_reduce", 1e6, cluster.links(mesh).group((0,)))
+        assert 0 <= seconds <= math.inf
+    assert len(message) < 1000
 
 
 @pytest.mark.parametrize(

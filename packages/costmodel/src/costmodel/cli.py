@@ -20,10 +20,12 @@ from costmodel.calibrate.launch import is_inside
 from costmodel.calibrate.measure import SIZES, Progress
 from costmodel.calibrate.run import Job, calibrate
 from costmodel.calibrate.waiting import fail
-from costmodel.errors import CostmodelError, OtherMachineWarning
+from costmodel.errors import CostmodelError, OtherMachineWarning, shown
+from costmodel.machine import n_cores
 from costmodel.profile import Profile
 from costmodel.table import table
 
+_MOST_A_CORE = 16  # processes: more wait for each other, and each takes a framework's memory
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BAR = 30
 
@@ -36,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "calibrate":
             return _calibrate(options, argv)
         return _show(options)
+    except BrokenPipeError:  # who read this has seen enough, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
+        return 0
     except (CostmodelError, OSError) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -71,7 +76,7 @@ def _show(options: argparse.Namespace) -> int:
         profile = Profile.load(options.profile)
     for warning in caught:
         print(f"warning: {warning.message}", file=sys.stderr)
-    print(table(profile))
+    print(table(profile), flush=True)
     if options.plot is not None:
         from costmodel.plot import plot
 
@@ -117,8 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument(
         "--n-processes",
         type=_count,
-        default=max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2),
-        help="processes, or virtual devices of jax (the cores, %(default)s)",
+        default=max(2, n_cores()),
+        help="processes, or virtual devices of jax: 2 or more, at most "
+        f"{_MOST_A_CORE} for each core (the cores, %(default)s)",
     )
     measure.add_argument(
         "--sizes",
@@ -126,35 +132,56 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=SIZES,
         metavar="BYTES",
-        help="bytes of the collectives, such as 4KiB (256 B to 16 MiB)",
+        help="bytes of the collectives, such as 4KiB (powers of two from 256 B to 16 MiB)",
     )
-    measure.add_argument("--out", type=Path, default=Path("profile.json"), help="%(default)s")
     measure.add_argument(
-        "--time-s", type=_seconds, default=60.0, help="for all of it, about (%(default)g)"
+        "--out",
+        type=Path,
+        default=Path("profile.json"),
+        metavar="FILE",
+        help="where the profile is written (%(default)s)",
+    )
+    measure.add_argument(
+        "--time-s",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="for all measurements, about (%(default)g)",
     )
     measure.add_argument(
         "--deadline-s",
         type=_seconds,
         default=60.0,
+        metavar="SECONDS",
         help="for each step; a rank that waits longer for others ends (%(default)g)",
     )
-    show = commands.add_parser("show", help="fits of a profile against its points")
-    show.add_argument("profile", type=Path)
-    show.add_argument("--plot", type=Path, metavar="PNG", help="draw them, too")
+    show = commands.add_parser(
+        "show",
+        help="print the fits of a profile against its points",
+        description="Prints what was fitted to a profile's points, and how well it meets them.",
+    )
+    show.add_argument("profile", type=Path, metavar="FILE", help="what calibrate wrote")
+    show.add_argument(
+        "--plot", type=Path, metavar="PICTURE", help="draw points and fits to a .png or .svg, too"
+    )
     return parser
 
 
 def _count(text: str) -> int:
-    if not (text.isdecimal() and int(text) >= 2):
-        raise argparse.ArgumentTypeError(f"collectives need 2 or more; got {text!r}")
+    most = _MOST_A_CORE * n_cores()
+    if not (re.fullmatch("[0-9]{1,9}", text) and 2 <= int(text) <= most):
+        raise argparse.ArgumentTypeError(
+            f"collectives need 2 or more, and {n_cores()} cores run at most {most}; "
+            f"got {shown(text)}"
+        )
     return int(text)
 
 
 def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([KMG]iB|B|)", text)
+    match = re.fullmatch(r"([0-9]{1,18})\s*([KMG]iB|B|)", text)
     if not (match and int(match[1]) > 0):
         raise argparse.ArgumentTypeError(
-            f"a size is a number like 4096, 4KiB or 1MiB; got {text!r}"
+            f"a size is a number like 4096, 4KiB or 1MiB; got {shown(text)}"
         )
     return int(match[1]) * _UNITS[match[2]]
 
@@ -165,7 +192,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"a time is a number of seconds > 0; got {text!r}")
+        raise argparse.ArgumentTypeError(f"a time is a number of seconds > 0; got {shown(text)}")
     return value
 
 

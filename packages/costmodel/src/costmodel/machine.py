@@ -39,9 +39,7 @@ class Machine:
         """The machine that this runs on."""
         return cls(
             cpu=_cpu_model(),
-            n_cores=len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1,
+            n_cores=n_cores(),
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             host=hashlib.sha256(platform.node().encode()).hexdigest()[:12],
         )
@@ -52,6 +50,13 @@ class Machine:
 
     def __str__(self) -> str:
         return f"{self.n_cores} cores of {self.cpu} (host {self.host})"
+
+
+def n_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cpu_model() -> str:
