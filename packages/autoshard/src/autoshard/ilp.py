@@ -55,7 +55,7 @@ def ilp(problem: Problem, run: Run, *, solver: Solver = solve_highs) -> None:
             start=None if run.best is None else linear.point(run.best, len(milp.cost)),
             watch=watch,
         )
-        run.step(outcome.nodes)
+        run.step(min(outcome.nodes, run.steps_left or outcome.nodes))
         run.raise_bound(outcome.bound * unit)
         if outcome.x is None:
             break

@@ -30,6 +30,8 @@ class Incumbent:
     """Of the best feasible choice so far; infinite before the first."""
     lower_bound: float
     """Proved so far; minus infinity before the first."""
+    steps: int = 0
+    """Of the method, taken so far."""
 
     @property
     def gap(self) -> float:
@@ -187,7 +189,6 @@ class Run:
             Whether to take them: not if there are fewer left, or no time, or nothing to gain.
         """
         if self._steps is not None and self.n_steps + n > self._steps:
-            self.n_steps = self._steps
             return False
         self.n_steps += n
         return not self.is_proved and self.time_left() > 0.0
@@ -211,7 +212,7 @@ class Run:
         )
 
     def _note(self) -> None:
-        incumbent = Incumbent(self.seconds, self.objective, self.lower_bound)
+        incumbent = Incumbent(self.seconds, self.objective, self.lower_bound, self.n_steps)
         self.trace.append(incumbent)
         if self._progress is not None:
             self._progress(incumbent)

@@ -5,6 +5,8 @@
 | `auto` | reduction, exact elimination where narrow, else search and bounds | a bound |
 | `ilp`, `ilp-cbc` | the integer program of Alpa 4.2, by HiGHS or CBC of python-mip | the optimum |
 | `local_search` | `auto` without the integer program | a bound |
+| `exhaustive` | every choice | the optimum |
+| `random`, `metropolis`, `coordinate_descent` | AutoDDL 4.6 | nothing |
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from autoshard.auto import auto
+from autoshard.descent import coordinate_descent
 from autoshard.errors import ProblemError
+from autoshard.exhaustive import exhaustive
 from autoshard.ilp import ilp, ilp_cbc
+from autoshard.metropolis import metropolis
 from autoshard.problem import Problem
+from autoshard.random_search import random_search
 from autoshard.run import Incumbent, Run, Solution
 from autoshard.subspace import Points
 
@@ -27,6 +33,10 @@ METHODS: dict[str, Method] = {
     "ilp": ilp,
     "ilp-cbc": ilp_cbc,
     "local_search": partial(auto, ilp_columns=0),
+    "exhaustive": exhaustive,
+    "random": random_search,
+    "metropolis": metropolis,
+    "coordinate_descent": coordinate_descent,
 }
 """Every method by its name."""
 
