@@ -41,7 +41,14 @@ def test_the_first_strategy_is_replicated_work():
 def test_every_strategy_computes_the_right_result(case, mesh, data):
     strategies = enumerate_strategies(case.rule, mesh.shape)
     strategy = data.draw(st.sampled_from(strategies))
-    check_strategy(case, mesh, strategy, seed=data.draw(st.integers(0, 99)))
+    check_strategy(
+        case.rule,
+        case.run,
+        mesh,
+        strategy,
+        operands=case.operands,
+        seed=data.draw(st.integers(0, 99)),
+    )
 
 
 @given(cases(), meshes())

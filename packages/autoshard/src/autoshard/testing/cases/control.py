@@ -1,0 +1,123 @@
+"""Control flow, with bodies that compute on shards as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from autoshard.builder import GraphBuilder
+from autoshard.graph import Graph
+from autoshard.testing.cases.case import SIZES, Case, Maker, generator
+from autoshard.testing.rules import Array, Part
+
+
+def _cell(b: int, d: int, mixes: bool) -> Graph:
+    """(w, h, n, x) to (h * w + x, or normalised along d; n + 1; the h of before)."""
+    graph = GraphBuilder()
+    w, h = graph.input("w", d), graph.input("h", b, d)
+    n, x = graph.input("n"), graph.input("x", b, d)
+    new = graph.add(graph.mul(h, w), x)
+    if mixes:
+        new = graph.apply("softmax", new, dims=(1,))
+    graph.output(new)
+    graph.output(graph.apply("add_one", n))
+    graph.output(graph.apply("copy", h))
+    return graph.build()
+
+
+def _mixed(h: Array, mixes: bool) -> Array:
+    return h - h.sum(axis=1, keepdims=True) if mixes else h
+
+
+def _scan(draw: st.DrawFn, kind: str) -> Case:
+    b, d, t, mixes = draw(SIZES), draw(SIZES), draw(st.integers(1, 3)), draw(st.booleans())
+    rng = generator(draw)
+    w, h, x = (rng.integers(-2, 3, shape) for shape in ((d,), (b, d), (t, b, d)))
+
+    def run(operands: list[Array], part: Part) -> list[Array]:
+        w, h, n, x = operands
+        before = []
+        for row in x:
+            before.append(h)
+            h, n = _mixed(h * w + row, mixes), n + 1
+        return [h, n, np.stack(before)]
+
+    return Case(
+        kind,
+        ((d,), (b, d), (), (t, b, d)),
+        ((b, d), (), (t, b, d)),
+        run,
+        {"body": _cell(b, d, mixes), "n_constants": 1, "n_carry": 2},
+        [w, h, np.array(0), x],
+    )
+
+
+def _branch(b: int, d: int, mixes: bool, transposes: bool) -> Graph:
+    graph = GraphBuilder()
+    x, y = graph.input("x", b, d), graph.input("y", b, d)
+    made = graph.apply("softmax", x, dims=(1,)) if mixes else graph.mul(x, y)
+    if transposes:
+        made = graph.transpose(graph.transpose(made, 1, 0), 1, 0)
+    graph.output(made)
+    graph.output(graph.apply("exp", y))
+    return graph.build()
+
+
+def _cond(draw: st.DrawFn, kind: str) -> Case:
+    b, d = draw(SIZES), draw(SIZES)
+    mixes = [draw(st.booleans()) for _ in range(draw(st.integers(1, 3)))]
+    branches = [_branch(b, d, mix, draw(st.booleans())) for mix in mixes]
+    choice = np.array(draw(st.integers(0, len(mixes) - 1)))
+    rng = generator(draw)
+
+    def run(operands: list[Array], part: Part) -> list[Array]:
+        choice, x, y = operands
+        return [_mixed(x, True) if mixes[int(choice)] else x * y, y**2]
+
+    return Case(
+        kind,
+        ((), (b, d), (b, d)),
+        ((b, d), (b, d)),
+        run,
+        {"branches": branches},
+        [choice, *(rng.integers(-9, 10, (b, d)) for _ in range(2))],
+    )
+
+
+def _while(draw: st.DrawFn, kind: str) -> Case:
+    """Doubles x as long as a counter, or the largest element if it `looks`, is small."""
+    b, d, looks = draw(SIZES), draw(SIZES), draw(st.booleans())
+    condition = GraphBuilder()
+    limit, n, x = condition.input("limit"), condition.input("n"), condition.input("x", b, d)
+    if looks:
+        n = condition.apply("reduce_max", x, shape=(), dims=(0, 1))
+    condition.output(condition.apply("lt", n, limit, dtype="bool"))
+    body = GraphBuilder()
+    w, n, x = body.input("w", d), body.input("n"), body.input("x", b, d)
+    body.output(body.apply("add_one", n))
+    body.output(body.add(body.add(x, x), w))
+
+    def run(operands: list[Array], part: Part) -> list[Array]:
+        limit, w, n, x = operands
+        while (x.max() if looks else n) < limit:
+            n, x = n + 1, x + x + w
+        return [n, x]
+
+    rng = generator(draw)
+    operands = [np.array(3), rng.integers(1, 3, d), np.array(0), rng.integers(1, 9, (b, d))]
+    return Case(
+        kind,
+        ((), (d,), (), (b, d)),
+        ((), (b, d)),
+        run,
+        {
+            "condition": condition.build(),
+            "body": body.build(),
+            "n_condition_constants": 1,
+            "n_body_constants": 1,
+        },
+        operands,
+    )
+
+
+CASES: dict[str, Maker] = {"scan": _scan, "cond": _cond, "while": _while}

@@ -1,0 +1,268 @@
+"""Every rule of the table computes, under each of its strategies, what the operator computes."""
+
+from dataclasses import replace
+
+import pytest
+from autoshard import RULES, GraphBuilder, Rule, RuleError, enumerate_strategies, rule_of
+from autoshard.rules import Factors
+from autoshard.testing import cases, check_rule, check_strategy, meshes
+from autoshard.testing.cases import CASES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shardspec import ShardsError
+
+DISTINCT = sorted({(RULES[kind], CASES[kind]): kind for kind in sorted(RULES)}.values())
+"""One kind for each pair of a rule and a program; most nonlinear functions are alike in both."""
+
+
+def test_every_kind_of_the_table_has_a_program():
+    assert set(CASES) == set(RULES)
+
+
+@pytest.mark.parametrize("kind", DISTINCT)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_every_strategy_computes_what_the_operator_computes(kind, data):
+    case = data.draw(cases(kind))
+    mesh = data.draw(meshes(max_axes=2))
+    strategies = enumerate_strategies(case.rule, mesh.shape)
+    for strategy in data.draw(st.lists(st.sampled_from(strategies), min_size=1, max_size=4)):
+        check_strategy(case.rule, case.run, mesh, strategy, operands=case.operands)
+
+
+def run(function):
+    return lambda operands, part: [function(*operands)]
+
+
+SQUARE = ((6, 6),)
+WRONG = {
+    "a softmax along its dim": (
+        rule_of("exp", SQUARE, SQUARE),
+        run(lambda x: x - x.max(axis=1, keepdims=True)),
+    ),
+    "a cumulative sum along its dim": (
+        replace(rule_of("copy", SQUARE, SQUARE), linear=()),
+        run(lambda x: x.cumsum(axis=1)),
+    ),
+    "a square as linear": (
+        replace(rule_of("square", SQUARE, SQUARE), linear=((0,),)),
+        run(lambda x: x**2),
+    ),
+    "a product as jointly linear": (
+        replace(rule_of("mul", SQUARE * 2, SQUARE), linear=((0, 1),)),
+        run(lambda x, y: x * y),
+    ),
+    "a sum as linear in each operand": (
+        replace(rule_of("add", SQUARE * 2, SQUARE), linear=((0,), (1,))),
+        run(lambda x, y: x + y),
+    ),
+    "adding a constant as linear": (
+        replace(rule_of("add", SQUARE * 2, SQUARE), linear=((0,),)).without({1}),
+        run(lambda x: x + 1),
+    ),
+    "a maximum as a sum": (
+        rule_of("reduce_sum", SQUARE, ((6,),), dims=(1,)),
+        run(lambda x: x.max(axis=1)),
+    ),
+    "an argmax as a maximum": (
+        rule_of("reduce_max", SQUARE, ((6,),), dims=(1,)),
+        run(lambda x: x.argmax(axis=1)),
+    ),
+    "a transpose of the wrong dims": (
+        Rule.parse("(a,b,c)->(b,a,c) {a=6, b=6, c=6}"),
+        run(lambda x: x.transpose(2, 0, 1)),
+    ),
+    "a reshape with its factors the wrong way": (
+        Rule.parse("(ab)->(b,a) {a=6, b=6}"),
+        lambda operands, part: [operands[0].reshape(part.shape())],
+    ),
+    "a scatter that counts its target on every device": (
+        Rule.parse("(a)(b)->(a) {a=6, b=6 sum}"),
+        run(lambda x, y: x + y.sum()),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_rule_is_caught(wrong):
+    rule, program = WRONG[wrong]
+    with pytest.raises((AssertionError, ShardsError)):
+        check_rule(rule, program)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "attributes"),
+    [
+        ("add", "(a,b)(b)->(a,b) {a=4, b=8} linear {0,1}", {}),
+        ("select_n", "(a)(a)(a)->(a) {a=4} linear {1,2}", {}),
+        ("momentum", "(a)(a)(a)->(a)(a) {a=4} linear {0,1,2}", {}),
+        ("adam", "(a)(a)(a)(a)->(a)(a)(a) {a=4}", {}),
+        ("reduce_prod", "(a,b)->(a) {a=4, b=8 product}", {"dims": (1,)}),
+        ("argmax", "(a,b)->(a) {a=4, b=8 whole}", {"dims": (1,)}),
+        ("softmax", "(a,b)->(a,c) {a=4, b=8 whole, c=8 whole}", {"dims": (1,)}),
+        ("cumsum", "(b,a)->(c,a) {a=8, b=4 whole, c=4 whole} linear {0}", {"dim": 0}),
+        ("top_k", "(a,b)->(a,c)(a,d) {a=4, b=8 whole, c=2 whole, d=2 whole}", {"dim": 1}),
+        ("slice", "(a,b)->(a,c) {a=4, b=8 whole, c=3 whole} linear {0}", {}),
+        ("embedding", "(a,b)(c,d)->(c,d,b) {a=50 sum, b=8, c=2, d=4} linear {0}", {}),
+        ("embedding_gradient", "(a,b)(a)->(c,b) {a=4 sum, b=8, c=50} linear {0}", {}),
+        ("pick", "(a,b,c)(a,b)->(a,b) {a=2, b=4, c=50 sum} linear {0}", {}),
+        ("pick_gradient", "(a,b)(a,b)->(a,b,c) {a=2, b=4, c=50} linear {0}", {}),
+        ("cross_entropy", "(a,b)(a)->(a) {a=4, b=50 whole}", {}),
+        ("rms_norm", "(a,b,c)(c)->(a,b,c) {a=2, b=4, c=8 whole} linear {1}", {}),
+        (
+            "layer_norm_gradient",
+            "(a,b)(a,b)(b)->(a,b)(b)(b) {a=4 sum, b=8 whole} linear {0}",
+            {},
+        ),
+        ("batch_norm", "(a,b,c)(b)(b)->(a,b,c) {a=4 whole, b=8, c=9 whole}", {}),
+        (
+            "attention",
+            "(a,bc,d,f)(a,b,e,f)(a,b,e,g)->(a,bc,d,g) "
+            "{a=2, b=4, c=3, d=5, e=6 whole, f=8 whole, g=9} linear {2}",
+            {},
+        ),
+        (
+            "moe_dispatch",
+            "(a,b,c)(a,b,d)(a,b,d)->(e,a,f,c) {a=2, b=16 sum, c=8, d=3 sum, e=4, f=5} linear {0}",
+            {},
+        ),
+        (
+            "triangular_solve",
+            "(a,b,c)(a,d,e)->(a,d,e) {a=2, b=4 whole, c=4 whole, d=4 whole, e=8} linear {1}",
+            {},
+        ),
+        ("random", "(a)->(b,c) {a=2 whole, b=4, c=8}", {}),
+    ],
+)
+def test_what_may_be_split_and_where_sums_pass(kind, text, attributes):
+    rule = Rule.parse(text)
+    found = rule_of(kind, rule.operand_shapes, rule.result_shapes, **attributes)
+    assert str(found) == text
+
+
+NCHW, OIHW = (0, 1, 2, 3), (0, 1, 2, 3)
+
+
+def splits(rule):
+    """Kinds of the factors that are not whole, by size."""
+    return {f.size: f.kind for f in rule.factors if f.kind != "whole"}
+
+
+@pytest.mark.parametrize(
+    ("computes", "kinds"),
+    [
+        ("result", {2: "parallel", 5: "reduce", 3: "parallel", 7: "parallel"}),
+        ("data", {2: "parallel", 5: "parallel", 3: "parallel", 7: "reduce"}),
+        ("kernel", {2: "reduce", 5: "parallel", 3: "parallel", 7: "parallel"}),
+    ],
+)
+def test_a_convolution_and_its_gradients_are_one_set_of_factors(computes, kinds):
+    """Batch 2, three groups of 5 input and 7 output channels, in an 8 x 8 image."""
+    shapes = {"data": (2, 15, 8, 8), "kernel": (21, 5, 3, 3), "result": (2, 21, 6, 6)}
+    read = tuple(shape for name, shape in shapes.items() if name != computes)
+    layouts = {"data": NCHW, "kernel": OIHW, "result": NCHW}
+    rule = rule_of("convolution", read, (shapes[computes],), groups=3, computes=computes, **layouts)
+    assert splits(rule) == kinds
+
+
+def test_a_depthwise_convolution_is_parallel_in_its_channels():
+    shapes = ((8, 4, 9, 9), (4, 1, 3, 3)), ((8, 4, 7, 7),)
+    rule = rule_of("convolution", *shapes, data=NCHW, kernel=OIHW, result=NCHW, groups=4)
+    assert splits(rule) == {8: "parallel", 4: "parallel"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"groups": 3}, "divide the input channels; got 4 and 3"),
+        ({"batch_groups": 3}, "divide the output channels; got 4 and 3"),
+        ({"groups": 2, "batch_groups": 2}, "not both; got groups=2 and batch_groups=2"),
+    ],
+)
+def test_groups_divide_what_they_group(groups, message):
+    shapes = ((8, 4, 9), (4, 4, 3)), ((8, 4, 7),)
+    layouts = {"data": (0, 1, 2), "kernel": (0, 1, 2), "result": (0, 1, 2)}
+    with pytest.raises(RuleError, match=message):
+        rule_of("convolution", *shapes, **layouts, **groups)
+
+
+def loop(body, sequences=1):
+    """A scan over `body`, whose first inputs are the carry."""
+    shapes = [body.value(name).shape for name in body.inputs]
+    n_carry = len(shapes) - sequences
+    outputs = [body.value(output.value).shape for output in body.outputs]
+    operands = (*shapes[:n_carry], *((3, *shape) for shape in shapes[n_carry:]))
+    results = (*outputs[:n_carry], *((3, *shape) for shape in outputs[n_carry:]))
+    return rule_of("scan", operands, results, body=body, n_constants=0, n_carry=n_carry)
+
+
+def test_a_loop_is_parallel_where_its_whole_body_is():
+    graph = GraphBuilder()
+    h, x = graph.input("h", 4, 8), graph.input("x", 4, 8)
+    graph.output(graph.apply("softmax", graph.add(h, x), dims=(1,)))
+    assert str(loop(graph.build())) == (
+        "(a,b)(c,a,d)->(a,e) {a=4, b=8 whole, c=3 whole, d=8 whole, e=8 whole}"
+    )
+
+
+def test_a_sum_in_a_loop_keeps_its_dims_whole():
+    graph = GraphBuilder()
+    h, w = graph.input("h", 4, 8), graph.input("w", 8, 8)
+    graph.output(graph.dot(h, w))
+    assert splits(loop(graph.build())) == {4: "parallel"}
+
+
+def test_a_carry_that_is_turned_stays_whole():
+    graph = GraphBuilder()
+    h, x = graph.input("h", 4, 4), graph.input("x", 4)
+    graph.output(graph.add(graph.transpose(h, 1, 0), x))
+    assert splits(loop(graph.build())) == {}
+
+
+def test_a_dim_that_is_split_and_merged_is_parallel_in_what_all_agree_on():
+    graph = GraphBuilder()
+    h, x = graph.input("h", 12), graph.input("x", 12)
+    graph.output(graph.reshape(graph.apply("exp", graph.reshape(graph.add(h, x), 3, 4)), 12))
+    assert str(loop(graph.build())) == (
+        "(ab)(c,ad)->(ae) {a=3, b=4 whole, c=3 whole, d=4 whole, e=4 whole}"
+    )
+
+
+def test_a_counter_lacks_the_dims_that_a_loop_is_parallel_in():
+    graph = GraphBuilder()
+    n, h = graph.input("n"), graph.input("h", 4)
+    graph.output(graph.apply("exp", n))
+    graph.output(graph.apply("exp", h))
+    assert str(loop(graph.build(), sequences=0)) == "()(a)->()(a) {a=4}"
+
+
+def test_branches_are_parallel_where_all_of_them_are():
+    branches = []
+    for kind in ("exp", "softmax"):
+        graph = GraphBuilder()
+        graph.output(
+            graph.apply(
+                kind, graph.input("x", 4, 8), **({"dims": (1,)} if kind == "softmax" else {})
+            )
+        )
+        branches.append(graph.build())
+    rule = rule_of("cond", ((), (4, 8)), ((4, 8),), branches=branches)
+    assert splits(rule) == {4: "parallel"}
+
+
+def test_a_body_has_a_value_for_each_shape():
+    graph = GraphBuilder()
+    graph.output(graph.apply("exp", graph.input("x", 4)))
+    with pytest.raises(RuleError, match="each of the operands; got 1 for 2 shapes"):
+        rule_of("scan", ((4,), (4,)), ((4,),), body=graph.build(), n_constants=0, n_carry=1)
+
+
+def test_an_unknown_kind_runs_whole_whatever_its_attributes():
+    rule = rule_of("my own", ((4, 8),), ((4,),), anything=3)
+    assert {factor.kind for factor in rule.factors} == {"whole"}
+
+
+def test_dims_of_size_one_have_no_factor():
+    factors = Factors()
+    assert (factors.parallel(1), factors.reduced(1), factors.whole(1)) == ((), (), ())
+    assert factors.rule([((),)], [((),)]).factors == ()
