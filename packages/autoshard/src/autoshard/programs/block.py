@@ -14,6 +14,7 @@ def block_step(
     batch: int,
     length: int,
     n_layers: int = 1,
+    microbatches: int = 1,
     dtype: str = "float32",
     optimizer: Optimizer = "adam",
 ) -> Graph:
@@ -22,7 +23,7 @@ def block_step(
     The block of Meta's AutoParallel (examples/example_autoparallel.py): width 6144, 48 heads,
     hidden 4 * 6144, 8 sequences of length 256 for each row of a mesh (32, 8).
     """
-    p = Program(dtype=dtype)
+    p = Program(microbatches=microbatches, dtype=dtype)
     x = p.input("x", batch, length, width)
     for layer in range(n_layers):
         x = _block(p, x, f"{layer}_", heads, hidden)
