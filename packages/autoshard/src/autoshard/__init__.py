@@ -16,6 +16,8 @@ from autoshard.errors import (
     BaselineError,
     GraphError,
     InfeasibleError,
+    MissingExtraError,
+    PictureError,
     PinError,
     ProblemError,
     RecordError,
@@ -33,6 +35,7 @@ from autoshard.graph import (
     verify,
 )
 from autoshard.memory import Held, held, live_bytes
+from autoshard.picture import picture
 from autoshard.pin import Pin
 from autoshard.problem import Problem
 from autoshard.rule import Factor, Reduction, Rule
@@ -75,10 +78,12 @@ __all__ = [
     "Held",
     "Incumbent",
     "InfeasibleError",
+    "MissingExtraError",
     "Operator",
     "Options",
     "Output",
     "Phase",
+    "PictureError",
     "Pin",
     "PinError",
     "Prepared",
@@ -106,6 +111,7 @@ __all__ = [
     "held",
     "labelled",
     "live_bytes",
+    "picture",
     "prepare",
     "reduction",
     "reshape",

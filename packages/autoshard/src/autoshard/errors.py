@@ -23,6 +23,25 @@ class RecordError(AutoshardError, ValueError):
     """A text is not the JSON of a graph or a sharding."""
 
 
+class PictureError(AutoshardError, ValueError):
+    """A picture cannot be written so."""
+
+
+class MissingExtraError(AutoshardError, ImportError):
+    """A library is not installed that an optional part of this package needs.
+
+    Attributes:
+        extra: The extra of this package that has it.
+    """
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs the extra {extra!r}; "
+            f"install it with: pip install 'meshwright-autoshard[{extra}]'"
+        )
+        self.extra = extra
+
+
 class BaselineError(AutoshardError, ValueError):
     """A baseline is unknown or has no meaning for the graph or mesh."""
 

@@ -1,0 +1,170 @@
+"""A sharding as a picture: what each mesh axis does, what takes how long, and what is held when.
+
+After Alpa, figures 12 and 13, which colour each tensor by the devices that it is spread over. Here
+a column is an operator, and a row is what one axis of the mesh does in it: it splits some dim of
+the result, sums, or nothing. Below, seconds of compute and of the collectives before each operator,
+and the bytes that a device holds, against the limit. The extra `plot` is imported when called.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from autoshard.errors import MissingExtraError, PictureError
+from autoshard.ledger import Work, entries
+from autoshard.memory import Kind, live_bytes
+from autoshard.table import summary
+
+if TYPE_CHECKING:
+    from autoshard.sharding import Sharding
+
+_NOTHING, _SUMS, _CARRIES = "nothing", "reduces: results are partial", "carries partial sums"
+_COLOURS = {_NOTHING: "#dddddd", _SUMS: "#b2182b", _CARRIES: "#f4a582"}
+_DIMS = ("#2166ac", "#4daf4a", "#ff7f00", "#984ea3", "#a65628")
+"""Of the dims of results; a sixth one looks like the first."""
+_SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
+
+
+def picture(sharding: Sharding, path: str | Path) -> None:
+    """Write a PNG or SVG file.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        PictureError: a suffix other than .png and .svg.
+        OSError: the file cannot be written.
+    """
+    if Path(path).suffix.lower() not in (".png", ".svg"):
+        raise PictureError(f"a picture's file name ends in .png or .svg; got {str(path)!r}")
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("a picture", "plot") from error
+
+    graph = sharding.graph
+    figure = Figure(figsize=(12, 7), layout="constrained")
+    FigureCanvasAgg(figure)  # measures text without a display
+    axes, seconds, held = figure.subplots(
+        3, sharex=True, height_ratios=(0.4 + 0.3 * sharding.mesh.ndim, 2, 2)
+    )
+    _draw_axes(axes, sharding)
+    _draw_seconds(seconds, sharding)
+    _draw_held(held, sharding)
+    starts = Counter(operator.phase for operator in graph.operators)
+    start = 0
+    for number, phase in enumerate(graph.phases):
+        if starts[number]:
+            again = f" ({phase.repeats} times)" if phase.repeats > 1 else ""
+            axes.annotate(f"{phase.name}{again}", (start, 1.02), xycoords=("data", "axes fraction"))
+            for panel in (axes, seconds, held):
+                panel.axvline(start, color="black", linewidth=0.6)
+        start += starts[number]
+    held.set(xlabel="operators, in order of execution", xlim=(0, max(len(graph.operators), 1)))
+    figure.suptitle("\n".join(summary(sharding)[:3]), fontsize="medium")
+    metadata = {"Date": None} if Path(path).suffix.lower() == ".svg" else None
+    with rc_context({"svg.hashsalt": "autoshard"}):  # the same file for the same sharding
+        figure.savefig(path, dpi=120, metadata=metadata)
+
+
+def axis_roles(sharding: Sharding) -> list[list[str]]:
+    """What each mesh axis does in each operator: rows are axes, columns operators.
+
+    It splits dim d of the first result (`splits dim d`), or a loop that is reduced, or operands and
+    results are partial sums over it, or it does nothing: all devices along it do the same work.
+    """
+    rows = []
+    for axis in range(sharding.mesh.ndim):
+        row = []
+        for strategy in sharding.strategies:
+            target, spec = strategy.mapping[axis], strategy.result_specs[0]
+            dims = [dim for dim, on in enumerate(spec.plain_dims) if axis in on]
+            if target is None:
+                row.append(_NOTHING)
+            elif dims:
+                row.append(f"splits dim {dims[0]}")
+            else:
+                row.append(_SUMS if isinstance(target, int) else _CARRIES)
+        rows.append(row)
+    return rows
+
+
+def _draw_axes(panel: Any, sharding: Sharding) -> None:
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Patch
+
+    rows = axis_roles(sharding)
+    n_dims = max((len(value.shape) for value in sharding.graph.values), default=0)
+    dims = {f"splits dim {d}": of for d, of in enumerate(islice(cycle(_DIMS), n_dims))}
+    colours = {**_COLOURS, **dims}
+    if sharding.strategies:
+        panel.imshow(
+            [[to_rgb(colours[role]) for role in row] for row in rows],
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0, len(sharding.strategies), len(rows), 0),
+        )
+    names = sharding.mesh.axis_names
+    panel.set_yticks([row + 0.5 for row in range(len(rows))], names)
+    panel.tick_params(axis="y", length=0)
+    used = {role for row in rows for role in row}
+    patches = [Patch(color=colour, label=role) for role, colour in colours.items() if role in used]
+    _legend(panel, patches)
+
+
+def _draw_seconds(panel: Any, sharding: Sharding) -> None:
+    n = len(sharding.graph.operators)
+    compute, moved = [0.0] * n, dict[str, list[float]]()
+    index = 0
+    for entry in entries(sharding):
+        if isinstance(entry, Work):
+            compute[index] = entry.seconds
+            index += 1
+        elif n:  # what leaves after the last operator is drawn there
+            kind = entry.step.kind.replace("_", "-")
+            moved.setdefault(kind, [0.0] * n)[min(index, n - 1)] += entry.seconds
+    total = [sum(of) for of in zip(compute, *moved.values(), strict=True)]
+    unit, name = _scale(max(total, default=0.0), _SCALES)
+    parts = {"compute": compute, **{kind: moved[kind] for kind in sorted(moved)}}
+    _stack(panel, {kind: of for kind, of in parts.items() if any(of)}, unit)
+    panel.set_ylabel(f"{name}, all runs in a step")
+    _legend(panel)
+
+
+def _draw_held(panel: Any, sharding: Sharding) -> None:
+    found = {kind: live_bytes(sharding, kind) for kind in get_args(Kind)}
+    limit = sharding.options.memory_bytes
+    unit, name = _scale(max(sharding.peak_bytes, limit or 0), _UNITS)
+    _stack(panel, {kind.replace("_", " "): of for kind, of in found.items() if any(of)}, unit)
+    if limit is not None:
+        panel.axhline(limit / unit, color="black", linestyle="--", label="limit")
+    panel.set_ylabel(f"{name} a device")
+    _legend(panel)
+
+
+def _stack(panel: Any, parts: Mapping[str, Sequence[float]], unit: float) -> None:
+    """One step for each operator and part, the parts on top of each other."""
+    if parts:
+        steps = [[one / unit for one in (*of, of[-1])] for of in parts.values()]
+        panel.stackplot(range(len(steps[0])), steps, step="post", labels=list(parts))
+
+
+def _scale(largest: float, scales: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    return next((scale for scale in scales if largest >= scale[0]), scales[-1])
+
+
+def _legend(panel: Any, patches: Sequence[Any] = ()) -> None:
+    handles = patches or panel.get_legend_handles_labels()[0]
+    if handles:
+        panel.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.0),
+            fontsize="small",
+            frameon=False,
+        )
