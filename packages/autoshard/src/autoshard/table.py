@@ -66,7 +66,7 @@ def summary(sharding: Sharding) -> list[str]:
         f"{seconds_text(sharding.objective_s)} a step: compute {seconds_text(compute)}, "
         f"communication {seconds_text(communication)}; {proof}",
         f"at most {bytes_text(sharding.peak_bytes)} a device{within}",
-        *(f"not {other.name}: {other.reason}" for other in sharding.alternatives),
+        *(f"compared with {other.name}: {other.reason}" for other in sharding.alternatives),
     ]
 
 
