@@ -8,9 +8,12 @@ it reads and writes.
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +68,25 @@ class Problem:
         if self.usage_limit is not None:
             problem["usage_limit"] = _to_numbers(np.array([float(self.usage_limit)]))[0]
         return json.dumps({"problem": problem})
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Problem:
+        """Read a file of IOPDDL JSON, gzipped or not; see `from_json`.
+
+        Raises:
+            ProblemError: also if it is no text, or ends before it should.
+            OSError: the file cannot be read.
+        """
+        content = Path(path).read_bytes()
+        try:
+            if content.startswith(b"\x1f\x8b"):  # what every gzip file begins with
+                content = gzip.decompress(content)
+            text = content.decode()
+        except (EOFError, zlib.error, UnicodeDecodeError, gzip.BadGzipFile) as error:
+            raise ProblemError(
+                f"a problem is a file of JSON, gzipped or not; got {str(path)!r}: {error}"
+            ) from error
+        return cls.from_json(text)
 
     @classmethod
     def from_json(cls, text: str) -> Problem:
