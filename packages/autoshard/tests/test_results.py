@@ -8,9 +8,9 @@ from autoshard import InfeasibleError, collectives, shard
 from autoshard.programs import (
     Program,
     deep_mlp_step,
+    join_phases,
     mlp_step,
     moe_step,
-    one_phase,
     transformer_step,
 )
 from autoshard.programs.pieces import (
@@ -35,9 +35,9 @@ def cluster(flops):
 
 
 def found(graph, flops, **limits):
-    """The sharding, which is proved optimal, and what it sends but for single numbers (losses)."""
-    sharding = shard(graph, FLAT, cluster(flops), **limits)
-    assert sharding.solution.gap < 1e-9
+    """The sharding, at most 0.1 % above its lower bound, and what it sends but for single numbers."""
+    sharding = shard(graph, FLAT, cluster(flops), compare=False, **limits)
+    assert sharding.solution.gap < 1e-3
     sent = collectives(graph, sharding)
     return sharding, [c for c in sent if math.prod(graph.value(c.value).shape) > 1]
 
@@ -54,7 +54,7 @@ def stored(sharding):
 def test_an_mlp_of_l_layers_sends_l_minus_1_all_reduces_as_megatron_does(n_layers):
     # nothing but every other width can be split, so a sum cannot be scattered instead
     widths = (6, 64) * (n_layers // 2) + (6,)
-    graph = one_phase(deep_mlp_step(batch=1, widths=widths, optimizer="sgd"))
+    graph = join_phases(deep_mlp_step(batch=1, widths=widths, optimizer="sgd"))
     sharding, sent = found(graph, flops=1e7)
     assert kinds(sent) == {"all_reduce": n_layers - 1}
     specs = stored(sharding)
@@ -76,7 +76,7 @@ def transformer(n_layers, length):
         x = p.add(x, attention(p, norm(x), mask, f"{layer}", heads=4))
         h = gelu(p, dense(p, norm(x), f"{layer}_up", 64, bias=True))
         x = p.add(x, dense(p, h, f"{layer}_down", 16, bias=True))
-    return one_phase(p.finish(p.mean(p.mul(x, x)), optimizer="sgd"))
+    return join_phases(p.finish(p.mean(p.mul(x, x)), optimizer="sgd"))
 
 
 @pytest.mark.parametrize("n_layers", [1, 2])
@@ -95,7 +95,7 @@ def norm_and_mlp(length):
     x = p.input("x", 1, length, 6)
     h = gelu(p, dense(p, layer_norm(p, x, "norm"), "up", 64, bias=False))
     x = p.add(x, dense(p, h, "down", 6, bias=False))
-    return one_phase(p.finish(p.mean(p.mul(x, x)), optimizer="sgd"))
+    return join_phases(p.finish(p.mean(p.mul(x, x)), optimizer="sgd"))
 
 
 def test_a_sequence_that_can_be_split_is_split_around_norms():
@@ -143,7 +143,7 @@ def test_less_memory_leads_from_zero_1_by_zero_2_to_zero_3():
 
 
 def test_experts_are_split_and_tokens_sent_to_them_by_all_to_all():
-    graph = one_phase(
+    graph = join_phases(
         moe_step(
             n_layers=1,
             batch=4,
@@ -166,7 +166,7 @@ def test_experts_are_split_and_tokens_sent_to_them_by_all_to_all():
 
 def test_a_large_vocabulary_is_split_in_embedding_logits_and_loss():
     """Shoeybi et al., "Megatron-LM", 2019, section 3: nothing as large as the logits is sent."""
-    graph = one_phase(
+    graph = join_phases(
         transformer_step(
             n_layers=1, batch=1, length=3, width=6, heads=2, vocabulary=4096, optimizer="sgd"
         )

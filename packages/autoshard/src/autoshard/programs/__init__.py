@@ -5,7 +5,7 @@ from autoshard.programs.gpt import gpt_step
 from autoshard.programs.llama import llama_step
 from autoshard.programs.mlp import deep_mlp_step, mlp_step
 from autoshard.programs.moe import moe_step
-from autoshard.programs.program import Program, one_phase, step_flops
+from autoshard.programs.program import Program, join_phases, step_flops
 from autoshard.programs.transformer import stack_step, transformer_step
 from autoshard.programs.vgg import vgg13_step
 
@@ -14,10 +14,10 @@ __all__ = [
     "block_step",
     "deep_mlp_step",
     "gpt_step",
+    "join_phases",
     "llama_step",
     "mlp_step",
     "moe_step",
-    "one_phase",
     "stack_step",
     "step_flops",
     "transformer_step",

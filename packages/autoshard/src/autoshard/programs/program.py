@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from autoshard.errors import GraphError
 from autoshard.graph import Graph, Operator, Output, Phase, Role, Value
 from autoshard.rule import Rule
 from autoshard.rules import broadcast, einsum, elementwise, labelled, reduction, reshape, transpose
@@ -276,15 +275,24 @@ def step_flops(graph: Graph) -> float:
     )
 
 
-def one_phase(graph: Graph) -> Graph:
-    """A step without microbatches, all of it in one phase.
+def join_phases(graph: Graph) -> Graph:
+    """The same program, in which phases in a row that repeat equally are one.
 
-    What forward has converted is then there for backward, too.
+    What forward has converted is then there for backward, too, as it is where one mesh runs both.
+
+    Examples:
+        >>> from autoshard.programs import mlp_step
+        >>> step = mlp_step(batch=4, width=2, hidden=4, microbatches=8)
+        >>> [(phase.name, phase.repeats) for phase in join_phases(step).phases]
+        [('forward+backward', 8), ('apply', 1)]
     """
-    if any(phase.repeats > 1 for phase in graph.phases):
-        raise GraphError(
-            "a step in one phase has no microbatches; got repeats="
-            f"{tuple(phase.repeats for phase in graph.phases)}; write it with microbatches=1"
-        )
-    operators = tuple(replace(operator, phase=0) for operator in graph.operators)
-    return replace(graph, phases=(Phase("step"),), operators=operators)
+    phases: list[Phase] = []
+    joined: list[int] = []
+    for phase in graph.phases:
+        if phases and phases[-1].repeats == phase.repeats:
+            phases[-1] = replace(phases[-1], name=f"{phases[-1].name}+{phase.name}")
+        else:
+            phases.append(phase)
+        joined.append(len(phases) - 1)
+    operators = tuple(replace(op, phase=joined[op.phase]) for op in graph.operators)
+    return replace(graph, phases=tuple(phases), operators=operators)
