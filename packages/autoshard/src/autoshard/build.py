@@ -95,7 +95,6 @@ class _Builder:
         self.intervals: list[tuple[int, int]] = []
         self.edges: list[tuple[int, int]] = []
         self.edge_costs: list[Array] = []
-        self.constants = _constants(graph)
         self.produced: dict[str, tuple[int, Column]] = {}
         self.read: dict[tuple[str, int], list[_Use]] = {}
         self.relays: dict[tuple[str, int], int] = {}
@@ -125,7 +124,8 @@ class _Builder:
     def seconds(self, value: Value, src: tuple[Spec, ...], dst: tuple[Spec, ...]) -> Array:
         """The price of each conversion between distinct specs; `inf` to send a constant."""
         seconds = self.converter.seconds(value, spec_set(src), spec_set(dst))
-        return np.where(seconds > 0.0, np.inf, seconds) if value.name in self.constants else seconds
+        is_constant = value.name in self.graph.constants
+        return np.where(seconds > 0.0, np.inf, seconds) if is_constant else seconds
 
     def connect(self, name: str, phase: int) -> None:
         """Edges from a value to those who read it in a phase, and the relays between them."""
@@ -201,15 +201,6 @@ class _Builder:
         relay = _Source(node, specs, sets, of_set)
         self.copies[node] = relay.copies()
         return relay
-
-
-def _constants(graph: Graph) -> frozenset[str]:
-    """Values that depend on no input."""
-    found: set[str] = set()
-    for operator in graph.operators:
-        if found.issuperset(operator.inputs):
-            found.update(operator.outputs)
-    return frozenset(found)
 
 
 def _same(a: Column, b: Column) -> NDArray[np.bool_]:

@@ -21,6 +21,7 @@ from autoshard.decode import decode
 from autoshard.errors import AutoshardError, BaselineError, InfeasibleError, PinError
 from autoshard.graph import Graph, verify
 from autoshard.pin import Pin, kept_strategies, restricted
+from autoshard.quick import Level, solve_quickly
 from autoshard.sharding import Alternative, Options, Sharding
 from autoshard.solve import solve
 from autoshard.strategy import Target
@@ -40,10 +41,13 @@ def shard(
     in_flight: int = 1,
     restrict: Baseline | None = None,
     pin: Mapping[str, Pin] | None = None,
+    compare: bool = True,
+    tie: bool = False,
+    coarse: Level | None = None,
+    polish: bool = False,
     method: str = "auto",
     time_s: float = 60.0,
     steps: int | None = None,
-    compare: bool = True,
 ) -> Sharding:
     """Find how to run a graph on a mesh in the least time.
 
@@ -56,11 +60,14 @@ def shard(
         restrict: Only shardings that store the inputs as this baseline does.
         pin: By name, the strategy of an operator, or the specs that an input may be stored in or a
             result made in.
-        method: One of `METHODS`; see `solve`.
-        time_s: When the solver stops at the latest.
-        steps: A budget for the solver; see `solve`.
         compare: Price the baselines too, keep them as `alternatives`, and return the best of all. A
             planner that prices many graphs may do without.
+        tie: Repeated layers take the same strategies; see `solve_quickly`, as for the next two.
+        coarse: "O2" chooses for groups of operators.
+        polish: Go on with every operator from there.
+        method: One of `METHODS`; see `solve`, as for the next two.
+        time_s: When each solve stops at the latest.
+        steps: A budget for each solve.
 
     Returns:
         The best sharding found; with `compare` no worse than any baseline.
@@ -77,10 +84,13 @@ def shard(
         memory_bytes=memory_bytes,
         restrict=restrict,
         pin=pin,
+        compare=compare,
+        tie=tie,
+        coarse=coarse,
+        polish=polish,
         method=method,
         time_s=time_s,
         steps=steps,
-        compare=compare,
     )
 
 
@@ -146,21 +156,24 @@ class Prepared:
         memory_bytes: int | None = None,
         restrict: Baseline | None = None,
         pin: Mapping[str, Pin] | None = None,
+        compare: bool = True,
+        tie: bool = False,
+        coarse: Level | None = None,
+        polish: bool = False,
         method: str = "auto",
         time_s: float = 60.0,
         steps: int | None = None,
-        compare: bool = True,
     ) -> Sharding:
         """The best sharding under a limit and with some things pinned; see `shard`."""
-        budget = _Budget(method, time_s, steps)
+        search = _Search(tie, coarse, polish, method, time_s, steps)
         pins = dict(pin or {})
-        found = self._best(memory_bytes, restrict, pins, budget)
+        found = self._best(memory_bytes, restrict, pins, search)
         if restrict is not None or not compare:
             return found
         rivals: dict[str, Sharding | AutoshardError] = {"search": found}
         for name in get_args(Baseline):
             try:
-                rivals[name] = self._best(memory_bytes, name, pins, budget)
+                rivals[name] = self._best(memory_bytes, name, pins, search)
             except (BaselineError, InfeasibleError, PinError) as error:
                 rivals[name] = error
         return _with_alternatives(rivals)
@@ -170,17 +183,25 @@ class Prepared:
         memory_bytes: int | None,
         restrict: Baseline | None,
         pins: dict[str, Pin],
-        budget: _Budget,
+        search: _Search,
     ) -> Sharding:
         """The best of one kind; the light problem first, as its answers are often good enough."""
         options = replace(self.options, memory_bytes=memory_bytes, restrict=restrict)
         if restrict is not None:
             stored = baseline_inputs(self.graph, self.mesh, restrict)
             pins = {**stored, **pins}
-        found = self._solved(self.light, options, pins, budget, memory_bytes)
+        try:
+            found = self._solved(self.light, options, pins, search, memory_bytes)
+        except InfeasibleError:
+            if memory_bytes is None:
+                raise
+            # it knows better how much would do
+            return self._solved(self.full, options, pins, search, memory_bytes)
+        if memory_bytes is None:
+            return found
         bound, limit = found.lower_bound_s, memory_bytes
-        while memory_bytes is not None and limit is not None and found.peak_bytes > memory_bytes:
-            found = self._solved(self.full, options, pins, budget, limit)
+        while found.peak_bytes > memory_bytes:
+            found = self._solved(self.full, options, pins, search, limit)
             # copies that conversions happen to share are held longer than the problem knows
             limit -= found.peak_bytes - memory_bytes
         return replace(found, lower_bound_s=min(bound, found.objective_s))
@@ -190,21 +211,35 @@ class Prepared:
         built: Built,
         options: Options,
         pins: dict[str, Pin],
-        budget: _Budget,
+        search: _Search,
         limit: int | None,
     ) -> Sharding:
         kept = kept_strategies(self.graph, self.mesh.shape, built, pins)
         problem = restricted(replace(built.problem, usage_limit=limit), kept)
-        points = _points(self.graph, self.mesh, built)
         try:
-            solution = solve(
-                problem,
-                budget.method,
-                budget.time_s,
-                steps=budget.steps,
-                points=[point[of] for point, of in zip(points, kept, strict=True)],
-                ilp_columns=ILP_COLUMNS,
-            )
+            if search.tie or search.coarse is not None:
+                first = len(self.graph.inputs)
+                solution = solve_quickly(
+                    self.graph,
+                    problem,
+                    range(first, first + len(self.graph.operators)),
+                    tie=search.tie,
+                    level=search.coarse,
+                    polish=search.polish,
+                    method=search.method,
+                    time_s=search.time_s,
+                    steps=search.steps,
+                )
+            else:
+                points = _points(self.graph, self.mesh, built)
+                solution = solve(
+                    problem,
+                    search.method,
+                    search.time_s,
+                    steps=search.steps,
+                    points=[point[of] for point, of in zip(points, kept, strict=True)],
+                    ilp_columns=ILP_COLUMNS,
+                )
         except InfeasibleError as error:
             raise self._explained(error, options) from error
         choice = tuple(int(of[s]) for of, s in zip(kept, solution.choice, strict=True))
@@ -229,9 +264,12 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Budget:
+class _Search:
     """How to solve, and for how long."""
 
+    tie: bool
+    coarse: Level | None
+    polish: bool
     method: str
     time_s: float
     steps: int | None

@@ -1,0 +1,248 @@
+"""The problem that is built says the truth: judged by trying every sharding of tiny graphs."""
+
+import itertools
+import math
+
+import pytest
+from autoshard import (
+    GraphBuilder,
+    InfeasibleError,
+    PinError,
+    Value,
+    enumerate_strategies,
+    held,
+    prepare,
+    shard,
+    stored_specs,
+)
+from autoshard.conversion import converter_of, spec_set
+from autoshard.convert import convert
+from autoshard.relay import copy_sets, making, serving
+from autoshard.testing import check_sharding, graphs, least_seconds
+from autoshard.testing.sharding import cheapest_tree
+from costmodel import Cluster, Device, Link
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from shardspec import Mesh, Partial, Spec
+
+PAIR, SQUARE = Mesh((2,), ("x",)), Mesh((2, 2), ("x", "y"))
+
+
+def cluster(latency_s=1e-6, bandwidth=1e9, flops=1e10):
+    """Two hosts of four devices whose links and arithmetic matter alike for tiny tensors."""
+    rates = tuple((dtype, flops) for dtype in ("float32", "bfloat16", "int32"))
+    device = Device("d", rates, 2**30, 1e10, 0.0)
+    link = Link(latency_s, bandwidth)
+    return Cluster.uniform("c", 2, 4, device, link, Link(10 * latency_s, bandwidth / 10))
+
+
+def n_shardings(graph, mesh):
+    inputs = [len(stored_specs(graph.value(name).shape, mesh.shape)) for name in graph.inputs]
+    ways = [len(enumerate_strategies(operator.rule, mesh.shape)) for operator in graph.operators]
+    return math.prod(inputs + ways)
+
+
+@st.composite
+def tiny_graphs(draw, mesh, most):
+    """Few enough shardings to try them all."""
+    graph = draw(graphs(max_operators=4, updates=draw(st.booleans())))
+    assume(n_shardings(graph, mesh) <= most)
+    return graph
+
+
+@settings(max_examples=60)
+@given(tiny_graphs(PAIR, 5_000), st.sampled_from([0.0, 1e-6]), st.sampled_from([1e6, 1e9]))
+def test_the_optimum_is_that_of_trying_everything(graph, latency_s, bandwidth):
+    prices = cluster(latency_s, bandwidth)
+    found = shard(graph, PAIR, prices, compare=False)
+    check_sharding(found)
+    assert found.solution.gap < 1e-9
+    assert found.objective_s == pytest.approx(
+        least_seconds(graph, PAIR, prices), rel=1e-9, abs=1e-15
+    )
+
+
+@st.composite
+def shared_products(draw, n_readers):
+    """A product that is read several times, by what takes partial sums as they are or does not."""
+    p = GraphBuilder()
+    n, k = draw(st.sampled_from([(2, 2), (2, 64), (3, 64), (4, 3)]))
+    product = p.dot(p.input("x", n, k), p.parameter("y", k, n))
+    kinds = st.sampled_from(["tanh", "neg", "add", "mul", "transpose"])
+    for kind in draw(st.lists(kinds, min_size=n_readers, max_size=n_readers)):
+        match kind:
+            case "add" | "mul":
+                made = p.apply(kind, product, product)
+            case "transpose":
+                made = p.transpose(product, 1, 0)
+            case _:
+                made = p.apply(kind, product)
+        p.output(made, whole=draw(st.booleans()))
+    return p.build()
+
+
+@settings(max_examples=20)
+@given(st.integers(2, 4).flatmap(shared_products), st.sampled_from([1e-9, 1e-6]))
+def test_readers_share_conversions_as_well_as_can_be(graph, latency_s):
+    assume(n_shardings(graph, PAIR) <= 8_000)
+    prices = cluster(latency_s, bandwidth=1e8)
+    found = shard(graph, PAIR, prices, compare=False)
+    check_sharding(found)
+    assert found.solution.gap < 1e-9
+    assert found.objective_s == pytest.approx(least_seconds(graph, PAIR, prices), rel=1e-9)
+
+
+def all_specs(shape, mesh):
+    """Every stored spec, and the same with sums over axes that it leaves."""
+    found = list(stored_specs(shape, mesh.shape))
+    for spec in stored_specs(shape, mesh.shape):
+        free = [axis for axis in range(mesh.ndim) if axis not in spec.axes]
+        found += [Spec(spec.dims, tuple(map(Partial, some))) for some in subsets(free)]
+    return found
+
+
+def subsets(axes):
+    counts = range(1, len(axes) + 1)
+    return [some for count in counts for some in itertools.combinations(axes, count)]
+
+
+@settings(max_examples=200)
+@given(st.data(), st.sampled_from([PAIR, SQUARE]), st.sampled_from([1e-9, 1e-6]))
+def test_a_relay_serves_its_readers_as_cheaply_as_any_tree(data, mesh, latency_s):
+    """Where all sets are listed; else it is an upper bound."""
+    shape, prices = (4, 8), cluster(latency_s, bandwidth=1e8)
+    specs = all_specs(shape, mesh)
+    made = data.draw(st.sampled_from(specs))
+    asked = data.draw(st.lists(st.sampled_from(specs), min_size=1, max_size=4))
+    value, converter = Value("v", shape, "float32"), converter_of(mesh.shape, prices.links(mesh))
+    every = spec_set(tuple(specs))
+    seconds = converter.seconds(value, every, every)
+    sets, is_exact = copy_sets(specs, seconds, len(asked))
+    columns = [specs.index(spec) for spec in set(asked)]
+    served = making(sets, seconds)[specs.index(made)] + serving(sets, seconds)[:, columns].sum(
+        axis=1
+    )
+    tree = cheapest_tree(shape, 4, mesh, prices, made, frozenset(asked) - {made})
+    assert is_exact or mesh is SQUARE
+    if is_exact:
+        assert served.min() == pytest.approx(tree, rel=1e-9)
+    else:
+        assert served.min() >= tree * (1 - 1e-9)
+    if math.isfinite(tree):
+        best = sets[int(served.argmin())]
+        _, converted = convert(converter, value, made, asked, [specs[i] for i in best])
+        assert tree * (1 - 1e-9) <= converted <= served.min() * (1 + 1e-9)
+
+
+def test_three_readers_share_what_one_of_them_does_not_need():
+    """Two readers of a sum share the reduced copy, and the third takes it partial."""
+    mesh, prices = Mesh((4,), ("x",)), cluster()
+    specs = [Spec.parse("RR+P0"), Spec.parse("RR"), Spec.parse("S0R"), Spec.parse("RS0")]
+    value, converter = Value("v", (64, 64), "float32"), converter_of(mesh.shape, prices.links(mesh))
+    every = spec_set(tuple(specs))
+    seconds = converter.seconds(value, every, every)
+    sets, _ = copy_sets(specs, seconds, 3)
+    assert (0, 1) in sets
+    pair = sets.index((0, 1))
+    assert making(sets, seconds)[0, pair] == seconds[0, 1]
+    assert serving(sets, seconds)[pair, :2].tolist() == [0.0, 0.0]
+
+
+def optimum(prepared, **options):
+    """What a sharding costs; infinite if there is none."""
+    try:
+        found = prepared.solve(compare=False, **options)
+    except InfeasibleError:
+        return math.inf
+    check_sharding(found)
+    return found.objective_s
+
+
+@settings(max_examples=12)
+@given(tiny_graphs(PAIR, 10**6), st.sampled_from([1, 2]), st.floats(0.3, 1.0))
+def test_more_memory_never_costs_more(graph, in_flight, part):
+    prepared = prepare(graph, PAIR, cluster(), in_flight=in_flight)
+    free = prepared.solve(compare=False)
+    limits = [int(free.peak_bytes * part), int(free.peak_bytes * (1 + part) / 2), free.peak_bytes]
+    costs = [optimum(prepared, memory_bytes=limit) for limit in limits]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == free.objective_s
+
+
+@settings(max_examples=12)
+@given(tiny_graphs(PAIR, 10**6))
+def test_the_limit_that_an_error_names_would_do_and_less_would_not(graph):
+    prepared = prepare(graph, PAIR, cluster())
+    with pytest.raises(InfeasibleError) as caught:
+        prepared.solve(memory_bytes=0, compare=False)
+    smallest = math.ceil(caught.value.smallest_usage)
+    found = prepared.solve(memory_bytes=smallest, compare=False)
+    check_sharding(found)
+    assert found.peak_bytes == smallest
+    with pytest.raises(InfeasibleError):
+        prepared.solve(memory_bytes=smallest - 1, compare=False)
+
+
+@settings(max_examples=25)
+@given(tiny_graphs(PAIR, 10**6), st.data())
+def test_pinning_never_helps_and_is_kept(graph, data):
+    prepared = prepare(graph, PAIR, cluster())
+    free = prepared.solve(compare=False)
+    name = data.draw(st.sampled_from(graph.inputs))
+    spec = data.draw(st.sampled_from(stored_specs(graph.value(name).shape, PAIR.shape)))
+    index = data.draw(st.integers(0, len(graph.operators) - 1))
+    ways = enumerate_strategies(graph.operators[index].rule, PAIR.shape)
+    pins = {name: spec, graph.operators[index].name: data.draw(st.sampled_from(ways))}
+    assume(len(pins) == 2)
+    try:
+        pinned = prepared.solve(pin=pins, compare=False)
+    except InfeasibleError:  # a constant would have to be sent
+        return
+    check_sharding(pinned)
+    assert dict(pinned.input_specs)[name] == spec
+    assert pinned.strategies[index] == pins[graph.operators[index].name]
+    assert pinned.objective_s >= free.objective_s * (1 - 1e-9)
+    again = prepared.solve(
+        pin={op.name: s for op, s in zip(graph.operators, free.strategies, strict=True)}
+    )
+    assert again.objective_s <= free.objective_s * (1 + 1e-9)
+
+
+def test_pins_that_cannot_be_are_refused():
+    p = GraphBuilder()
+    p.output(p.apply("tanh", p.input("x", 4, 3)))
+    prepared = prepare(p.build(), PAIR, cluster())
+    with pytest.raises(PinError, match="'nobody', which is none"):
+        prepared.solve(pin={"nobody": Spec.parse("RR")})
+    with pytest.raises(PinError, match="'x' cannot be RS0"):
+        prepared.solve(pin={"x": Spec.parse("RS0")})
+    with pytest.raises(PinError, match="pinned to an operator; got 'x'"):
+        prepared.solve(pin={"x": enumerate_strategies(p.build().operators[0].rule, (2,))[0]})
+
+
+@settings(max_examples=15)
+@given(graphs(max_operators=4))
+def test_a_mesh_of_more_axes_is_never_worse(graph):
+    """All that an axis of 4 can do, two axes of 2 can."""
+    flat = Mesh((4,), ("x",))
+    coarse, fine = (
+        shard(graph, mesh, cluster(), compare=False) for mesh in (flat, flat.split("x", (2, 2)))
+    )
+    check_sharding(fine)
+    assert fine.objective_s <= coarse.objective_s * (1 + 1e-9)
+
+
+def test_a_gathered_parameter_counts_while_it_is_read():
+    p = GraphBuilder()
+    y = p.dot(p.input("x", 1024, 64), p.parameter("w", 64, 64))
+    p.output(y)
+    batch, whole = (Spec.parse(text) for text in ("S0R", "RR"))
+    prepared = prepare(p.build(), PAIR, cluster())
+    found = prepared.solve(pin={"x": batch, "w": batch, y: batch}, compare=False)
+    copies = [one for one in held(found) if one.kind == "copy"]
+    assert [(one.value, one.spec, one.n_bytes) for one in copies] == [("w", whole, 4 * 64 * 64)]
+    assert found.peak_bytes == 4 * (1024 * 64 + 64 * 64 // 2 + 64 * 64)
+    with pytest.raises(InfeasibleError, match=r"when it holds at least x \(131072 bytes\)"):
+        prepared.solve(
+            pin={"x": batch, "w": batch, y: batch}, memory_bytes=found.peak_bytes - 1, compare=False
+        )
