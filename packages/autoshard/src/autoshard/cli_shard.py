@@ -111,10 +111,10 @@ def _shard(options: argparse.Namespace) -> int:
     print(found)
     if options.out is not None:
         options.out.write_text(found.to_json(), encoding="utf-8")
-        print(f"\nwrote {options.out}")
     if options.picture is not None:
         picture(found, options.picture)
-        print(f"\nwrote {options.picture}")
+    if written := [str(path) for path in (options.out, options.picture) if path is not None]:
+        print(f"\nwrote {' and '.join(written)}")
     return 0
 
 

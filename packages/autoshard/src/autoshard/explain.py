@@ -61,7 +61,7 @@ class Explanation:
         if not isinstance(how, Spec):
             first = [strategy_text(how, self._mesh), specs_text(how)]
             seconds.insert(0, candidate.compute_s)
-        more = candidate.seconds - self.taken.seconds
+        more = _difference(candidate.seconds, self.taken.seconds)
         note = "taken" if candidate is self.taken else _more(more)
         return (*first, *map(seconds_text, seconds), bytes_text(candidate.n_bytes), note)
 
@@ -113,17 +113,17 @@ def _explained(
 
 def _reason(sharding: Sharding, taken: Candidate, other: Candidate, peak: int) -> str:
     """Why not the runner-up, in words; `peak` bytes are what a device would hold then."""
-    more = other.seconds - taken.seconds
+    more = _difference(other.seconds, taken.seconds)
     name = _name(other.how, sharding.mesh)
     limit = sharding.options.memory_bytes
     holds = f"a device would hold {bytes_text(peak)} at its peak"
-    if abs(more) <= _ALIKE * max(taken.seconds, sharding.objective_s):
+    if more == 0.0:
         first = f"The next best, {name}, would take as long"
     else:
         first = f"The next best, {name}, would take {_more(more)}{_parts(taken, other)}"
     if limit is not None and peak > limit:
         return f"{first}; but {holds}, {bytes_text(peak - limit)} above the limit."
-    if more < -_ALIKE * sharding.objective_s:
+    if more < 0.0:
         return f"{first}; the search did not come to it ({_proof(sharding)})."
     if abs(peak - sharding.peak_bytes) > _WORTH_SAYING * sharding.peak_bytes:
         return f"{first}; {holds} instead of {bytes_text(sharding.peak_bytes)}."
@@ -147,6 +147,12 @@ def _parts(taken: Candidate, other: Candidate) -> str:
     if len(parts) == 1:
         return f", of {parts[0][1]}"
     return ": " + ", ".join(f"{_more(seconds)} of {what}" for seconds, what in parts)
+
+
+def _difference(seconds: float, of_taken: float) -> float:
+    """What one way takes more than the taken one, without what may be rounding."""
+    more = seconds - of_taken
+    return 0.0 if abs(more) <= _ALIKE * of_taken else more
 
 
 def _more(seconds: float) -> str:
