@@ -14,8 +14,55 @@ from autoshard import (
     transpose,
     whole,
 )
+from autoshard.testing import cases
 from hypothesis import given
 from hypothesis import strategies as st
+
+
+@given(cases())
+def test_what_prints_is_parsed_to_an_equal_rule(case):
+    assert Rule.parse(str(case.rule)) == case.rule
+
+
+@given(st.lists(st.integers(0, 9), min_size=20, max_size=60))
+def test_a_rule_of_many_factors_is_parsed_to_an_equal_one(sizes):
+    rule = whole((tuple(sizes),), (tuple(sizes), ()))
+    assert Rule.parse(str(rule)) == rule
+
+
+def test_factors_after_z_are_numbered():
+    text = str(whole(((2,) * 27,), ()))
+    assert text.startswith("(a,b,c,d")
+    assert ",y,z,a1)->" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(a)->(a)", "a rule is written as"),
+        ("(a)->(a) {a=2 mean}", "a rule is written as"),
+        ("(a)->(b) {a=2}", r"made of its factors; got \['b'\]"),
+        ("(a)->() {a=2}", "'reduce' or 'whole'"),
+    ],
+)
+def test_text_that_is_no_rule_is_an_error(text, message):
+    with pytest.raises(RuleError, match=message):
+        Rule.parse(text)
+
+
+@given(cases(), st.data())
+def test_a_constant_operand_stops_the_sums_it_takes_part_in(case, data):
+    rule = case.rule
+    places = range(len(rule.operands))
+    fixed = data.draw(st.sets(st.sampled_from(places))) if places else set()
+    kept = [index for index in places if index not in fixed]
+    left = rule.without(fixed)
+    assert left.operands == tuple(rule.operands[index] for index in kept)
+    assert [tuple(kept[i] for i in group) for group in left.linear] == [
+        group for group in rule.linear if not fixed & set(group)
+    ]
+    for index in fixed:
+        assert {left.factors[f].kind for dim in rule.operands[index] for f in dim} <= {"whole"}
 
 
 @given(st.lists(st.integers(1, 6), max_size=4), st.data())
@@ -97,6 +144,10 @@ def test_shapes_of_dims_are_products_of_factors(rule):
             "only sums are linear",
         ),
         (lambda: Rule((Factor(2),), (((0,),),), (((0,),),), ((1,),)), "linear names operands"),
+        (
+            lambda: Rule((Factor(2, "whole", "max"),), (), ()),
+            "only a 'reduce' factor has a reduction",
+        ),
         (lambda: einsum("ij,jk->ik", (2, 3)), "names 2 tensors"),
         (lambda: einsum("ij->ik", (2, 3)), "has dims of its operands"),
         (lambda: labelled("ij->i", ((2,),), ((2,),)), "one letter a dim"),

@@ -81,23 +81,29 @@ class Rule:
     def without(self, constants: Collection[int]) -> Rule:
         """The rule of the operator with these operands fixed, as literals in the program are.
 
-        What was linear in a set with a constant in it is affine in the others, so sums stop there:
-        `x + 1` of partial sums would add one per device.
+        Every device has the whole constant, so the factors that it spans are whole. What was linear
+        in a set with a constant in it is affine in the others, so sums stop there: `x + 1` of
+        partial sums would add one per device.
 
         Examples:
-            >>> str(Rule.parse("(a)(a)->(a) {a=4} linear {0,1}").without({1}))
+            >>> str(Rule.parse("(a)()->(a) {a=4} linear {0,1}").without({1}))
             '(a)->(a) {a=4}'
             >>> str(Rule.parse("(a)(a)->(a) {a=4} linear {0} {1}").without({0}))
-            '(a)->(a) {a=4} linear {0}'
+            '(a)->(a) {a=4 whole} linear {0}'
         """
         kept = [index for index in range(len(self.operands)) if index not in constants]
         place = {old: new for new, old in enumerate(kept)}
+        spanned = {f for index in constants for dim in self.operands[index] for f in dim}
+        factors = tuple(
+            Factor(factor.size, "whole") if index in spanned else factor
+            for index, factor in enumerate(self.factors)
+        )
         linear = tuple(
             tuple(place[operand] for operand in group)
             for group in self.linear
             if not set(group) & set(constants)
         )
-        return Rule(self.factors, tuple(self.operands[i] for i in kept), self.results, linear)
+        return Rule(factors, tuple(self.operands[i] for i in kept), self.results, linear)
 
     def __str__(self) -> str:
         names = [_name(index) for index in range(len(self.factors))]
