@@ -28,11 +28,12 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from costmodel import Cluster, Device, Link, fastest
-from costmodel.fit import LinkFit, rounds
+from costmodel.fits import LinkFit
 from costmodel.machine import Machine
 from costmodel.operators import matmul, work_time
 from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
 from costmodel.profile import Profile
+from costmodel.rounds import rounds
 from netlab import Lab, parse_rate
 from shardspec import Mesh
 

@@ -9,10 +9,8 @@ work at the same time, so every figure is one device's share of the machine, the
 import datetime
 import functools
 import os
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 N = 8
@@ -23,6 +21,7 @@ os.environ["JAX_ENABLE_X64"] = "1"
 import jax  # noqa: E402  (reads the environment)
 import numpy as np  # noqa: E402
 from costmodel import Cluster, Device, Link  # noqa: E402
+from costmodel.machine import Machine  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 FLOAT32_BYTES = 4
@@ -80,16 +79,6 @@ def measure_link(call_s: float) -> Link:
     return Link(round(float(alpha), 7), float(f"{1 / beta:.2e}"))
 
 
-def cpu_model() -> str:
-    """The processor's name as Linux knows it, or else its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
 def main() -> None:
     """Measure, and print the cluster."""
     call_s = best_time(lambda x: x + 1, (4,), 200)
@@ -101,23 +90,23 @@ def main() -> None:
     tiny = [best_time(functools.partial(dot_chain, k), (16, 16), 50) for k in (50, 450)]
     elements = 4 * 2**20
     stream_s = best_time(lambda x: 2 * x + 1, (elements,), 20) - call_s
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine = Machine.this()
     link = measure_link(call_s)
     cluster = Cluster.uniform(
         name="virtual-cpu",
         n_hosts=1,
         devices_per_host=N,
         device=Device(
-            name=f"1/{N} of {os.cpu_count()} cores of {cpu_model()}",
+            name=f"1/{N} of {machine.n_cores} cores of {machine.cpu}",
             flops_per_s=tuple(peaks),
-            memory_bytes=memory // N,
+            memory_bytes=machine.memory_bytes // N,
             memory_bandwidth_bytes_per_s=float(f"{2 * FLOAT32_BYTES * elements / stream_s:.2e}"),
             launch_s=round((tiny[1] - tiny[0]) / 400, 7),
         ),
         intra_host=link,
         inter_host=link,
         source=(
-            f"[measured] {datetime.date.today()} on {os.cpu_count()} cores of {cpu_model()} with "
+            f"[measured] {datetime.date.today()} on {machine.n_cores} cores of {machine.cpu} with "
             f"jax {jax.__version__} by benchmarks/measure_virtual_cpu.py: {N} virtual devices in "
             "one process, all at work at once, best of many runs. memory_bytes is the machine's "
             "divided equally. The devices share the machine's memory, so the network of a host, if "

@@ -77,6 +77,12 @@ def test_no_operator_beats_the_peak_or_the_memory(device, flops, n_bytes):
     assert time >= n_bytes / device.memory_bandwidth_bytes_per_s
 
 
+@pytest.mark.parametrize("dtype", [None, 32, "", ["float32"]], ids=repr)
+def test_rejects_what_is_no_dtype(dtype):
+    with pytest.raises(UnknownDtypeError, match="device 'toy' states no peak for dtype"):
+        operator_time(1, 1, DEVICE, dtype)
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int32", "uint8"])
 def test_integers_without_a_peak_are_priced_by_their_bytes(dtype):
     assert DEVICE.peak(dtype) == math.inf

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from costmodel import Device
 from costmodel.errors import FitError, MissingExtraError, UnknownNameError
-from costmodel.fit import fit_compute, fit_curve, fit_line, fit_link, rounds
+from costmodel.fit import fit_compute, fit_curve, fit_line, fit_link
 from costmodel.points import CollectivePoint, MatmulPoint
+from costmodel.rounds import rounds
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -517,6 +517,12 @@ def test_rejects_another_number_of_strides_than_dims():
         convolution(1, 1, 1, (4, 4), (3, 3), "float32", stride=(1, 1, 1))
 
 
+@pytest.mark.parametrize("image", [[8, 8], 8, np.array([8, 8])], ids=repr)
+def test_rejects_an_image_that_might_be_an_array_of_sizes(image):
+    with pytest.raises(QuantityError, match="image is a tuple of one size for each dim; got"):
+        convolution(1, 1, 1, image, (3, 3), "float32")
+
+
 def test_rejects_kv_heads_that_do_not_divide_the_heads():
     with pytest.raises(QuantityError, match="kv_heads divides heads; got heads=8"):
         attention(1, 8, 4, 4, 2, "float32", causal=False, materialised=False, kv_heads=3)

@@ -12,7 +12,7 @@ from costmodel.errors import (
     OtherMachineWarning,
     ProfileFormatError,
 )
-from costmodel.fit import CurveFit, Estimate, LinkFit, Piece
+from costmodel.fits import CurveFit, Estimate, LinkFit, Piece
 from costmodel.machine import Machine
 from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
 from costmodel.profile import Profile

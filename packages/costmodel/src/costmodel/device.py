@@ -93,13 +93,13 @@ class Device:
         for name, rate in self.flops_per_s:
             if name == dtype:
                 return rate
-        if dtype.startswith(("int", "uint", "bool")):
+        if str(dtype).startswith(("int", "uint", "bool")):
             return math.inf
         known = ", ".join(name for name, _ in self.flops_per_s)
         raise UnknownDtypeError(
             f"device {self.name!r} states no peak for dtype {dtype!r}, only for {known}; "
             f"add ({dtype!r}, FLOP/s) to its flops_per_s",
-            dtype,
+            str(dtype),
         )
 
     def rate(self, dtype: str, flops: Quantity) -> Quantity:

@@ -106,9 +106,19 @@ class GroupLinks:
     tiers: tuple[Tier, ...] = ()
     """Innermost first, those of size 1 left out; their sizes multiply to `size`. `()` for a group
     of one, and where the hosts or units do not all hold equally many members."""
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Prices are looked up by the group, and its hash would be half of the time of that."""
 
     def __post_init__(self) -> None:
-        assign(self, size=count("size of a group", self.size, least=1))
+        assign(
+            self,
+            size=count("size of a group", self.size, least=1),
+            tiers=tuple(self.tiers),
+            _hash=hash((self.size, self.flat, self.single, self.spread, *self.tiers)),
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

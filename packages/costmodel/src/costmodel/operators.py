@@ -19,7 +19,7 @@ import numpy as np
 
 from costmodel.device import Device, operator_time
 from costmodel.dtype import itemsize_bytes
-from costmodel.errors import QuantityError
+from costmodel.errors import QuantityError, shown
 from costmodel.quantity import Quantity, checked, counts, plain
 
 
@@ -132,6 +132,8 @@ def convolution(
             "groups divide in_channels and out_channels; "
             f"got in_channels={in_channels}, out_channels={out_channels}, groups={groups}"
         )
+    if not isinstance(image, tuple):  # of a list it would not be clear: arrays are numbers, too
+        raise QuantityError(f"image is a tuple of one size for each dim; got {shown(image)}")
     image = _per_dim("image", image, len(image), least=0)
     kernel = _per_dim("kernel", kernel, len(image), least=1)
     strides = _per_dim("stride", stride, len(image), least=1)

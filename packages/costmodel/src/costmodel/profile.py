@@ -23,42 +23,15 @@ from costmodel.errors import (
     UnknownNameError,
     shown,
 )
-from costmodel.fit import ComputeFit, CurveFit, LinkFit
+from costmodel.fits import Fits, LinkFit
 from costmodel.link import Link
 from costmodel.machine import Machine
 from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
-from costmodel.quantity import assign, checked, count, number, positive
+from costmodel.quantity import assign, checked, count
 from costmodel.records import decode, encode, parsed, problems
+from costmodel.rounds import rounds
 
 _VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Fits:
-    """What was fitted to the points of a profile.
-
-    Raises:
-        QuantityError: The launch is negative, the bandwidth not positive, or one is not finite.
-    """
-
-    link: LinkFit
-    """To all collectives together, as in AutoDDL, section 3.2."""
-    collectives: tuple[LinkFit, ...]
-    """To each collective in groups of every size, sorted by kind."""
-    curves: tuple[CurveFit, ...]
-    """To each collective and size of group, sorted by both."""
-    launch_s: float
-    compute: tuple[ComputeFit, ...]
-    """By dtype."""
-    memory_bandwidth_bytes_per_s: float
-
-    def __post_init__(self) -> None:
-        bandwidth = "memory_bandwidth_bytes_per_s of a fit"
-        assign(
-            self,
-            launch_s=number("launch_s of a fit", self.launch_s),
-            memory_bandwidth_bytes_per_s=positive(bandwidth, self.memory_bandwidth_bytes_per_s),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +173,7 @@ class Profile:
         elif curve is not None:
             seconds = curve.time(sizes)
         else:
-            seconds = fit.rounds(kind, link.algorithms[0], n).seconds(sizes, _link(link))
+            seconds = rounds(kind, link.algorithms[0], n).seconds(sizes, _link(link))
         return seconds
 
     @property

@@ -170,3 +170,27 @@ FAMILIES: Mapping[str, _Algorithms] = MappingProxyType(
     {"ring": _RINGS, "direct": _DIRECT, "tree": _TREES}
 )
 """Of each family, collective and algorithm the rounds, by the group's size."""
+
+
+def known_algorithms(kind: str) -> Mapping[str, Callable[[int], Rounds]]:
+    """The algorithms of a collective, of all families, by name.
+
+    Raises:
+        UnknownNameError: No collective is called `kind`.
+    """
+    check_kind(kind)
+    return {name: of for family in FAMILIES.values() for name, of in family.get(kind, {}).items()}
+
+
+def rounds(kind: str, algorithm: str, n: int) -> Rounds:
+    """Rounds of an algorithm in a group of `n`.
+
+    Raises:
+        UnknownNameError: No collective is called `kind`, or it has no such algorithm.
+    """
+    known = known_algorithms(kind)
+    if algorithm not in known:
+        raise UnknownNameError(
+            f"{kind} has the algorithms {', '.join(known)}; got {shown(algorithm)}", str(algorithm)
+        )
+    return known[algorithm](n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from costmodel.fit import Estimate, LinkFit, Piece
+from costmodel.fits import Estimate, LinkFit, Piece
 from costmodel.profile import Profile
 
 _LINK = ("fit", "algorithm", "latency, us", "95 %", "bandwidth, MB/s", "95 %", "R2", "error")

@@ -55,6 +55,20 @@ class Backend(Protocol):
         ...
 
 
+def repeating(once: Callable[[int], object]) -> Repeat:
+    """`once` in a loop; it is told how often it was called before."""
+
+    def repeat(times: int) -> None:
+        for i in range(times):
+            once(i)
+
+    return repeat
+
+
+def idle(times: int) -> None:
+    """What the processes outside a group do."""
+
+
 def require(backend: Name) -> None:
     """Check that the libraries of a backend, and scipy for the fits, are there.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from costmodel.calibrate.backend import Repeat
+from costmodel.calibrate.backend import Repeat, idle, repeating
 
 _NAP_S = 0.0005  # waiting in MPI would keep a core busy that those who are timed need
 
@@ -45,7 +44,7 @@ class MpiBackend:
         if n not in self._groups:  # all ranks make it; those outside get none
             self._groups[n] = self._world.Split(0 if self.rank < n else MPI.UNDEFINED, self.rank)
         if self.rank >= n:
-            return _nothing
+            return idle
         group, rank = self._groups[n], self.rank
         whole, other = np.zeros(n_bytes // 4, np.float32), np.zeros(n_bytes // 4, np.float32)
         part = np.zeros(n_bytes // 4 // n, np.float32)
@@ -70,17 +69,17 @@ class MpiBackend:
                 case "permute":
                     group.Sendrecv(whole, (rank + 1) % n, recvbuf=other, source=(rank - 1) % n)
 
-        return _repeat(once)
+        return repeating(once)
 
     def matmul(self, m: int, n: int, k: int, dtype: str) -> Repeat:
         """See `Backend`."""
         a, b, c = np.ones((m, k), dtype), np.ones((k, n), dtype), np.ones((m, n), dtype)
-        return _repeat(lambda i: np.matmul(a, b, out=c))
+        return repeating(lambda i: np.matmul(a, b, out=c))
 
     def stream(self, n_bytes: int) -> Repeat:
         """See `Backend`."""
         a, b = np.zeros(n_bytes // 8, np.float32), np.zeros(n_bytes // 8, np.float32)
-        return _repeat(lambda i: np.multiply(a, np.float32(2), out=b))
+        return repeating(lambda i: np.multiply(a, np.float32(2), out=b))
 
     def slowest(self, seconds: list[float]) -> list[float]:
         """See `Backend`."""
@@ -97,15 +96,3 @@ class MpiBackend:
 def join(deadline_s: float) -> MpiBackend:
     """See `costmodel.calibrate.backend.join`; importing this module has waited for the others."""
     return MpiBackend()
-
-
-def _nothing(times: int) -> None:
-    return None
-
-
-def _repeat(once: Callable[[int], object]) -> Repeat:
-    def repeat(times: int) -> None:
-        for i in range(times):
-            once(i)
-
-    return repeat

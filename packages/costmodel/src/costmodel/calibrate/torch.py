@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from costmodel.calibrate.backend import Repeat
+from costmodel.calibrate.backend import Repeat, idle, repeating
 
 
 class TorchBackend:
@@ -40,7 +40,7 @@ class TorchBackend:
         if n not in self._groups:
             self._groups[n] = dist.new_group(list(range(n)))  # all ranks make it
         if self.rank >= n:
-            return _nothing
+            return idle
         group, rank = self._groups[n], self.rank
         whole = torch.zeros(n_bytes // 4)
         part = torch.zeros(n_bytes // 4 // n)
@@ -67,18 +67,18 @@ class TorchBackend:
                     if sent is not None:  # it is None outside the group only
                         sent.wait()
 
-        return _repeat(once)
+        return repeating(once)
 
     def matmul(self, m: int, n: int, k: int, dtype: str) -> Repeat:
         """See `Backend`."""
         of = getattr(torch, dtype)
         a, b, c = torch.ones(m, k, dtype=of), torch.ones(k, n, dtype=of), torch.ones(m, n, dtype=of)
-        return _repeat(lambda i: torch.mm(a, b, out=c))
+        return repeating(lambda i: torch.mm(a, b, out=c))
 
     def stream(self, n_bytes: int) -> Repeat:
         """See `Backend`."""
         a, b = torch.zeros(n_bytes // 8), torch.zeros(n_bytes // 8)
-        return _repeat(lambda i: torch.mul(a, 2.0, out=b))
+        return repeating(lambda i: torch.mul(a, 2.0, out=b))
 
     def slowest(self, seconds: list[float]) -> list[float]:
         """See `Backend`."""
@@ -95,15 +95,3 @@ class TorchBackend:
 def join(deadline_s: float) -> TorchBackend:
     """See `costmodel.calibrate.backend.join`."""
     return TorchBackend(deadline_s)
-
-
-def _nothing(times: int) -> None:
-    return None
-
-
-def _repeat(once: Any) -> Repeat:
-    def repeat(times: int) -> None:
-        for i in range(times):
-            once(i)
-
-    return repeat
