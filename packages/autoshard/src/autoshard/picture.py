@@ -26,6 +26,8 @@ _NOTHING, _SUMS, _CARRIES = "nothing", "reduces: results are partial", "carries 
 _COLOURS = {_NOTHING: "#dddddd", _SUMS: "#b2182b", _CARRIES: "#f4a582"}
 _DIMS = ("#2166ac", "#4daf4a", "#ff7f00", "#984ea3", "#a65628")
 """Of the dims of results; a sixth one looks like the first."""
+_NAMED = 24
+"""Operators whose names there is room for."""
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
@@ -66,6 +68,9 @@ def picture(sharding: Sharding, path: str | Path) -> None:
                 panel.axvline(start, color="black", linewidth=0.6)
         start += starts[number]
     held.set(xlabel="operators, in order of execution", xlim=(0, max(len(graph.operators), 1)))
+    if len(graph.operators) <= _NAMED:
+        places = [index + 0.5 for index in range(len(graph.operators))]
+        held.set_xticks(places, [operator.name for operator in graph.operators], rotation=30)
     figure.suptitle("\n".join(summary(sharding)[:3]), fontsize="medium")
     metadata = {"Date": None} if Path(path).suffix.lower() == ".svg" else None
     with rc_context({"svg.hashsalt": "autoshard"}):  # the same file for the same sharding
@@ -112,6 +117,8 @@ def _draw_axes(panel: Any, sharding: Sharding) -> None:
     names = sharding.mesh.axis_names
     panel.set_yticks([row + 0.5 for row in range(len(rows))], names)
     panel.tick_params(axis="y", length=0)
+    for row in range(1, len(rows)):
+        panel.axhline(row, color="white", linewidth=2)
     used = {role for row in rows for role in row}
     patches = [Patch(color=colour, label=role) for role, colour in colours.items() if role in used]
     _legend(panel, patches)
