@@ -100,6 +100,14 @@ def test_several_links_side_by_side_have_the_rates_of_all_and_the_latency_of_one
     assert several.both_ways_bytes_per_s == pytest.approx(link.both_ways_bytes_per_s * factor)
 
 
+@pytest.mark.parametrize("factor", [0, -1, "2", None, float("inf")])
+def test_rejects_a_part_of_a_link_that_is_none(factor):
+    with pytest.raises(
+        QuantityError, match=r"the factor of Link\.times is a finite number > 0; got"
+    ):
+        A.times(factor)
+
+
 @pytest.mark.parametrize("number", [np.int64, np.float32, np.float64, int])
 def test_figures_of_numpy_become_pythons(number):
     link = Link(number(1), number(8), number(1))

@@ -56,8 +56,13 @@ class Link:
         return self.bandwidth_bytes_per_s * self.duplex
 
     def times(self, factor: float) -> Link:
-        """So many such links side by side, or a part of one."""
-        return replace(self, bandwidth_bytes_per_s=float(self.bandwidth_bytes_per_s * factor))
+        """So many such links side by side, or a part of one.
+
+        Raises:
+            QuantityError: The factor is no finite number > 0.
+        """
+        several = positive("the factor of Link.times", factor)
+        return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * several)
 
 
 def slowest(links: Iterable[Link]) -> Link:
