@@ -46,7 +46,7 @@ def test_solve_begins_with_a_solution(file, tmp_path):
 
 def test_show_says_what_is_in_a_file_and_judges_a_solution(file, tmp_path, capsys):
     out = tmp_path / "solution.json"
-    main(["solve", str(file), "--out", str(out)])
+    main(["solve", str(file), "--method", "coordinate_descent", "--steps", "99", "--out", str(out)])
     capsys.readouterr()
     assert main(["show", str(file), "--solution", str(out)]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -59,12 +59,12 @@ def test_show_says_what_is_in_a_file_and_judges_a_solution(file, tmp_path, capsy
         "peak usage",
         "times that can bind",
         "solution",
-        "cost",
-        "lower bound",
+        "cost and bound",
         "peak usage",
     ]
     assert "2 if each node uses its least, 8 if its most" in shown[5]
-    assert "feasible" in shown[7]
+    assert "feasible, by coordinate_descent in " in shown[7]
+    assert "cost 3, no bound yet" in shown[8]
 
 
 def test_bench_writes_table_record_and_picture(file, tmp_path, capsys):
