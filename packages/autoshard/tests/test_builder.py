@@ -96,3 +96,19 @@ def test_attributes_that_a_rule_does_not_take_are_an_error():
         graph.apply("reduce_sum", x, shape=())
     with pytest.raises(RuleError, match="has result shapes"):
         graph.apply("transpose", x, shape=(5,), permutation=(0,))
+
+
+def test_adafactor_of_pieces_communicates_its_factored_statistics_only():
+    """Shazeer, Stern, ICML 2018, algorithm 4: the second moment is a product of two vectors."""
+    graph = GraphBuilder()
+    w, g = graph.parameter("w", 4096, 4096), graph.input("g", 4096, 4096)
+    squares = graph.mul(g, g)
+    rows, columns = graph.reduce_sum(squares, 1, name="rows"), graph.reduce_sum(squares, 0)
+    moment = graph.einsum("i,j->ij", rows, columns)
+    step = graph.mul(g, graph.apply("rsqrt", moment))
+    graph.output(graph.apply("sgd", w, step), alias=w)
+    written = graph.build()
+    found = shard(written, Mesh((4,), ("x",)), Cluster.preset("two-hosts"))
+    (collective,) = collectives(written, found)
+    assert collective.step.kind == "all_reduce"
+    assert written.value(collective.value).shape == (4096,)

@@ -30,6 +30,19 @@ def test_every_strategy_computes_what_the_operator_computes(kind, data):
         check_strategy(case.rule, case.run, mesh, strategy, operands=case.operands)
 
 
+@settings(max_examples=150)
+@given(cases(), st.data())
+def test_other_shapes_have_another_rule_or_none(case, data):
+    shapes = st.lists(st.lists(st.integers(0, 6), max_size=4).map(tuple), max_size=4).map(tuple)
+    operands = data.draw(st.one_of(shapes, st.just(case.operand_shapes)))
+    results = data.draw(st.one_of(shapes, st.just(case.result_shapes)))
+    try:
+        rule = rule_of(case.kind, operands, results, **case.attributes)
+    except RuleError:
+        return
+    assert (rule.operand_shapes, rule.result_shapes) == (operands, results)
+
+
 def run(function):
     return lambda operands, part: [function(*operands)]
 
@@ -255,6 +268,11 @@ def test_a_body_has_a_value_for_each_shape():
     graph.output(graph.apply("exp", graph.input("x", 4)))
     with pytest.raises(RuleError, match="each of the operands; got 1 for 2 shapes"):
         rule_of("scan", ((4,), (4,)), ((4,),), body=graph.build(), n_constants=0, n_carry=1)
+
+
+def test_attributes_that_fit_no_shape_are_an_error():
+    with pytest.raises(RuleError, match=r"no 'transpose' has operands of shapes \(\(4,\),\)"):
+        rule_of("transpose", ((4,),), ((4,),), permutation=(1,))
 
 
 def test_an_unknown_kind_runs_whole_whatever_its_attributes():

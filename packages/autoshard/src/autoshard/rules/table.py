@@ -124,7 +124,15 @@ def rule_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attribut
         raise RuleError(
             f"the rule of {kind!r} takes other attributes: {error}; got {sorted(attributes)}"
         ) from None
-    rule = make(operand_shapes, result_shapes, **attributes)
+    try:
+        rule = make(operand_shapes, result_shapes, **attributes)
+    except RuleError:
+        raise
+    except (IndexError, KeyError, StopIteration, ValueError, ZeroDivisionError) as error:
+        raise RuleError(
+            f"no {kind!r} has operands of shapes {operand_shapes}, results {result_shapes} and "
+            f"attributes {attributes}: {type(error).__name__}: {error}"
+        ) from error
     for role, expected, given in (
         ("operand", rule.operand_shapes, operand_shapes),
         ("result", rule.result_shapes, result_shapes),
