@@ -7,8 +7,10 @@ import pytest
 from autoshard import (
     GraphBuilder,
     InfeasibleError,
+    Options,
     PinError,
     Value,
+    collectives,
     enumerate_strategies,
     held,
     prepare,
@@ -18,7 +20,7 @@ from autoshard import (
 from autoshard.conversion import converter_of, spec_set
 from autoshard.convert import convert
 from autoshard.relay import copy_sets, making, serving
-from autoshard.testing import check_sharding, graphs, least_seconds
+from autoshard.testing import cases, check_sharding, check_strategy, graphs, least_seconds
 from autoshard.testing.sharding import cheapest_tree
 from costmodel import Cluster, Device, Link
 from hypothesis import assume, given, settings
@@ -37,8 +39,9 @@ def cluster(latency_s=1e-6, bandwidth=1e9, flops=1e10):
 
 
 def n_shardings(graph, mesh):
-    inputs = [len(stored_specs(graph.value(name).shape, mesh.shape)) for name in graph.inputs]
-    ways = [len(enumerate_strategies(operator.rule, mesh.shape)) for operator in graph.operators]
+    shapes = [graph.value(name).shape for name in graph.inputs]
+    inputs = [len(stored_specs(shape, mesh.shape, uneven=True)) for shape in shapes]
+    ways = [len(enumerate_strategies(op.rule, mesh.shape, uneven=True)) for op in graph.operators]
     return math.prod(inputs + ways)
 
 
@@ -161,7 +164,7 @@ def optimum(prepared, **options):
 @settings(max_examples=12)
 @given(tiny_graphs(PAIR, 10**6), st.sampled_from([1, 2]), st.floats(0.3, 1.0))
 def test_more_memory_never_costs_more(graph, in_flight, part):
-    prepared = prepare(graph, PAIR, cluster(), in_flight=in_flight)
+    prepared = prepare(graph, PAIR, cluster(), Options(in_flight=in_flight))
     free = prepared.solve(compare=False)
     limits = [int(free.peak_bytes * part), int(free.peak_bytes * (1 + part) / 2), free.peak_bytes]
     costs = [optimum(prepared, memory_bytes=limit) for limit in limits]
@@ -246,3 +249,46 @@ def test_a_gathered_parameter_counts_while_it_is_read():
         prepared.solve(
             pin={"x": batch, "w": batch, y: batch}, memory_bytes=found.peak_bytes - 1, compare=False
         )
+
+
+TRIPLE = Mesh((3,), ("x",))
+
+
+@settings(max_examples=100)
+@given(cases(), st.sampled_from([TRIPLE, Mesh((4,), ("x",)), Mesh((2, 3), ("x", "y"))]), st.data())
+def test_every_uneven_strategy_computes_the_right_result(case, mesh, data):
+    strategies = enumerate_strategies(case.rule, mesh.shape, uneven=True)
+    assert set(enumerate_strategies(case.rule, mesh.shape)) <= set(strategies)
+    strategy = data.draw(st.sampled_from(strategies))
+    seed = data.draw(st.integers(0, 99))
+    check_strategy(case.rule, case.run, mesh, strategy, operands=case.operands, seed=seed)
+
+
+def test_an_uneven_dim_costs_as_if_it_were_padded():
+    costs = []
+    mesh = Mesh((4,), ("x",))
+    for n in (10, 12):
+        p = GraphBuilder()
+        p.output(p.apply("tanh", p.input("x", n, 64), name="y"), whole=True)
+        pins = {"x": Spec.parse("S0R"), "y": Spec.parse("S0R")}
+        options = Options(uneven=True)
+        found = prepare(p.build(), mesh, cluster(), options).solve(pin=pins, compare=False)
+        check_sharding(found)
+        costs.append((found.compute_s[0] / n, found.communication_s, found.peak_bytes))
+        assert [c.step.kind for c in collectives(found.graph, found)] == ["all_gather"]
+    (ten, *rest), (twelve, *padded) = costs
+    assert ten == pytest.approx(twelve * 12 / 10)
+    assert rest[0] == padded[0]
+    assert rest[1] == padded[1] - 2 * 64 * 4  # the gathered copy is not padded
+
+
+@settings(max_examples=30)
+@given(tiny_graphs(TRIPLE, 3_000), st.sampled_from([0.0, 1e-6]), st.sampled_from([1e6, 1e9]))
+def test_uneven_strategies_never_hurt_and_the_optimum_is_found(graph, latency_s, bandwidth):
+    prices = cluster(latency_s, bandwidth)
+    found = shard(graph, TRIPLE, prices, uneven=True, compare=False)
+    check_sharding(found)
+    even = shard(graph, TRIPLE, prices, compare=False)
+    assert found.objective_s <= even.objective_s * (1 + 1e-9)
+    least = least_seconds(graph, TRIPLE, prices, uneven=True)
+    assert found.objective_s == pytest.approx(least, rel=1e-9, abs=1e-15)

@@ -35,6 +35,7 @@ from autoshard.graph import (
     verify,
 )
 from autoshard.memory import Held, held, live_bytes
+from autoshard.options import Options
 from autoshard.picture import picture
 from autoshard.pin import Pin
 from autoshard.problem import Problem
@@ -53,7 +54,7 @@ from autoshard.rules import (
 )
 from autoshard.run import Incumbent, Run, Solution
 from autoshard.shard import Prepared, baseline, prepare, shard
-from autoshard.sharding import Alternative, Collective, Options, Sharding, collectives
+from autoshard.sharding import Alternative, Collective, Sharding, collectives
 from autoshard.solve import METHODS, solve
 from autoshard.strategy import Strategy, enumerate_strategies, stored_specs
 

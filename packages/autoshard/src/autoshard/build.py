@@ -30,6 +30,7 @@ from shardspec import Mesh, Spec
 from autoshard.conversion import Converter, spec_set
 from autoshard.graph import Graph, Value
 from autoshard.lifetime import lifetimes, phase_ends
+from autoshard.options import Options
 from autoshard.problem import Array, Problem
 from autoshard.relay import CopySet, copy_sets, making, own_copies, serving
 from autoshard.strategy import stored_specs
@@ -215,8 +216,8 @@ def build(
     graph: Graph,
     cluster: Cluster,
     converter: Converter,
+    options: Options,
     *,
-    in_flight: int,
     copies: bool = False,
 ) -> Built:
     """The problem of sharding a verified graph on the converter's mesh, without a memory limit.
@@ -225,21 +226,22 @@ def build(
         graph: Verified.
         cluster: Its device prices the operators.
         converter: Prices the conversions, and says on which mesh.
-        in_flight: Microbatches whose activations are held at a time.
+        options: Of the search; those of single solves, such as limits, play no role.
         copies: Whether the memory of what conversions make counts.
     """
     mesh = converter.mesh
     builder = _Builder(graph, mesh, converter, copies=copies)
-    life = lifetimes(graph, in_flight)
+    life = lifetimes(graph, options.in_flight)
     inputs = {}
     for name in graph.inputs:
         value, held = graph.value(name), life[name]
-        part = column(stored_specs(value.shape, mesh.shape), value.shape, mesh.shape)
+        specs = stored_specs(value.shape, mesh.shape, options.uneven)
+        part = column(specs, value.shape, mesh.shape)
         inputs[name] = builder.add_stored(value, part, (held.first, held.last), held.copies)
         builder.produced[name] = (inputs[name], part)
     in_place = {output.value for output in graph.outputs if output.alias is not None}
     for index, operator in enumerate(graph.operators):
-        table = operator_table(operator.rule, mesh.shape)
+        table = operator_table(operator.rule, mesh.shape, options.uneven, options.strided)
         read = [graph.value(name) for name in operator.inputs]
         made = [graph.value(name) for name in operator.outputs]
         cost = compute_seconds(operator, read, made, cluster.device, table)
@@ -255,7 +257,7 @@ def build(
             builder.add_use(name, operator.phase, _Use(node, part, index))
         for name, part in zip(operator.outputs, table.results, strict=True):
             builder.produced[name] = (node, part)
-    outputs = _add_outputs(builder)
+    outputs = _add_outputs(builder, uneven=options.uneven)
     for name, phase in builder.read:
         builder.connect(name, phase)
     problem = Problem(
@@ -268,7 +270,7 @@ def build(
     return Built(problem, inputs, outputs, builder.relays, builder.copies, builder.is_exact)
 
 
-def _add_outputs(builder: _Builder) -> tuple[int, ...]:
+def _add_outputs(builder: _Builder, *, uneven: bool) -> tuple[int, ...]:
     """A node for each output, but for what is stored back into an input: that is the input's."""
     graph, mesh_shape = builder.graph, builder.mesh.shape
     ends = phase_ends(graph)
@@ -280,7 +282,7 @@ def _add_outputs(builder: _Builder) -> tuple[int, ...]:
             time = None
         else:
             whole = (Spec.replicated(len(value.shape)),)
-            specs = whole if output.whole else stored_specs(value.shape, mesh_shape)
+            specs = whole if output.whole else stored_specs(value.shape, mesh_shape, uneven)
             part = column(specs, value.shape, mesh_shape)
             # the copy that leaves is a copy like any other, read at the end of the phase
             node = builder.add_stored(value, part, (0, 0), 0)

@@ -61,8 +61,9 @@ class Converter:
     that splits like theirs, and a table of prices all of these that have as many bytes.
     """
 
-    def __init__(self, mesh: Mesh, links: MeshLinks) -> None:
+    def __init__(self, mesh: Mesh, links: MeshLinks, *, uneven: bool = False) -> None:
         self.mesh = mesh
+        self.uneven = uneven
         self.links = links
         self._graphs: dict[tuple[int, ...], SpecGraph] = {}
         self._prices: dict[tuple[tuple[int, ...], int], _Prices] = {}
@@ -100,20 +101,21 @@ class Converter:
         Raises:
             ReshardError: there is no way.
         """
-        layouts = [Layout(value.shape, self.mesh, s) for s in (src, *self.path(value, src, dst))]
-        return tuple(
-            step
-            for before, after in pairwise(layouts)
-            for step in reshard_whole_axes(before, after).steps
-        )
+        steps: list[Step] = []
+        for hop in pairwise((src, *self.path(value, src, dst))):
+            steps += reshard_whole_axes(*padded_layouts(value.shape, self.mesh, *hop)).steps
+        return tuple(steps)
 
     def _canonical(self, value: Value) -> tuple[int, ...]:
-        return tuple(math.gcd(size, self.mesh.size) for size in value.shape)
+        n = self.mesh.size
+        if self.uneven:  # a size that the mesh does not divide is padded in its own way
+            return tuple(n if size and size % n == 0 else size for size in value.shape)
+        return tuple(math.gcd(size, n) for size in value.shape)
 
     def _graph(self, value: Value) -> SpecGraph:
         shape = self._canonical(value)
         if shape not in self._graphs:
-            self._graphs[shape] = SpecGraph(shape, self.mesh.shape)
+            self._graphs[shape] = SpecGraph(shape, self.mesh.shape, uneven=self.uneven)
         return self._graphs[shape]
 
     def _priced(self, value: Value) -> _Prices:
@@ -127,6 +129,22 @@ class Converter:
 
 
 @lru_cache(maxsize=16)
-def converter_of(mesh_shape: tuple[int, ...], links: MeshLinks) -> Converter:
+def converter_of(mesh_shape: tuple[int, ...], links: MeshLinks, uneven: bool = False) -> Converter:
     """One converter for all meshes that look alike: prices do not depend on which devices."""
-    return Converter(Mesh(mesh_shape, tuple(f"axis{i}" for i in range(len(mesh_shape)))), links)
+    mesh = Mesh(mesh_shape, tuple(f"axis{i}" for i in range(len(mesh_shape))))
+    return Converter(mesh, links, uneven=uneven)
+
+
+def padded_layouts(shape: tuple[int, ...], mesh: Mesh, *specs: Spec) -> tuple[Layout, ...]:
+    """The layouts of a tensor in some specs, padded so that all of them are even.
+
+    Examples:
+        >>> specs = (Spec.parse("S0"), Spec.parse("R"))
+        >>> [layout.shape for layout in padded_layouts((10,), Mesh((4,), ("x",)), *specs)]
+        [(12,), (12,)]
+    """
+    padded = []
+    for dim, size in enumerate(shape):
+        n = math.lcm(*(mesh.axis_size(spec.sharding_of(dim)) for spec in specs))
+        padded.append(-(-size // n) * n)
+    return tuple(Layout(tuple(padded), mesh, spec) for spec in specs)

@@ -17,8 +17,9 @@ from autoshard.convert import convert
 from autoshard.graph import Graph
 from autoshard.lifetime import saved_activations
 from autoshard.memory import peak_bytes
+from autoshard.options import Options
 from autoshard.run import Solution
-from autoshard.sharding import Options, Sharding
+from autoshard.sharding import Sharding
 from autoshard.strategy import Strategy
 from autoshard.tables import compute_seconds, largest_part, operator_table
 
@@ -49,7 +50,7 @@ def decode(
     strategies = []
     compute = [0.0] * len(graph.phases)
     for index, operator in enumerate(graph.operators):
-        table = operator_table(operator.rule, mesh.shape)
+        table = operator_table(operator.rule, mesh.shape, options.uneven, options.strided)
         chosen = choice[len(graph.inputs) + index]
         strategies.append(table.strategies[chosen])
         made.update(zip(operator.outputs, table.strategies[chosen].result_specs, strict=True))

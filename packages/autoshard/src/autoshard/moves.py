@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from shardspec import Partial, Spec
 
 from autoshard.problem import Array
+from autoshard.strategy import can_split
 
 Dims = tuple[tuple[int, ...], ...]
 State = tuple[Dims, tuple[Partial, ...]]
@@ -31,9 +32,12 @@ Move = tuple[Kind | None, tuple[int, ...], State]
 class SpecGraph:
     """The specs of one canonical shape (see `Converter`) on a mesh, and the moves between them."""
 
-    def __init__(self, sizes: tuple[int, ...], mesh_shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], mesh_shape: tuple[int, ...], *, uneven: bool = False
+    ) -> None:
         self.sizes = sizes
         self.mesh_shape = mesh_shape
+        self.uneven = uneven
         self.axes = tuple(axis for axis, n in enumerate(mesh_shape) if n > 1)
         self.specs: list[Spec] = []
         self.number: dict[Spec, int] = {}
@@ -46,7 +50,8 @@ class SpecGraph:
     def include(self, specs: Iterable[Spec]) -> list[int]:
         """The numbers of some specs; new ones come with all that can be made of them.
 
-        A spec that is uneven, strided or of parts of axes has no moves.
+        A spec that is strided or of parts of axes has no moves, nor has an uneven one unless they
+        are allowed.
         """
         for spec in specs:
             if spec not in self.number:
@@ -63,27 +68,37 @@ class SpecGraph:
             n_bytes: Of the whole tensor.
             links: Of the mesh.
         """
-        local = n_bytes / np.array([float(self._shards(spec)) for spec in self.specs])
+        local = n_bytes * np.array([self._part(spec) for spec in self.specs])
         found = np.full((len(self.specs),) * 2, math.inf)
         for (kind, axes), pairs in self._moves.items():
             sources, targets = np.array(pairs, dtype=np.intp).T
             if kind is None:
                 found[sources, targets] = 0.0
                 continue
-            # What costmodel prices is the input of a reduce-scatter and the output of the others.
-            priced = local[sources if kind == "reduce_scatter" else targets]
+            # What costmodel prices is the input of a reduce-scatter and the output of the others;
+            # of uneven splits, with the padding that makes the parts equal.
+            small, large = (sources, targets) if kind == "all_gather" else (targets, sources)
+            n = self._length(axes) if kind in ("all_gather", "reduce_scatter") else 1
+            priced = np.maximum(local[large], n * local[small])
             seconds = collective_time(kind, priced, links.group(axes))
             np.minimum.at(found, (sources, targets), seconds)
         return found
 
-    def _shards(self, spec: Spec) -> int:
-        return math.prod(self.mesh_shape[axis] for axis in spec.axes) if spec.is_plain else 1
+    def _part(self, spec: Spec) -> float:
+        """The largest part of a tensor, of all of it."""
+        if not spec.is_plain:
+            return 1.0
+        parts = map(self._length, spec.plain_dims)
+        return math.prod(-(-size // n) / size for size, n in zip(self.sizes, parts, strict=True))
 
     def _length(self, axes: tuple[int, ...]) -> int:
         return math.prod(self.mesh_shape[axis] for axis in axes)
 
     def _is_even(self, dims: Dims) -> bool:
-        return all(n % self._length(on) == 0 for n, on in zip(self.sizes, dims, strict=True))
+        return all(
+            can_split(size, self._length(on), self.uneven)
+            for size, on in zip(self.sizes, dims, strict=True)
+        )
 
     def _name(self, spec: Spec) -> int:
         self.number[spec] = len(self.specs)
@@ -132,7 +147,7 @@ class SpecGraph:
     def _appended(self, dims: Dims, dim: int, axes: tuple[int, ...]) -> Dims | None:
         """The dims when more axes split one of them; `None` if they must not."""
         split = dims[dim] + axes
-        if self.sizes[dim] % self._length(split):
+        if not can_split(self.sizes[dim], self._length(split), self.uneven):
             return None
         return (*dims[:dim], split, *dims[dim + 1 :])
 

@@ -12,6 +12,7 @@ from shardspec import Spec
 from autoshard.build import Built
 from autoshard.errors import PinError
 from autoshard.graph import Graph
+from autoshard.options import Options
 from autoshard.problem import Problem
 from autoshard.strategy import Strategy
 from autoshard.tables import operator_table
@@ -23,7 +24,11 @@ Kept = list[NDArray[np.intp]]
 
 
 def kept_strategies(
-    graph: Graph, mesh_shape: tuple[int, ...], built: Built, pins: Mapping[str, Pin]
+    graph: Graph,
+    mesh_shape: tuple[int, ...],
+    options: Options,
+    built: Built,
+    pins: Mapping[str, Pin],
 ) -> Kept:
     """The strategies of each node that agree with all pins.
 
@@ -31,21 +36,22 @@ def kept_strategies(
         PinError: no operator or value has this name, or none of its strategies agrees.
     """
     masks = [np.ones(len(cost), dtype=np.bool_) for cost in built.problem.node_costs]
+    space = (mesh_shape, options.uneven, options.strided)
     operators = {operator.name: index for index, operator in enumerate(graph.operators)}
     for name, pin in pins.items():
         if isinstance(pin, Strategy):
             if name not in operators:
                 raise PinError(f"a strategy is pinned to an operator; got {name!r}, which is none")
             node = len(graph.inputs) + operators[name]
-            strategies = operator_table(graph.operators[operators[name]].rule, mesh_shape)
-            agrees = [strategy == pin for strategy in strategies.strategies]
+            table = operator_table(graph.operators[operators[name]].rule, *space)
+            agrees = [strategy == pin for strategy in table.strategies]
         elif name in built.inputs:
             node = built.inputs[name]
             agrees = [specs[0] in _specs(pin) for specs in built.copies[node]]
         elif name in graph.producers:
             index, position = graph.producers[name]
             node = len(graph.inputs) + index
-            column = operator_table(graph.operators[index].rule, mesh_shape).results[position]
+            column = operator_table(graph.operators[index].rule, *space).results[position]
             agrees = [column.distinct.specs[i] in _specs(pin) for i in column.index]
         else:
             raise PinError(f"a spec is pinned to a value of the graph; got {name!r}, which is none")

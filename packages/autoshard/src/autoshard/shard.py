@@ -20,9 +20,10 @@ from autoshard.conversion import Converter, converter_of
 from autoshard.decode import decode
 from autoshard.errors import AutoshardError, BaselineError, InfeasibleError, PinError
 from autoshard.graph import Graph, verify
+from autoshard.options import Options
 from autoshard.pin import Pin, kept_strategies, restricted
 from autoshard.quick import Level, solve_quickly
-from autoshard.sharding import Alternative, Options, Sharding
+from autoshard.sharding import Alternative, Sharding
 from autoshard.solve import solve
 from autoshard.strategy import Target
 from autoshard.tables import operator_table
@@ -41,6 +42,8 @@ def shard(
     in_flight: int = 1,
     restrict: Baseline | None = None,
     pin: Mapping[str, Pin] | None = None,
+    uneven: bool = False,
+    strided: bool = False,
     compare: bool = True,
     tie: bool = False,
     coarse: Level | None = None,
@@ -60,6 +63,9 @@ def shard(
         restrict: Only shardings that store the inputs as this baseline does.
         pin: By name, the strategy of an operator, or the specs that an input may be stored in or a
             result made in.
+        uneven: Dims may be split that do not divide, at the price of the padding; see
+            `enumerate_strategies`, as for the next one.
+        strided: Shards may be strided.
         compare: Price the baselines too, keep them as `alternatives`, and return the best of all. A
             planner that prices many graphs may do without.
         tie: Repeated layers take the same strategies; see `solve_quickly`, as for the next two.
@@ -79,7 +85,8 @@ def shard(
         BaselineError: the inputs cannot be stored as `restrict` asks.
         PinError: what is pinned is not there, or cannot be so.
     """
-    prepared = prepare(graph, mesh, cluster, in_flight=in_flight)
+    options = Options(in_flight=in_flight, uneven=uneven, strided=strided)
+    prepared = prepare(graph, mesh, cluster, options)
     return prepared.solve(
         memory_bytes=memory_bytes,
         restrict=restrict,
@@ -109,16 +116,20 @@ def baseline(
     )
 
 
-def prepare(graph: Graph, mesh: Mesh, cluster: Cluster, *, in_flight: int = 1) -> Prepared:
+def prepare(graph: Graph, mesh: Mesh, cluster: Cluster, options: Options | None = None) -> Prepared:
     """Build the problem of sharding a graph once, to solve it several times.
 
-    Args: as for `shard`.
+    Args:
+        graph: As for `shard`.
+        mesh: As for `shard`.
+        cluster: As for `shard`.
+        options: What to build with; limit and restriction are given to each `solve`.
 
     Raises:
         GraphError: the graph is not well-formed.
     """
     verify(graph)
-    return Prepared(graph, mesh, cluster, Options(in_flight=in_flight))
+    return Prepared(graph, mesh, cluster, options or Options())
 
 
 @dataclass(frozen=True)
@@ -134,7 +145,7 @@ class Prepared:
     @cached_property
     def converter(self) -> Converter:
         """Prices the conversions."""
-        return converter_of(self.mesh.shape, self.cluster.links(self.mesh))
+        return converter_of(self.mesh.shape, self.cluster.links(self.mesh), self.options.uneven)
 
     @cached_property
     def light(self) -> Built:
@@ -147,8 +158,7 @@ class Prepared:
         return self._build(copies=True)
 
     def _build(self, *, copies: bool) -> Built:
-        in_flight = self.options.in_flight
-        return build(self.graph, self.cluster, self.converter, in_flight=in_flight, copies=copies)
+        return build(self.graph, self.cluster, self.converter, self.options, copies=copies)
 
     def solve(
         self,
@@ -214,7 +224,7 @@ class Prepared:
         search: _Search,
         limit: int | None,
     ) -> Sharding:
-        kept = kept_strategies(self.graph, self.mesh.shape, built, pins)
+        kept = kept_strategies(self.graph, self.mesh.shape, options, built, pins)
         problem = restricted(replace(built.problem, usage_limit=limit), kept)
         try:
             if search.tie or search.coarse is not None:
@@ -231,7 +241,7 @@ class Prepared:
                     steps=search.steps,
                 )
             else:
-                points = _points(self.graph, self.mesh, built)
+                points = _points(self.graph, self.mesh, options, built)
                 solution = solve(
                     problem,
                     search.method,
@@ -312,14 +322,14 @@ def _largest_tensors(graph: Graph, built: Built) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(alive, key=lambda one: -one[1])[:3])
 
 
-def _points(graph: Graph, mesh: Mesh, built: Built) -> list[NDArray[np.intp]]:
+def _points(graph: Graph, mesh: Mesh, options: Options, built: Built) -> list[NDArray[np.intp]]:
     """What each mesh axis does in every strategy of every node, as numbers."""
     points = {
         node: [_spec_point(copies[0], mesh.ndim) for copies in of_node]
         for node, of_node in built.copies.items()
     }
     for index, operator in enumerate(graph.operators):
-        table = operator_table(operator.rule, mesh.shape)
+        table = operator_table(operator.rule, mesh.shape, options.uneven, options.strided)
         points[len(graph.inputs) + index] = [
             [_target_number(target) for target in strategy.mapping] for strategy in table.strategies
         ]

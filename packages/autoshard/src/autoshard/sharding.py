@@ -5,28 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel import Cluster
-from shardspec import Layout, Mesh, Spec, Step, reshard_whole_axes
+from shardspec import Mesh, Spec, Step, reshard_whole_axes
 
 from autoshard import sharding_json
-from autoshard.baseline import Baseline
-from autoshard.conversion import Conversion
+from autoshard.conversion import Conversion, padded_layouts
 from autoshard.explain import Explanation, explain
 from autoshard.graph import Graph
+from autoshard.options import Options
 from autoshard.run import Solution
 from autoshard.strategy import Strategy
 from autoshard.table import table
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What decides the price of a sharding, beside the graph, the mesh and the cluster."""
-
-    memory_bytes: int | None = None
-    """What a device may hold; `None` is no limit."""
-    in_flight: int = 1
-    """Microbatches whose saved activations are held at a time."""
-    restrict: Baseline | None = None
-    """The baseline that says how inputs are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +107,7 @@ def collectives(graph: Graph, sharding: Sharding) -> tuple[Collective, ...]:
     found = []
     for conversion in sharding.conversions:
         value = graph.value(conversion.value)
-        src, dst = (
-            Layout(value.shape, sharding.mesh, spec) for spec in (conversion.src, conversion.dst)
-        )
+        src, dst = padded_layouts(value.shape, sharding.mesh, conversion.src, conversion.dst)
         repeats = graph.phases[conversion.phase].repeats
         found += [
             Collective(conversion.phase, value.name, step, value.itemsize, repeats)

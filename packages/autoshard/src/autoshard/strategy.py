@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
-from shardspec import Partial, Spec
+from shardspec import Entry, Partial, Spec, Split
 
 from autoshard.rule import Dims, Factor, Rule
 
@@ -50,12 +50,22 @@ class Strategy:
 
 
 @lru_cache(maxsize=4096)
-def enumerate_strategies(rule: Rule, mesh_shape: tuple[int, ...]) -> tuple[Strategy, ...]:
+def enumerate_strategies(
+    rule: Rule, mesh_shape: tuple[int, ...], uneven: bool = False, strided: bool = False
+) -> tuple[Strategy, ...]:
     """Every strategy of an operator on a mesh; the first one is replicated work.
 
-    Only even splits count. Several axes on one factor keep the mesh's order, first axis major.
-    Within a dim made of several factors a minor one is split only if all factors before it are
-    split down to size 1: else a device's part of the dim would not be contiguous.
+    Several axes on one factor keep the mesh's order, first axis major. Within a dim made of several
+    factors a minor one is split only if all factors before it are split down to size 1: else a
+    device's part of the dim would not be contiguous.
+
+    Args:
+        rule: Of the operator.
+        mesh_shape: Of the mesh.
+        uneven: Also factors that an axis does not divide, if they are dims of their own: padded,
+            so that all parts are as large as the largest. No part is empty.
+        strided: Also minor factors behind larger ones: every device then has a part of each of the
+            major factors' pieces, a strided shard (Rhino 4.1, 4.3.3).
     """
     splittable = [
         index
@@ -69,12 +79,28 @@ def enumerate_strategies(rule: Rule, mesh_shape: tuple[int, ...]) -> tuple[Strat
     return tuple(
         strategy
         for mapping in product(*choices)
-        if (strategy := _strategy(rule, mesh_shape, mapping)) is not None
+        if (strategy := _strategy(rule, mesh_shape, mapping, uneven, strided)) is not None
     )
 
 
+def can_split(size: int, n: int, uneven: bool = False) -> bool:
+    """Whether `n` devices can share `size` elements: evenly, or with some left for the last one.
+
+    Examples:
+        >>> can_split(10, 4), can_split(10, 4, uneven=True)  # 3 + 3 + 3 + 1
+        (False, True)
+        >>> can_split(5, 4, uneven=True)  # 2 + 2 + 1 + 0
+        False
+    """
+    return size % n == 0 or (uneven and size > n and -(-size // -(-size // n)) == n)
+
+
 def _strategy(
-    rule: Rule, mesh_shape: tuple[int, ...], mapping: tuple[Target, ...]
+    rule: Rule,
+    mesh_shape: tuple[int, ...],
+    mapping: tuple[Target, ...],
+    uneven: bool,
+    strided: bool,
 ) -> Strategy | None:
     """The strategy that a mapping stands for, or `None` if it splits something that it must not."""
     axes: dict[int, tuple[int, ...]] = {}
@@ -85,14 +111,17 @@ def _strategy(
         elif target is not None:
             groups.append((axis, target[1]))
     parts = {factor: math.prod(mesh_shape[axis] for axis in on) for factor, on in axes.items()}
-    if any(rule.factors[factor].size % n for factor, n in parts.items()):
-        return None
-    if any(_splits_inside(dims, rule.factors, parts) for dims in rule.operands + rule.results):
+    tensors = rule.operands + rule.results
+    for factor, n in parts.items():
+        alone = all(dim == (factor,) for dims in tensors for dim in dims if factor in dim)
+        if not can_split(rule.factors[factor].size, n, uneven and alone):
+            return None
+    if not strided and any(_splits_inside(dims, rule.factors, parts) for dims in tensors):
         return None
 
     def spec(dims: Dims, partial: list[Partial]) -> Spec:
-        sharding = tuple(tuple(a for factor in dim for a in axes.get(factor, ())) for dim in dims)
-        return _spec(sharding, tuple(sorted(partial)))
+        split = tuple(_entries(dim, rule.factors, axes, parts) for dim in dims)
+        return _spec(split, tuple(sorted(partial)))
 
     carried = [Partial(axis, "sum") for axis, _ in groups]
     operands = tuple(
@@ -115,9 +144,30 @@ def _strategy(
 
 
 @lru_cache(maxsize=1 << 16)
-def _spec(dims: tuple[tuple[int, ...], ...], partial: tuple[Partial, ...]) -> Spec:
+def _spec(dims: tuple[tuple[Entry, ...], ...], partial: tuple[Partial, ...]) -> Spec:
     """The spec; of a hundred strategies' few are distinct, and to check one takes a while."""
     return Spec(dims, partial)
+
+
+def _entries(
+    dim: tuple[int, ...],
+    factors: tuple[Factor, ...],
+    axes: dict[int, tuple[int, ...]],
+    parts: dict[int, int],
+) -> tuple[Entry, ...]:
+    """What shards a dim: each factor's axes, and between them what is left of the factor.
+
+    Splits that nothing comes after move nothing; the spec drops them.
+    """
+    found: list[Entry] = []
+    for factor in dim:
+        found += axes.get(factor, ())
+        left = factors[factor].size // parts.get(factor, 1)
+        if left > 1:
+            found.append(Split(left))
+    while found and isinstance(found[-1], Split):
+        found.pop()
+    return tuple(found)
 
 
 def _splits_inside(dims: Dims, factors: tuple[Factor, ...], parts: dict[int, int]) -> bool:
@@ -132,17 +182,21 @@ def _splits_inside(dims: Dims, factors: tuple[Factor, ...], parts: dict[int, int
     return False
 
 
-def stored_specs(shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> tuple[Spec, ...]:
-    """Every way to store a tensor: even splits, no partial sums, axes of a dim in mesh order.
+def stored_specs(
+    shape: tuple[int, ...], mesh_shape: tuple[int, ...], uneven: bool = False
+) -> tuple[Spec, ...]:
+    """Every way to store a tensor: no partial sums, axes of a dim in mesh order.
 
-    Replicated comes first.
+    Replicated comes first. Splits are even, or as for `enumerate_strategies`.
     """
-    return tuple(_stored_specs(shape, mesh_shape))
+    return tuple(_stored_specs(shape, mesh_shape, uneven))
 
 
-def _stored_specs(shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> Iterator[Spec]:
+def _stored_specs(
+    shape: tuple[int, ...], mesh_shape: tuple[int, ...], uneven: bool
+) -> Iterator[Spec]:
     dims: list[list[int | None]] = [
-        [None, *(dim for dim, size in enumerate(shape) if size % n == 0 and size >= n)]
+        [None, *(dim for dim, size in enumerate(shape) if size >= n and can_split(size, n, uneven))]
         if n > 1
         else [None]
         for n in mesh_shape
@@ -153,6 +207,7 @@ def _stored_specs(shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> Iterat
         )
         parts = (math.prod(mesh_shape[axis] for axis in on) for on in split)
         if all(
-            n == 1 or (size % n == 0 and size >= n) for size, n in zip(shape, parts, strict=True)
+            n == 1 or (size >= n and can_split(size, n, uneven))
+            for size, n in zip(shape, parts, strict=True)
         ):
             yield Spec(split)

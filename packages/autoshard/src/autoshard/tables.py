@@ -62,9 +62,11 @@ def largest_part(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]
 
 
 @lru_cache(maxsize=4096)
-def operator_table(rule: Rule, mesh_shape: tuple[int, ...]) -> OperatorTable:
-    """The strategies of a rule as columns."""
-    strategies = enumerate_strategies(rule, mesh_shape)
+def operator_table(
+    rule: Rule, mesh_shape: tuple[int, ...], uneven: bool = False, strided: bool = False
+) -> OperatorTable:
+    """The strategies of a rule as columns; see `enumerate_strategies`."""
+    strategies = enumerate_strategies(rule, mesh_shape, uneven, strided)
     sides = (rule.operand_shapes, rule.result_shapes)
     operands, results = (
         tuple(

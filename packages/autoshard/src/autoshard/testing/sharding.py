@@ -22,8 +22,10 @@ from shardspec import (
     Mesh,
     Partial,
     ReshardError,
+    ReshardPlan,
     Spec,
     assemble,
+    reshard,
     reshard_whole_axes,
     simulate,
 )
@@ -74,7 +76,10 @@ def run_sharded(sharding: Sharding, inputs: Mapping[str, Any], run: Run) -> list
             return shards[name]
         key = (phase, name, spec)
         if key not in there:
-            plan = reshard_whole_axes(layout(name, sources[key]), layout(name, spec))
+            src, dst = layout(name, sources[key]), layout(name, spec)
+            plan = (
+                reshard_whole_axes(src, dst) if src.is_even and dst.is_even else reshard(src, dst)
+            )
             there[key] = simulate(plan, fetch(phase, name, sources[key]))
         return there[key]
 
@@ -181,10 +186,19 @@ def recompute_seconds(sharding: Sharding) -> tuple[list[float], list[float]]:
         compute[operator.phase] += seconds * graph.phases[operator.phase].repeats
     for c in sharding.conversions:
         value = graph.value(c.value)
-        plan = reshard_whole_axes(*(Layout(value.shape, mesh, spec) for spec in (c.src, c.dst)))
+        plan = _padded_plan(value.shape, mesh, c.src, c.dst)
         seconds = reshard_time(plan, value.itemsize, links)
         communication[c.phase] += seconds * graph.phases[c.phase].repeats
     return compute, communication
+
+
+def _padded_plan(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> ReshardPlan:
+    """The conversion of a tensor that is padded until both specs cut it evenly."""
+    whole = list(shape)
+    for dim in range(len(shape)):
+        while any(whole[dim] % mesh.axis_size(s.sharding_of(dim)) for s in (src, dst)):
+            whole[dim] += 1
+    return reshard_whole_axes(*(Layout(tuple(whole), mesh, spec) for spec in (src, dst)))
 
 
 def _operator_seconds(
@@ -277,14 +291,15 @@ def check_sharding(sharding: Sharding) -> None:
     assert limit is None or sharding.peak_bytes <= limit
 
 
-def least_seconds(graph: Graph, mesh: Mesh, cluster: Cluster) -> float:
+def least_seconds(graph: Graph, mesh: Mesh, cluster: Cluster, *, uneven: bool = False) -> float:
     """The objective of the best sharding of a tiny graph, by trying all.
 
     All strategies and all specs of inputs, with the cheapest tree of conversions for every value in
     every phase. Only for meshes of one axis is the tree the cheapest of all; see `cheapest_tree`.
     """
-    stored = [stored_specs(graph.value(name).shape, mesh.shape) for name in graph.inputs]
-    ways = [enumerate_strategies(operator.rule, mesh.shape) for operator in graph.operators]
+    shapes = [graph.value(name).shape for name in graph.inputs]
+    stored = [stored_specs(shape, mesh.shape, uneven) for shape in shapes]
+    ways = [enumerate_strategies(op.rule, mesh.shape, uneven) for op in graph.operators]
     seconds = [
         [_operator_seconds(graph, operator, s, mesh, cluster) for s in strategies]
         for operator, strategies in zip(graph.operators, ways, strict=True)
@@ -299,7 +314,8 @@ def least_seconds(graph: Graph, mesh: Mesh, cluster: Cluster) -> float:
         )
         for specs in itertools.product(*stored) if compute < best else ():
             made = dict(zip(graph.inputs, specs, strict=True))
-            best = min(best, compute + _least_communication(graph, mesh, cluster, made, chosen))
+            least = _least_communication(graph, mesh, cluster, made, chosen, uneven)
+            best = min(best, compute + least)
     return best
 
 
@@ -309,6 +325,7 @@ def _least_communication(
     cluster: Cluster,
     made: dict[str, Spec],
     strategies: list[Strategy],
+    uneven: bool,
 ) -> float:
     """Of all conversions, given how inputs are stored (to which `made` adds the results)."""
     asked: dict[tuple[str, int], set[Spec]] = {}
@@ -335,7 +352,7 @@ def _least_communication(
             _tree(
                 graph, mesh, cluster, name, phase, made[name], {*asked.get((name, phase), ()), spec}
             )
-            for spec in stored_specs(graph.value(name).shape, mesh.shape)
+            for spec in stored_specs(graph.value(name).shape, mesh.shape, uneven)
         )
     return total
 
@@ -398,7 +415,7 @@ def _all_conversions(
     """Every spec that keeps some of the partial results, and the seconds from each to each."""
     specs = [
         Spec(spec.dims, kept)
-        for spec in stored_specs(shape, mesh.shape)
+        for spec in stored_specs(shape, mesh.shape, uneven=True)
         for count in range(len(partial) + 1)
         for kept in itertools.combinations(partial, count)
         if not {p.axis for p in kept} & set(spec.axes)
@@ -407,7 +424,7 @@ def _all_conversions(
     seconds = np.full((len(specs),) * 2, math.inf)
     for (i, src), (j, dst) in itertools.product(enumerate(specs), repeat=2):
         with contextlib.suppress(ReshardError):
-            plan = reshard_whole_axes(*(Layout(shape, mesh, spec) for spec in (src, dst)))
+            plan = _padded_plan(shape, mesh, src, dst)
             seconds[i, j] = reshard_time(plan, itemsize, links)
     for middle in range(len(specs)):  # one plan is not always the fastest way
         seconds = np.minimum(seconds, seconds[:, middle, None] + seconds[None, middle, :])
