@@ -82,5 +82,5 @@ def shown(value: object) -> str:
     """A value as messages show it: its repr, as far as it fits on a line or two."""
     if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print the largest
         return f"a whole number of {value.bit_length()} bits"
-    text = repr(value)
+    text = repr(float(value) if isinstance(value, float) else value)  # numpy's as Python's
     return text if len(text) <= 200 else f"{text[:200]}..."

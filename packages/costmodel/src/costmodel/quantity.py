@@ -43,9 +43,10 @@ def checked(
         Traceback (most recent call last):
         costmodel.errors.QuantityError: rows is a finite whole number >= 0; got 2.5
     """
-    if type(value) is float or type(value) is int:
-        if least <= value <= most and not (whole and value % 1):
-            return float(value)
+    one: Any = value
+    if isinstance(one, float) or type(one) is int:  # far faster than by an array
+        if least <= one <= most and not (whole and one % 1):
+            return float(one)
         raise _error(name, value, least, most, whole)
     try:
         array = np.asarray(value)
