@@ -81,6 +81,22 @@ def test_a_start_is_the_first_incumbent(n_nodes):
     assert solution.objective <= solution.trace[0].objective
 
 
+@SOLVERS
+def test_costs_that_differ_by_more_than_solvers_can_tell_are_solved(method):
+    costs = (np.array([1e-4, 1e17]), np.array([1e17, 2e-4]))
+    table = np.array([[0.0, 1e-4], [1e17, 0.0]])
+    problem = Problem(costs, ((0, 1),), (table,), (np.zeros(2),) * 2, ((0, 0), (0, 0)))
+    solution = solve(problem, method)
+    assert solution.choice == (0, 1)
+    assert solution.lower_bound <= solution.objective == pytest.approx(4e-4)
+
+
+@SOLVERS
+def test_no_time_is_no_solution_rather_than_a_long_one(method):
+    with pytest.raises(InfeasibleError, match="found no choice"):
+        solve(lazy(300, None), method, time_s=1e-9)
+
+
 def test_what_a_watcher_raises_ends_highs():
     problem = lazy(24, 36.0)
 

@@ -44,7 +44,8 @@ def solve_cbc(
         cbclib.Cbc_setIntParam(model, cbclib.INT_PARAM_THREADS, 0)
         cbclib.Cbc_setIntParam(model, cbclib.INT_PARAM_RANDOM_SEED, seed % 2**31)
         cbclib.Cbc_setIntParam(model, cbclib.INT_PARAM_ELAPSED_TIME, 1)
-        cbclib.Cbc_setMaximumSeconds(model, time_s)
+        if np.isfinite(time_s):
+            cbclib.Cbc_setMaximumSeconds(model, max(time_s, 0.0))
         if nodes is not None:
             cbclib.Cbc_setMaximumNodes(model, min(nodes, 2**31 - 1))
         cbclib.Cbc_setAllowableGap(model, GAP)

@@ -64,9 +64,10 @@ def solve_highs(
             whole["mip_max_nodes"] = min(nodes, 2**31 - 1)
         for name, value in whole.items():
             highslib.Highs_setIntOptionValue(model, name.encode(), value)
-        for name, real in (("time_limit", time_s), ("mip_rel_gap", GAP), ("mip_abs_gap", GAP)):
+        limits = {"time_limit": max(time_s, 0.0), "mip_rel_gap": GAP, "mip_abs_gap": GAP}
+        for name, real in limits.items():
             highslib.Highs_setDoubleOptionValue(model, name.encode(), real)
-        highslib.Highs_passMip(
+        status = highslib.Highs_passMip(
             model,
             n_columns,
             n_rows,
@@ -84,6 +85,7 @@ def solve_highs(
             _c("double[]", milp.values),
             _c("int[]", integrality),
         )
+        assert status != highslib.kHighsStatusError  # the numbers are finite, or bounds
         if start is not None:
             highslib.Highs_setSolution(model, _c("double[]", start), ffi.NULL, ffi.NULL, ffi.NULL)
         highslib.Highs_setCallback(model, on_event, ffi.NULL)

@@ -22,6 +22,10 @@ from autoshard.live import Live
 from autoshard.milp import Milp
 from autoshard.problem import Array, Problem
 
+LARGEST = 1e19
+"""Of a cost in the program's unit: HiGHS takes 1e20 for infinite (its option `infinite_cost`). What
+costs more is counted less, so that bounds hold."""
+
 Indices = NDArray[np.int64]
 Row = tuple[Indices, Array, float]
 """Columns, values, and the most that they may add up to."""
@@ -69,7 +73,7 @@ class Linear:
             room = self.problem.usage_limit - base
             scale = max(abs(room), float(usages.max(initial=0.0))) or 1.0
             rows.append((at, usages / scale, room / scale))
-        cost = np.concatenate([self._x_cost, *self._e_costs]) / unit
+        cost = np.minimum(np.concatenate([self._x_cost, *self._e_costs]) / unit, LARGEST)
         return self._pack(cost, rows)
 
     def leanest(self, unit: float, live: Live, times: Sequence[int]) -> Milp:
