@@ -1,6 +1,8 @@
+import math
+
 import pytest
-from autoshard import GraphBuilder, GraphError, RuleError, collectives, shard, verify
-from autoshard.testing import graphs
+from autoshard import GraphBuilder, GraphError, RuleError, collectives, flops_of, shard, verify
+from autoshard.testing import cases, graphs
 from costmodel import Cluster
 from hypothesis import given
 from shardspec import Mesh
@@ -48,6 +50,30 @@ def test_flops_are_two_a_multiply_add_and_one_a_light_element():
         4 * 16,
         4 * 16,
     ]
+
+
+@given(cases("convolution"))
+def test_flops_of_a_convolution_are_those_of_its_products(case):
+    """Counted in the forward pass: 2 for each element of the result, channel and tap."""
+    kernel, result = case.attributes["kernel"], case.attributes["result"]
+    shapes = list(case.operand_shapes)
+    place = ["data", "kernel", "result"].index(case.attributes["computes"])
+    shapes.insert(place, case.result_shapes[0])
+    _, w, y = shapes
+    taps, channels = w[kernel[2]], w[kernel[1]]
+    positions = y[result[0]] * y[result[1]] * y[result[2]]
+    found = flops_of(case.kind, case.operand_shapes, case.result_shapes, **case.attributes)
+    assert found == 2 * positions * channels * taps
+
+
+@given(cases())
+def test_every_kind_has_flops(case):
+    found = flops_of(case.kind, case.operand_shapes, case.result_shapes, **case.attributes)
+    sizes = [math.prod(shape) for shape in case.operand_shapes + case.result_shapes]
+    assert found > 0
+    assert found == max(sizes) or case.kind in (
+        "einsum", "dot_general", "convolution", "attention", "triangular_solve", "cholesky"
+    )  # fmt: skip
 
 
 def test_several_results_are_numbered():

@@ -153,6 +153,25 @@ def test_what_may_be_split_and_where_sums_pass(kind, text, attributes):
     assert str(found) == text
 
 
+GATHER = {"slice_sizes": (1, 8), "offset_dims": (1,), "collapsed_slice_dims": (0,)}
+SCATTER = {"update_window_dims": (1,), "inserted_window_dims": (0,), "adds": True}
+
+
+@pytest.mark.parametrize(("masked", "kind"), [(False, "whole"), (True, "sum")])
+def test_the_rows_that_a_gather_looks_up_are_summed_if_it_is_masked(masked, kind):
+    shapes = ((50, 8), (6, 1)), ((6, 8),)
+    rule = rule_of("gather", *shapes, **GATHER, start_index_map=(0,), masked=masked)
+    assert f"=50 {kind}" in str(rule)
+
+
+@pytest.mark.parametrize(("masked", "kind"), [(False, "whole"), (True, "parallel")])
+def test_the_rows_that_a_scatter_adds_to_are_parallel_if_it_is_masked(masked, kind):
+    shapes = ((50, 8), (6, 1), (6, 8)), ((50, 8),)
+    rule = rule_of("scatter", *shapes, **SCATTER, scatter_dims_to_operand_dims=(0,), masked=masked)
+    (factor,) = [factor for factor in rule.factors if factor.size == 50]
+    assert factor.kind == kind
+
+
 NCHW, OIHW = (0, 1, 2, 3), (0, 1, 2, 3)
 
 

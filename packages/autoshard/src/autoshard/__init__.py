@@ -25,6 +25,7 @@ from autoshard.errors import (
 )
 from autoshard.evaluate import Evaluation, evaluate
 from autoshard.explain import Explanation, explain
+from autoshard.flops import flops_of
 from autoshard.graph import (
     Graph,
     Operator,
@@ -35,10 +36,11 @@ from autoshard.graph import (
     verify,
 )
 from autoshard.memory import Held, held, live_bytes
-from autoshard.options import Options
+from autoshard.options import MemoryRule, Options
 from autoshard.picture import picture
 from autoshard.pin import Pin
 from autoshard.problem import Problem
+from autoshard.remat import rematerialize
 from autoshard.rule import Factor, Reduction, Rule
 from autoshard.rules import (
     RULES,
@@ -79,6 +81,7 @@ __all__ = [
     "Held",
     "Incumbent",
     "InfeasibleError",
+    "MemoryRule",
     "MissingExtraError",
     "Operator",
     "Options",
@@ -109,12 +112,14 @@ __all__ = [
     "enumerate_strategies",
     "evaluate",
     "explain",
+    "flops_of",
     "held",
     "labelled",
     "live_bytes",
     "picture",
     "prepare",
     "reduction",
+    "rematerialize",
     "reshape",
     "rule_of",
     "shard",

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from autoshard.errors import GraphError
+from autoshard.flops import flops_of
 from autoshard.graph import Graph, Operator, Output, Phase, Role, Value, verify
 from autoshard.rule import Rule
 from autoshard.rules import rule_of
 
 Shape = tuple[int, ...]
 
-_PRODUCTS = ("einsum", "dot_general")
-"""Kinds whose FLOP are two for each combination of their loop indices: a multiply and an add."""
-
 
 class GraphBuilder:
     """A graph that grows by one method call an operator; values are called by their names.
 
-    Every operator's rule comes from the table (`rule_of`). FLOP, unless given: 2 a multiply-add of
-    a product, else one for each element of the largest operand or result.
+    Every operator's rule comes from the table (`rule_of`), and so do its FLOP unless they are given
+    (`flops_of`).
 
     Examples:
         >>> graph = GraphBuilder()
@@ -100,7 +97,7 @@ class GraphBuilder:
             shape: The result's; by default the operands' shapes broadcast as in numpy.
             dtype: The result's; by default the first operand's.
             name: The operator's and its result's; by default the kind, numbered if it is taken.
-            flops: On one device; by default counted as the class says.
+            flops: On one device; by default those of the table.
             attributes: As the kind's rule asks (`rule_of`).
         """
         if shape is None:
@@ -121,8 +118,11 @@ class GraphBuilder:
         **attributes: Any,
     ) -> tuple[str, ...]:
         """An operator with any number of results, as `apply`; returns their names."""
-        rule = rule_of(kind, tuple(map(self.shape, operands)), shapes, **attributes)
-        return self.emit(kind, operands, rule, dtype=dtype, name=name, flops=flops)
+        given = tuple(map(self.shape, operands))
+        rule = rule_of(kind, given, shapes, **attributes)
+        if flops is None:
+            flops = flops_of(kind, given, shapes, **attributes)
+        return self.emit(kind, operands, rule, flops=flops, dtype=dtype, name=name)
 
     def emit(
         self,
@@ -130,9 +130,9 @@ class GraphBuilder:
         operands: tuple[str, ...],
         rule: Rule,
         *,
+        flops: float,
         dtype: str | None = None,
         name: str | None = None,
-        flops: float | None = None,
     ) -> tuple[str, ...]:
         """An operator whose rule is given; returns the names of its results."""
         if name is None:
@@ -147,8 +147,6 @@ class GraphBuilder:
             self._value(result, shape, dtype, "intermediate")
             for result, shape in zip(made, shapes, strict=True)
         )
-        if flops is None:
-            flops = _flops(kind, rule)
         phase = max(len(self._phases) - 1, 0)
         self._operators.append(Operator(name, kind, operands, results, rule, flops, phase))
         return results
@@ -232,10 +230,3 @@ class GraphBuilder:
             )
         self._values[name] = Value(name, shape, dtype or self.dtype, role)
         return name
-
-
-def _flops(kind: str, rule: Rule) -> float:
-    if kind in _PRODUCTS:
-        return 2.0 * math.prod(factor.size for factor in rule.factors)
-    sizes = [math.prod(shape) for shape in rule.operand_shapes + rule.result_shapes]
-    return float(max(sizes, default=0))

@@ -1,8 +1,9 @@
 """Reading and writing at places that other operands name.
 
-Dims that are taken whole are parallel, and so are the dims of the indices. What is indexed stays
-whole, unless the local program can skip the indices that fall outside its part (`masked`): then
-a lookup sums over the table's rows, since each device adds zeros for the rows that it lacks.
+Dims that are taken whole are parallel, and so are the dims of the indices. What is indexed can be
+split if the local program skips the indices that fall outside its part (`masked`; `embedding`,
+`pick` and their like are always): a lookup then sums over the table's rows, since each device adds
+zeros for the rows that it lacks, and a scatter is parallel in them. Otherwise it stays whole.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def gather(
     start_index_map: tuple[int, ...],
     operand_batching_dims: tuple[int, ...] = (),
     start_indices_batching_dims: tuple[int, ...] = (),
+    masked: bool = False,
 ) -> Rule:
     """XLA's gather: slices of the operand, at places held in the last dim of the indices.
 
@@ -34,12 +36,15 @@ def gather(
         start_index_map: The operand dims that the entries of an index are about.
         operand_batching_dims: Operand dims that correspond to dims of the indices.
         start_indices_batching_dims: These dims of the indices.
+        masked: Whether a device makes zeros where a collapsed dim's index is outside its part.
     """
     (operand, indices), (result,) = operand_shapes, result_shapes
     factors = Factors()
     index_dims = tuple(factors.parallel(n) for n in indices[:-1])
     batching = dict(zip(operand_batching_dims, start_indices_batching_dims, strict=True))
     operand_dims = {d: index_dims[i] for d, i in batching.items()}
+    if masked:
+        operand_dims |= {d: factors.reduced(operand[d]) for d in collapsed_slice_dims}
     outer = iter(index_dims)
     windows = iter(d for d in range(len(operand)) if d not in (*collapsed_slice_dims, *batching))
     result_dims: list[Dim] = []
@@ -70,6 +75,7 @@ def scatter(
     scatter_dims_to_operand_dims: tuple[int, ...],
     operand_batching_dims: tuple[int, ...] = (),
     scatter_indices_batching_dims: tuple[int, ...] = (),
+    masked: bool = False,
 ) -> Rule:
     """XLA's scatter, `gather` the other way: updates written at, or added to, places of an operand.
 
@@ -85,6 +91,7 @@ def scatter(
         scatter_dims_to_operand_dims: The operand dims that the entries of an index are about.
         operand_batching_dims: Operand dims that correspond to dims of the indices.
         scatter_indices_batching_dims: These dims of the indices.
+        masked: Whether a device leaves out updates whose inserted dim's index is outside its part.
     """
     operand, indices, updates = operand_shapes
     factors = Factors()
@@ -97,6 +104,8 @@ def scatter(
 
     index_dims = tuple(index_dim(i, n) for i, n in enumerate(indices[:-1]))
     operand_dims = {d: index_dims[i] for d, i in batching.items()}
+    if masked:
+        operand_dims |= {d: factors.parallel(operand[d]) for d in inserted_window_dims}
     outer = iter(index_dims)
     windows = iter(d for d in range(len(operand)) if d not in (*inserted_window_dims, *batching))
     update_dims: list[Dim] = []

@@ -43,7 +43,7 @@ RULES: dict[str, Callable[..., Rule]] = {
     "einsum": products.contraction,
     "dot_general": products.dot_general,
     "convolution": convolutions.convolution,
-    # Reductions.
+    # Reductions. Of a mean every device divides by the number of all elements, not of its own.
     **dict.fromkeys(("reduce_sum", "reduce_mean"), reductions.reducing("sum")),
     **dict.fromkeys(("reduce_max", "reduce_or"), reductions.reducing("max")),
     **dict.fromkeys(("reduce_min", "reduce_and"), reductions.reducing("min")),

@@ -73,13 +73,15 @@ def _gather(draw: st.DrawFn, kind: str) -> Case:
     The batch is a batching dim, v collapsed, w windowed and d taken whole.
     """
     b, v, d, t = (draw(SIZES) for _ in range(4))
-    w, taken = 5, draw(st.sampled_from([2, 5]))
+    w, taken, masked = 5, draw(st.sampled_from([2, 5])), draw(st.booleans())
     ids = generator(draw).integers(0, v, (b, t, 1))
     x = generator(draw).integers(-9, 10, (b, v, w, d))
 
     def run(operands: list[Array], part: Part) -> list[Array]:
         x, ids = operands
-        return [x[np.arange(len(x))[:, None], ids[..., 0], :taken]]
+        rows = places(part.operands[0][1], v)[ids[..., 0]]
+        found = x[np.arange(len(x))[:, None], rows, :taken]
+        return [np.where(rows[..., None, None] >= 0, found, 0)]
 
     attributes = {
         "slice_sizes": (1, 1, taken, d),
@@ -88,6 +90,7 @@ def _gather(draw: st.DrawFn, kind: str) -> Case:
         "start_index_map": (1,),
         "operand_batching_dims": (0,),
         "start_indices_batching_dims": (0,),
+        "masked": masked,
     }
     return Case(kind, (x.shape, ids.shape), ((b, t, taken, d),), run, attributes, [x, ids])
 
@@ -96,7 +99,7 @@ def _scatter(draw: st.DrawFn, kind: str) -> Case:
     """`_gather` the other way, adding or writing; each place is written once if it is written."""
     b, d = draw(SIZES), draw(SIZES)
     v, t = 8, draw(st.sampled_from([1, 2, 3, 4, 6]))
-    adds = draw(st.booleans())
+    adds, masked = draw(st.booleans()), draw(st.booleans())
     rng = generator(draw)
     ids = np.stack([rng.choice(v, t, replace=adds) for _ in range(b)])[..., None]
     x, updates = rng.integers(-9, 10, (b, v, d)), rng.integers(-9, 10, (b, t, d))
@@ -104,11 +107,13 @@ def _scatter(draw: st.DrawFn, kind: str) -> Case:
     def run(operands: list[Array], part: Part) -> list[Array]:
         x, ids, updates = operands
         made = x.copy() if not adds or part.counts((1, 1)) else np.zeros_like(x)
-        at = (np.arange(len(x))[:, None], ids[..., 0])
+        rows = places(part.results[0][1], v)[ids[..., 0]]
+        group, mine = np.nonzero(rows >= 0)
+        at = (group, rows[group, mine])
         if adds:
-            np.add.at(made, at, updates)
+            np.add.at(made, at, updates[group, mine])
         else:
-            made[at] = updates
+            made[at] = updates[group, mine]
         return [made]
 
     attributes = {
@@ -118,6 +123,7 @@ def _scatter(draw: st.DrawFn, kind: str) -> Case:
         "scatter_dims_to_operand_dims": (1,),
         "operand_batching_dims": (0,),
         "scatter_indices_batching_dims": (0,),
+        "masked": masked,
     }
     shapes = (x.shape, ids.shape, updates.shape)
     return Case(kind, shapes, (x.shape,), run, attributes, [x, ids, updates])
