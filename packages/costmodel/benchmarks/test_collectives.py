@@ -10,11 +10,14 @@ Not shown: the first price in a group, for which its links are found and its alg
 `first` is that of the large cluster with everything forgotten before.
 """
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from costmodel import (
     Cluster,
     Host,
+    Kind,
     Level,
     Link,
     all_reduce_time,
@@ -32,7 +35,7 @@ LEAVES = (
     Level("spine", 512, Link(9e-6, 100e9), rails=8),
 )
 CLUSTERS = {"8": SMALL, "4096": Cluster("512x8", (HOST,) * 512, LEAVES)}
-KINDS = ["all_gather", "all_reduce", "all_to_all", "broadcast", "permute", "reduce_scatter"]
+KINDS = get_args(Kind)
 SIZES = np.geomspace(1, 1e9, 1_000_000)
 
 
