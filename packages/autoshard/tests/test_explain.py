@@ -8,7 +8,7 @@ from autoshard.candidates import candidates, replaced
 from autoshard.explain import explain
 from autoshard.ledger import entries
 from autoshard.memory import peak_bytes
-from autoshard.programs import gpt_step
+from autoshard.programs import gpt_step, mlp_step
 from costmodel import Cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +21,12 @@ TWO_HOSTS = Cluster.preset("two-hosts")
 def gpt():
     graph = gpt_step(batch=4, length=4, width=8, heads=2, vocabulary=16, n_layers=1)
     return shard(graph, Mesh((2, 2), ("x", "y"), (0, 1, 4, 5)), TWO_HOSTS, compare=False)
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    graph = mlp_step(batch=6, width=1001, hidden=2003)
+    return shard(graph, Mesh((2, 4), ("x", "y")), TWO_HOSTS, uneven=True, compare=False)
 
 
 def price(sharding):
@@ -43,8 +49,8 @@ def check(sharding, place, data):
 
 @settings(max_examples=30)
 @given(st.data())
-def test_a_candidate_takes_what_its_sharding_takes_and_none_beats_the_bound(mlp, gpt, data):
-    sharding = data.draw(st.sampled_from([mlp, gpt]))
+def test_a_candidate_takes_what_its_sharding_takes_and_none_beats_the_bound(mlp, gpt, uneven, data):
+    sharding = data.draw(st.sampled_from([mlp, gpt, uneven]))
     places = [*range(len(sharding.graph.operators)), *sharding.graph.inputs]
     check(sharding, data.draw(st.sampled_from(places)), data)
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from autoshard import AutoshardError, Graph, GraphError, RecordError, Sharding, record
+from autoshard import AutoshardError, Graph, GraphError, RecordError, Sharding, record, shard
 from autoshard.programs import gpt_step, mlp_step
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +66,14 @@ def test_any_spoiled_graph_is_a_graph_or_an_error_of_ours(text):
 def test_any_other_text_is_an_error_of_ours(text):
     with pytest.raises(RecordError):
         Graph.from_json(text)
+
+
+def test_an_uneven_sharding_is_read_back_equal(mlp):
+    graph = mlp_step(batch=6, width=1001, hidden=2003)
+    sharding = shard(graph, mlp.mesh, mlp.cluster, uneven=True, compare=False)
+    assert any(spec.axes for _, spec in sharding.input_specs)
+    assert Sharding.from_json(sharding.to_json()) == sharding
+    assert str(sharding)
 
 
 def test_a_sharding_is_read_back_equal(mlp):

@@ -18,9 +18,8 @@ from autoshard.baseline import baseline_inputs
 from autoshard.conversion import Conversion, spec_set
 from autoshard.convert import convert
 from autoshard.graph import Value
-from autoshard.ledger import converter, held_bytes, work
+from autoshard.ledger import converter, held_bytes, table_of, work
 from autoshard.strategy import Strategy, stored_specs
-from autoshard.tables import operator_table
 
 if TYPE_CHECKING:
     from autoshard.sharding import Sharding
@@ -43,7 +42,7 @@ class Candidate:
     """Conversions of an operator's operands, or of what is stored back into an input."""
     after_s: float
     """Conversions of an operator's results, or of an input, for all who read them."""
-    n_bytes: float
+    n_bytes: int
     """What a device holds of the results, or of the input."""
     conversions: tuple[Conversion, ...]
     """All of the values concerned."""
@@ -115,14 +114,14 @@ def _of_operator(sharding: Sharding, index: int) -> tuple[Candidate, ...]:
             tuple(one for conversions, _ in operands + results for one in conversions),
         )
 
-    return tuple(map(candidate, operator_table(operator.rule, sharding.mesh.shape).strategies))
+    return tuple(map(candidate, table_of(sharding, operator).strategies))
 
 
 def _of_input(sharding: Sharding, name: str) -> tuple[Candidate, ...]:
     """The ways to store an input, as far as the options leave them open."""
     graph, mesh, options = sharding.graph, sharding.mesh, sharding.options
     value, values = graph.value(name), _Values(sharding)
-    specs = stored_specs(value.shape, mesh.shape)
+    specs = stored_specs(value.shape, mesh.shape, options.uneven)
     if options.restrict is not None:
         specs = baseline_inputs(graph, mesh, options.restrict).get(name, specs)
     updates = [
@@ -198,6 +197,7 @@ class _Values:
             return spec
         if not made.is_partial:
             return made
-        specs = stored_specs(value.shape, self.sharding.mesh.shape)
+        uneven = self.sharding.options.uneven
+        specs = stored_specs(value.shape, self.sharding.mesh.shape, uneven)
         seconds = self.converter.seconds(value, spec_set((made,)), spec_set(specs))[0]
         return specs[int(seconds.argmin())]

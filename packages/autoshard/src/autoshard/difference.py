@@ -38,7 +38,7 @@ class Difference:
         return self.after.objective_s - self.before.objective_s
 
     @property
-    def n_bytes(self) -> float:
+    def n_bytes(self) -> int:
         """What a device holds more at its peak."""
         return self.after.peak_bytes - self.before.peak_bytes
 
@@ -84,7 +84,7 @@ class Difference:
             f"{_more_bytes(self.n_bytes)} at its peak ({' -> '.join(peaks)})"
         )
 
-    def _stored_bytes(self, name: str, old: Spec, new: Spec) -> float:
+    def _stored_bytes(self, name: str, old: Spec, new: Spec) -> int:
         value, mesh = self.after.graph.value(name), self.after.mesh
         return held_bytes(value, new, mesh) - held_bytes(value, old, mesh)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardspec import Layout, Mesh, Spec, Step
+from shardspec import Mesh, Spec, Step
 
 from autoshard.conversion import Conversion, Converter, converter_of, spec_set
 from autoshard.graph import Operator, Value
 from autoshard.strategy import Strategy
-from autoshard.tables import compute_seconds, operator_table
+from autoshard.tables import OperatorTable, compute_seconds, largest_part, operator_table
 
 if TYPE_CHECKING:
     from autoshard.sharding import Sharding
@@ -25,7 +25,7 @@ class Work:
     strategy: Strategy
     seconds: float
     """Of all runs in a step."""
-    n_bytes: float
+    n_bytes: int
     """What a device holds of its results after one run."""
 
     @property
@@ -43,7 +43,7 @@ class Move:
     step: Step
     seconds: float
     """Of all runs in a step."""
-    n_bytes: float
+    n_bytes: int
     """What a device receives in one run."""
 
     @property
@@ -87,7 +87,7 @@ def _entries(sharding: Sharding) -> Iterator[Work | Move]:
 def work(sharding: Sharding, operator: Operator, strategy: Strategy) -> Work:
     """What an operator takes under a strategy."""
     graph, mesh = sharding.graph, sharding.mesh
-    table = operator_table(operator.rule, mesh.shape)
+    table = table_of(sharding, operator)
     read = [graph.value(name) for name in operator.inputs]
     made = [graph.value(name) for name in operator.outputs]
     seconds = compute_seconds(operator, read, made, sharding.cluster.device, table)
@@ -114,9 +114,16 @@ def move(sharding: Sharding, conversion: Conversion) -> Move:
 
 def converter(sharding: Sharding) -> Converter:
     """What prices the conversions of a sharding."""
-    return converter_of(sharding.mesh.shape, sharding.cluster.links(sharding.mesh))
+    links = sharding.cluster.links(sharding.mesh)
+    return converter_of(sharding.mesh.shape, links, sharding.options.uneven)
 
 
-def held_bytes(value: Value, spec: Spec, mesh: Mesh) -> float:
+def table_of(sharding: Sharding, operator: Operator) -> OperatorTable:
+    """The strategies of an operator that the options of a sharding allow."""
+    options = sharding.options
+    return operator_table(operator.rule, sharding.mesh.shape, options.uneven, options.strided)
+
+
+def held_bytes(value: Value, spec: Spec, mesh: Mesh) -> int:
     """Bytes of the largest shard of a value."""
-    return Layout(value.shape, mesh, spec).local_bytes(value.itemsize)
+    return value.itemsize * largest_part(spec, value.shape, mesh.shape)

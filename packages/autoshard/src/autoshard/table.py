@@ -61,13 +61,17 @@ def summary(sharding: Sharding) -> list[str]:
     if sharding.objective_s > lower * (1 + 1e-9):
         proof = f"none takes less than {seconds_text(lower)}"
     return [
-        f"{len(sharding.graph.operators)} operators on {sharding.mesh.size} devices ({axes}) of "
-        f"{sharding.cluster.name}",
+        f"{_count(len(sharding.graph.operators), 'operator')} on "
+        f"{_count(sharding.mesh.size, 'device')} ({axes}) of {sharding.cluster.name}",
         f"{seconds_text(sharding.objective_s)} a step: compute {seconds_text(compute)}, "
         f"communication {seconds_text(communication)}; {proof}",
         f"at most {bytes_text(sharding.peak_bytes)} a device{within}",
         *(f"compared with {other.name}: {other.reason}" for other in sharding.alternatives),
     ]
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _row(entry: Work | Move) -> tuple[str, ...]:
