@@ -116,10 +116,13 @@ def test_what_is_missing_is_one_line(capsys, command, message, tmp_path, monkeyp
     "arguments",
     [["--time", "0"], ["--time", "x"], ["--steps", "0"], ["--seed", "-1"], ["--method", "magic"]],
 )
-def test_wrong_usage_exits_with_2(file, arguments):
+def test_wrong_usage_is_one_line_and_exits_with_2(file, arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["solve", str(file), *arguments])
     assert caught.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("python -m autoshard solve: error: argument --")
+    assert printed.count("\n") == 1
 
 
 def test_a_file_that_is_cut_short_is_one_line(file, capsys):

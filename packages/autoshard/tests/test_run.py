@@ -133,10 +133,21 @@ def test_an_unknown_method_is_refused_with_those_there_are():
         solve(one_node(), "magic")
 
 
-@pytest.mark.parametrize("budget", [{"time_s": 0.0}, {"steps": 0}, {"time_s": math.nan}])
-def test_a_budget_of_nothing_is_refused(budget):
-    with pytest.raises(ProblemError, match="time_s > 0 and steps >= 1"):
-        solve(one_node(), **budget)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"time_s": 0.0}, "time_s > 0"),
+        ({"time_s": math.nan}, "time_s > 0"),
+        ({"time_s": "x"}, "time_s > 0"),
+        ({"steps": 0}, "steps >= 1"),
+        ({"steps": 1.5}, "steps >= 1"),
+        ({"seed": -1}, "a seed is a whole number >= 0; got -1"),
+        ({"seed": "x"}, "a seed is a whole number"),
+    ],
+)
+def test_a_budget_or_seed_that_is_none_is_refused(arguments, message):
+    with pytest.raises(ProblemError, match=message):
+        solve(one_node(), **arguments)
 
 
 @pytest.mark.parametrize("start", [(), (2,), (0, 0)])

@@ -1,11 +1,19 @@
-"""What the command line's parts share: how a command is added, and types of arguments."""
+"""What the command line's parts share: the parser, how a command is added, types of arguments."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
 
 def add_command(

@@ -10,8 +10,8 @@ from autoshard.benchmark import Result
 from autoshard.errors import MissingExtraError, PictureError
 
 _COLUMNS = 4
-_LEAST = 1e-3
-"""Per cent: the bottom of the logarithmic axis; what is nearer to the best cost lies on it."""
+_LEAST, _MOST = 1e-3, 1e3
+"""Per cent: the ends of the logarithmic axis; what is beyond them lies on them."""
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
@@ -56,7 +56,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
             panel.step(seconds, [*above, *above[-1:]], label=result.method, **step)
             panel.step(seconds, [*below, *below[-1:]], linestyle="--", linewidth=0.8, **step)
         panel.set(title=name, xscale="log", yscale="log", xlabel="seconds")
-        panel.set(ylabel="% from the best cost", ylim=(_LEAST / 1.5, 200.0))
+        panel.set(ylabel="% from the best cost", ylim=(_LEAST / 1.5, _MOST * 1.5))
         if found:
             panel.legend(fontsize="small")
     for unused in list(panels)[len(names) :]:
@@ -68,4 +68,4 @@ def _per_cent(objective: float, best: float) -> float:
     """Above the best cost; nan, which is not drawn, where there is none yet."""
     if not math.isfinite(objective) or not best:
         return math.nan
-    return max(100.0 * (objective / best - 1.0), _LEAST)
+    return min(max(100.0 * (objective / best - 1.0), _LEAST), _MOST)

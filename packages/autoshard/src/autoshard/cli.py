@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from autoshard.arguments import Parser
 from autoshard.cli_bench import add_bench
 from autoshard.cli_shard import add_commands
 from autoshard.cli_show import add_show
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m autoshard",
         description="Search how to run every operator of a program on a device mesh.",
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from autoshard.errors import InfeasibleError, ProblemError
 from autoshard.evaluate import evaluate
@@ -92,7 +93,7 @@ class Run:
         clock: Seconds that only go up.
 
     Raises:
-        ProblemError: `start` does not fit the problem, or a budget is not positive.
+        ProblemError: `start` does not fit the problem, or a budget or the seed is none.
     """
 
     def __init__(
@@ -106,10 +107,8 @@ class Run:
         progress: Callable[[Incumbent], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        if not time_s > 0.0 or (steps is not None and steps < 1):
-            raise ProblemError(
-                f"a solve has time_s > 0 and steps >= 1 (or None); got {time_s=} and {steps=}"
-            )
+        for misfit in _misfits(time_s, steps, seed):
+            raise ProblemError(misfit)
         self.problem = problem
         self.seed = seed
         self.start = None if start is None else tuple(int(strategy) for strategy in start)
@@ -240,3 +239,13 @@ class Run:
             f"peak usage found is {peak}; raise the limit to that or more",
             peak,
         )
+
+
+def _misfits(time_s: object, steps: object, seed: object) -> Iterator[str]:
+    """What is wrong with the numbers of a solve, as sentences."""
+    if not (isinstance(time_s, Real) and time_s > 0.0):
+        yield f"a solve has a time_s > 0, in seconds; got {time_s!r}"
+    if steps is not None and not (isinstance(steps, Integral) and steps >= 1):
+        yield f"a solve has steps >= 1, or None for no limit; got {steps!r}"
+    if not (isinstance(seed, Integral) and seed >= 0):
+        yield f"a seed is a whole number >= 0; got {seed!r}"
