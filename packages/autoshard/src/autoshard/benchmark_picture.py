@@ -53,7 +53,9 @@ def draw(results: Sequence[Result], path: Path) -> None:
             above = [_per_cent(at.objective, best) for at in trace]
             below = [_per_cent(2 * best - at.lower_bound, best) for at in trace]
             step = {"where": "post", "color": colour}
-            panel.step(seconds, [*above, *above[-1:]], label=result.method, **step)
+            panel.step(
+                seconds, [*above, *above[-1:]], ".-", markersize=3, label=result.method, **step
+            )
             panel.step(seconds, [*below, *below[-1:]], linestyle="--", linewidth=0.8, **step)
         panel.set(title=name, xscale="log", yscale="log", xlabel="seconds")
         panel.set(ylabel="% from the best cost", ylim=(_LEAST / 1.5, _MOST * 1.5))

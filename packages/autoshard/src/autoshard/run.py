@@ -243,9 +243,9 @@ class Run:
 
 def _misfits(time_s: object, steps: object, seed: object) -> Iterator[str]:
     """What is wrong with the numbers of a solve, as sentences."""
-    if not (isinstance(time_s, Real) and time_s > 0.0):
+    if not (isinstance(time_s, Real) and float(time_s) > 0.0):
         yield f"a solve has a time_s > 0, in seconds; got {time_s!r}"
-    if steps is not None and not (isinstance(steps, Integral) and steps >= 1):
+    if steps is not None and not (isinstance(steps, Integral) and int(steps) >= 1):
         yield f"a solve has steps >= 1, or None for no limit; got {steps!r}"
-    if not (isinstance(seed, Integral) and seed >= 0):
+    if not (isinstance(seed, Integral) and int(seed) >= 0):
         yield f"a seed is a whole number >= 0; got {seed!r}"
