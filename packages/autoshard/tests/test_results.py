@@ -35,7 +35,7 @@ def cluster(flops):
 
 
 def found(graph, flops, **limits):
-    """The sharding, at most 0.1 % above its lower bound, and what it sends but for single numbers."""
+    """The sharding, within 0.1 % of its bound, and what it sends but for single numbers."""
     sharding = shard(graph, FLAT, cluster(flops), compare=False, **limits)
     assert sharding.solution.gap < 1e-3
     sent = collectives(graph, sharding)

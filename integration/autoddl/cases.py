@@ -1,0 +1,154 @@
+"""AutoDDL's six cases on one device a host of Piz Daint, and the search for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoshard import Graph, Sharding, shard, stored_specs
+from autoshard.programs import Program, join_phases, vgg13_step
+from autoshard.programs.program import FIRST
+from autoshard.programs.vgg import DENSE
+from costmodel import Cluster
+from shardspec import Mesh
+
+from autoddl import megatron
+from autoddl.megatron import Grid
+
+VGG_MESHES = {16: (2, 2, 4), 32: (2, 4, 4), 64: (2, 4, 8)}
+"""A layer may use any product of lengths for each of AutoDDL's p0, p1 and p2."""
+VGG_SAVED = {16: 0.10, 32: 0.18, 64: 0.29}
+"""Of communication, against the best grid (AutoDDL, 5.2.2)."""
+TRANSFORMER_MESHES = {64: (2, 4, 2), 128: (2, 8, 2), 256: (4, 4, 4)}
+"""Of a replica: the devices that p1 and p2 share, a quarter of all."""
+TRANSFORMER_SAVED = {64: 0.239, 128: 0.464, 256: 0.353}
+"""Of communication, against the second best (AutoDDL, 5.2.3)."""
+WIDTH, SEQUENCES, LENGTH = 8192, 1024, 1024
+"""AutoDDL, 5.2.3."""
+REPLICAS = 4
+"""p0: as in AutoDDL's figure 3. Twice as many do not fit (4.5.2): parameters, gradients and Adam's
+state are 16 bytes a parameter, 6.8 to 9 GB a device for 6.8, 16.5 and 35.8 billion parameters."""
+MICROBATCHES = 64
+"""AutoDDL takes "the largest possible"; with 64, a replica has four sequences at a time."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case: seconds of communication a step, found and of every grid."""
+
+    model: str
+    devices: int
+    mesh: tuple[int, ...]
+    found_s: float
+    gap: float
+    """Of the predicted step, to its lower bound."""
+    grids: tuple[Grid, ...]
+    published: float
+    """The share that AutoDDL saved."""
+
+    @property
+    def best(self) -> Grid:
+        """The grid that communicates least."""
+        return min(self.grids, key=lambda grid: grid.seconds)
+
+    @property
+    def saved(self) -> float:
+        """The share of the best grid's communication that is saved."""
+        return 1 - self.found_s / self.best.seconds
+
+
+def piz_daint(devices: int) -> Cluster:
+    """So many of its nodes, of one P100 each."""
+    return Cluster.preset("piz-daint").resized(n_hosts=devices)
+
+
+def mesh_of(shape: tuple[int, ...]) -> Mesh:
+    """A mesh of this shape on the first devices."""
+    return Mesh(shape, tuple(f"axis{axis}" for axis in range(len(shape))))
+
+
+def vgg(devices: int) -> Result:
+    """VGG13, eight images a device, every layer's gradients included."""
+    mesh, cluster, batch = mesh_of(VGG_MESHES[devices]), piz_daint(devices), 8 * devices
+    graph = join_phases(vgg13_step(batch=batch, optimizer="sgd"))
+    found = shard(graph, mesh, cluster, compare=False)
+    kernels = [graph.value(name).shape for name in graph.inputs if name.startswith("conv")]
+    widths = (graph.value("dense1").shape[0], *DENSE)
+    grids = tuple(
+        Grid(
+            mesh.axis_size(data),
+            mesh.axis_size(model),
+            megatron.price(megatron.vgg(kernels, widths, batch, data, model), mesh, cluster),
+        )
+        for data, model in megatron.splits(mesh)
+    )
+    return result("VGG13", devices, mesh, found, sum(found.communication_s), grids)
+
+
+def transformer(devices: int, n_layers: int = 2) -> Result:
+    """Transformer layers of which only the products count, as in AutoDDL's analysis (4.4).
+
+    What is searched is one replica: each holds all weights, split over all its devices, and sums
+    their gradients with the other replicas once a step, as the grids do.
+    """
+    replica = mesh_of(TRANSFORMER_MESHES[devices])
+    mesh, cluster = mesh_of((REPLICAS, *replica.shape)), piz_daint(devices)
+    tokens = SEQUENCES * LENGTH // MICROBATCHES
+    graph = transformer_graph(n_layers, tokens // REPLICAS)
+    weights = [name for name in graph.inputs if graph.value(name).role == "parameter"]
+    split = {
+        name: tuple(
+            spec
+            for spec in stored_specs(graph.value(name).shape, replica.shape)
+            if replica.axis_size(spec.axes) == replica.size
+        )
+        for name in weights
+    }
+    found = shard(graph, replica, cluster, compare=False, pin=split, method="ilp", time_s=600)
+    data, model = (0,), tuple(range(1, mesh.ndim))
+    sent = megatron.transformer(n_layers, tokens, WIDTH, MICROBATCHES, data, model)
+    gradients = [one for one in sent if one.times == n_layers]
+    grid = Grid(REPLICAS, replica.size, megatron.price(sent, mesh, cluster))
+    found_s = sum(found.communication_s) + megatron.price(gradients, mesh, cluster)
+    return result("Transformer", devices, mesh, found, found_s, (grid,))
+
+
+def transformer_graph(n_layers: int, tokens: int) -> Graph:
+    """Layers without norms and biases; attention splits by heads and by sequences alone."""
+    p = Program(microbatches=MICROBATCHES)
+    x = p.input("x", tokens, WIDTH)
+
+    def dense(x: str, name: str, width: int) -> str:
+        return p.einsum("nd,de->ne", x, p.parameter(name, p.shape(x)[1], width))
+
+    for layer in range(n_layers):
+        q, k, v = (dense(x, f"{layer}_{name}", WIDTH) for name in "qkv")
+        x = p.add(x, dense(attention(p, q, k, v), f"{layer}_out", WIDTH))
+        x = p.add(
+            x, dense(p.unary("gelu", dense(x, f"{layer}_up", 4 * WIDTH)), f"{layer}_down", WIDTH)
+        )
+    return join_phases(p.finish(p.mean(p.mul(x, x)), optimizer="sgd"))
+
+
+def attention(p: Program, q: str, k: str, v: str) -> str:
+    """One operator: to split its rows is to split sequences, to split its columns the heads."""
+
+    def gradient(g: str) -> str:
+        return p.pointwise("attention_gradient", FIRST, g, q, k, v)
+
+    return p.record(
+        p.pointwise("attention", (), q, k, v), (q, gradient), (k, gradient), (v, gradient)
+    )
+
+
+def result(
+    model: str,
+    devices: int,
+    mesh: Mesh,
+    found: Sharding,
+    found_s: float,
+    grids: tuple[Grid, ...],
+) -> Result:
+    """A case with what AutoDDL published for it."""
+    published = {"VGG13": VGG_SAVED, "Transformer": TRANSFORMER_SAVED}[model][devices]
+    gap = found.solution.gap
+    return Result(model, devices, mesh.shape, found_s, gap, grids, published)
