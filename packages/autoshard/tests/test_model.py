@@ -2,23 +2,31 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from autoshard import (
     GraphBuilder,
+    GraphError,
     InfeasibleError,
+    OptionError,
     Options,
     PinError,
     Value,
+    baseline,
     collectives,
     enumerate_strategies,
     held,
     prepare,
+    rematerialize,
     shard,
     stored_specs,
 )
 from autoshard.conversion import converter_of, spec_set
 from autoshard.convert import convert
+from autoshard.largest import fewest_sharded
+from autoshard.lifetime import saved_activations
+from autoshard.programs import mlp_step
 from autoshard.relay import copy_sets, making, serving
 from autoshard.testing import cases, check_sharding, check_strategy, graphs, least_seconds
 from autoshard.testing.sharding import cheapest_tree
@@ -217,10 +225,22 @@ def test_pins_that_cannot_be_are_refused():
     prepared = prepare(p.build(), PAIR, cluster())
     with pytest.raises(PinError, match="'nobody', which is none"):
         prepared.solve(pin={"nobody": Spec.parse("RR")})
-    with pytest.raises(PinError, match="'x' cannot be RS0"):
+    with pytest.raises(PinError, match=r"'x' on a mesh of shape \(2,\) cannot be RS0"):
         prepared.solve(pin={"x": Spec.parse("RS0")})
     with pytest.raises(PinError, match="pinned to an operator; got 'x'"):
         prepared.solve(pin={"x": enumerate_strategies(p.build().operators[0].rule, (2,))[0]})
+
+    with pytest.raises(PinError, match="reads text"):
+        prepared.solve(pin={"x": "RR"})
+
+
+def test_options_that_mean_nothing_are_refused():
+    with pytest.raises(OptionError, match="in flight; got in_flight=0"):
+        Options(in_flight=0)
+    with pytest.raises(OptionError, match="got memory_bytes=-1"):
+        Options(memory_bytes=-1)
+    with pytest.raises(OptionError, match="a memory rule is one of"):
+        Options(memory_rule="magic")
 
 
 @settings(max_examples=15)
@@ -292,3 +312,72 @@ def test_uneven_strategies_never_hurt_and_the_optimum_is_found(graph, latency_s,
     assert found.objective_s <= even.objective_s * (1 + 1e-9)
     least = least_seconds(graph, TRIPLE, prices, uneven=True)
     assert found.objective_s == pytest.approx(least, rel=1e-9, abs=1e-15)
+
+
+def test_the_fewest_largest_parameters_are_sharded_and_a_constraint_is_never_worse():
+    graph = mlp_step(batch=64, width=32, hidden=64)
+    prepared = prepare(graph, SQUARE, cluster(1e-5, 1e8))
+    free = prepared.solve(compare=False)
+    n_sharded = []
+    for tenths in (10, 9, 7):
+        limit = free.peak_bytes * tenths // 10
+        found = prepared.solve(memory_rule="largest", memory_bytes=limit, compare=False)
+        check_sharding(found)
+        assert found.options.memory_rule == "largest"
+        best = prepared.solve(memory_bytes=limit, compare=False)
+        check_sharding(best)
+        assert free.objective_s <= best.objective_s <= found.objective_s * (1 + 1e-9)
+        n_sharded.append(sum(bool(spec.axes) for _, spec in found.input_specs))
+    assert n_sharded[0] == 0 < n_sharded[1] < n_sharded[2] <= 6
+    with pytest.raises(InfeasibleError, match="with all 6 of them sharded the peak is"):
+        prepared.solve(memory_rule="largest", memory_bytes=1, compare=False)
+
+
+def test_the_rule_of_the_largest_takes_the_smallest_number_that_fits():
+    """By a solver whose peak falls by one with each parameter that is forced."""
+    graph = mlp_step(batch=64, width=32, hidden=64)
+    free = shard(graph, SQUARE, cluster(), compare=False)
+    asked = []
+
+    def solve(forced):
+        asked.append(len(forced))
+        return replace(free, peak_bytes=100 - len(forced))
+
+    for k in range(7):
+        found = fewest_sharded(solve, graph, SQUARE.shape, memory_bytes=100 - k)
+        assert found.peak_bytes == 100 - k
+    by_size = sorted((n for n in graph.inputs if n != "x"), key=lambda n: -graph.value(n).n_bytes)
+    assert len(by_size) == 6
+    assert max(asked) == 6
+
+
+def test_what_is_computed_again_is_not_held_and_costs_its_operator():
+    graph = mlp_step(batch=256, width=16, hidden=64, microbatches=4)
+    lean = rematerialize(graph, ["gelu_1"])
+    assert set(saved_activations(graph)) - set(saved_activations(lean)) == {"gelu_1"}
+    assert len(lean.operators) == len(graph.operators) + 1
+    fat, thin = (
+        baseline(one, PAIR, cluster(), "data_parallel", in_flight=4) for one in (graph, lean)
+    )
+    check_sharding(thin)
+    part = 256 * 64 * 4 // 2
+    assert thin.activation_bytes == fat.activation_bytes - part
+    assert thin.peak_bytes <= fat.peak_bytes - 4 * part + part
+    assert thin.compute_s[1] > fat.compute_s[1]
+
+
+def test_only_saved_activations_are_computed_again():
+    graph = mlp_step(batch=8, width=4, hidden=16)
+    with pytest.raises(GraphError, match=r"got 'x', where these are einsum_0, gelu_1, "):
+        rematerialize(graph, ["x"])
+
+
+def test_a_chain_that_is_computed_again_starts_from_what_is_saved():
+    graph = mlp_step(batch=8, width=4, hidden=16)
+    lean = rematerialize(graph, ["einsum_0", "gelu_1"])
+    assert not {"einsum_0", "gelu_1"} & set(saved_activations(lean))
+    again = [op for op in lean.operators if op.name.startswith("backward@")]
+    assert [(op.name, op.inputs) for op in again] == [
+        ("backward@einsum_0", ("x", "w1")),
+        ("backward@gelu_1", ("backward@einsum_0",)),
+    ]

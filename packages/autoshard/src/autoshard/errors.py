@@ -46,6 +46,10 @@ class BaselineError(AutoshardError, ValueError):
     """A baseline is unknown or has no meaning for the graph or mesh."""
 
 
+class OptionError(AutoshardError, ValueError):
+    """An option of `shard` has a value that means nothing."""
+
+
 class PinError(AutoshardError, ValueError):
     """What is pinned is not there, or cannot be as it is pinned."""
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from autoshard.baseline import Baseline
+from autoshard.errors import OptionError
+
+MemoryRule = Literal["limit", "largest"]
+"""`limit`: live bytes are a constraint of the search. `largest`: the fewest of the largest
+parameters are forced to be sharded (Rhino 4.4; see `largest`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +19,8 @@ class Options:
 
     memory_bytes: int | None = None
     """What a device may hold; `None` is no limit."""
+    memory_rule: MemoryRule = "limit"
+    """How the limit is kept; see `MemoryRule`."""
     in_flight: int = 1
     """Microbatches whose saved activations are held at a time."""
     restrict: Baseline | None = None
@@ -21,3 +29,17 @@ class Options:
     """Whether dims may be split that do not divide, padded; see `enumerate_strategies`."""
     strided: bool = False
     """Whether shards may be strided; see `enumerate_strategies`."""
+
+    def __post_init__(self) -> None:
+        if self.in_flight < 1:
+            raise OptionError(
+                f"at least one microbatch is in flight; got in_flight={self.in_flight}"
+            )
+        if self.memory_bytes is not None and self.memory_bytes < 0:
+            raise OptionError(
+                f"a device holds a number of bytes; got memory_bytes={self.memory_bytes}"
+            )
+        if self.memory_rule not in get_args(MemoryRule):
+            raise OptionError(
+                f"a memory rule is one of {get_args(MemoryRule)}; got {self.memory_rule!r}"
+            )

@@ -39,6 +39,11 @@ def kept_strategies(
     space = (mesh_shape, options.uneven, options.strided)
     operators = {operator.name: index for index, operator in enumerate(graph.operators)}
     for name, pin in pins.items():
+        if not isinstance(pin, Strategy) and not all(isinstance(s, Spec) for s in _specs(pin)):
+            raise PinError(
+                f"a pin is a Strategy, a Spec or a tuple of Specs; got {pin!r} for {name!r}; "
+                "Spec.parse reads text"
+            )
         if isinstance(pin, Strategy):
             if name not in operators:
                 raise PinError(f"a strategy is pinned to an operator; got {name!r}, which is none")
@@ -57,16 +62,17 @@ def kept_strategies(
             raise PinError(f"a spec is pinned to a value of the graph; got {name!r}, which is none")
         masks[node] &= np.array(agrees)
         if not masks[node].any():
-            wanted = ", ".join(map(str, _specs(pin))) if not isinstance(pin, Strategy) else str(pin)
+            wanted = str(pin) if isinstance(pin, Strategy) else ", ".join(map(str, _specs(pin)))
             raise PinError(
-                f"something is left to choose from; {name!r} cannot be {wanted} on a mesh of shape "
-                f"{mesh_shape} (given the other pins); see enumerate_strategies and stored_specs"
+                "a pin is one of the strategies of its operator, or one of the specs of its value, "
+                f"and agrees with the other pins; {name!r} on a mesh of shape {mesh_shape} cannot "
+                f"be {wanted}; see enumerate_strategies and stored_specs"
             )
     return [mask.nonzero()[0] for mask in masks]
 
 
 def _specs(pin: Spec | tuple[Spec, ...]) -> tuple[Spec, ...]:
-    return (pin,) if isinstance(pin, Spec) else pin
+    return pin if isinstance(pin, tuple) else (pin,)
 
 
 def restricted(problem: Problem, kept: Kept) -> Problem:

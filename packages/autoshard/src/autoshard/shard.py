@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -20,9 +21,11 @@ from autoshard.conversion import Converter, converter_of
 from autoshard.decode import decode
 from autoshard.errors import AutoshardError, BaselineError, InfeasibleError, PinError
 from autoshard.graph import Graph, verify
-from autoshard.options import Options
+from autoshard.largest import fewest_sharded
+from autoshard.options import MemoryRule, Options
 from autoshard.pin import Pin, kept_strategies, restricted
 from autoshard.quick import Level, solve_quickly
+from autoshard.run import CLOSED, relative_gap
 from autoshard.sharding import Alternative, Sharding
 from autoshard.solve import solve
 from autoshard.strategy import Target
@@ -39,6 +42,7 @@ def shard(
     cluster: Cluster,
     *,
     memory_bytes: int | None = None,
+    memory_rule: MemoryRule = "limit",
     in_flight: int = 1,
     restrict: Baseline | None = None,
     pin: Mapping[str, Pin] | None = None,
@@ -59,6 +63,7 @@ def shard(
         mesh: The devices to use.
         cluster: Prices compute and communication; the mesh's devices are its.
         memory_bytes: What a device may hold; `None` is no limit.
+        memory_rule: How that is kept: by a constraint, or by sharding the largest parameters.
         in_flight: Microbatches whose saved activations are held at a time.
         restrict: Only shardings that store the inputs as this baseline does.
         pin: By name, the strategy of an operator, or the specs that an input may be stored in or a
@@ -89,6 +94,7 @@ def shard(
     prepared = prepare(graph, mesh, cluster, options)
     return prepared.solve(
         memory_bytes=memory_bytes,
+        memory_rule=memory_rule,
         restrict=restrict,
         pin=pin,
         compare=compare,
@@ -164,6 +170,7 @@ class Prepared:
         self,
         *,
         memory_bytes: int | None = None,
+        memory_rule: MemoryRule = "limit",
         restrict: Baseline | None = None,
         pin: Mapping[str, Pin] | None = None,
         compare: bool = True,
@@ -177,44 +184,66 @@ class Prepared:
         """The best sharding under a limit and with some things pinned; see `shard`."""
         search = _Search(tie, coarse, polish, method, time_s, steps)
         pins = dict(pin or {})
-        found = self._best(memory_bytes, restrict, pins, search)
+        options = replace(self.options, memory_bytes=memory_bytes, memory_rule=memory_rule)
+        found = self._best(replace(options, restrict=restrict), pins, search)
         if restrict is not None or not compare:
             return found
         rivals: dict[str, Sharding | AutoshardError] = {"search": found}
         for name in get_args(Baseline):
             try:
-                rivals[name] = self._best(memory_bytes, name, pins, search)
+                rivals[name] = self._best(replace(options, restrict=name), pins, search)
             except (BaselineError, InfeasibleError, PinError) as error:
                 rivals[name] = error
         return _with_alternatives(rivals)
 
-    def _best(
-        self,
-        memory_bytes: int | None,
-        restrict: Baseline | None,
-        pins: dict[str, Pin],
-        search: _Search,
-    ) -> Sharding:
-        """The best of one kind; the light problem first, as its answers are often good enough."""
-        options = replace(self.options, memory_bytes=memory_bytes, restrict=restrict)
-        if restrict is not None:
-            stored = baseline_inputs(self.graph, self.mesh, restrict)
+    def _best(self, options: Options, pins: dict[str, Pin], search: _Search) -> Sharding:
+        """The best sharding of one kind."""
+        if options.restrict is not None:
+            stored = baseline_inputs(self.graph, self.mesh, options.restrict)
             pins = {**stored, **pins}
+        if options.memory_bytes is None:
+            return self._solved(self.light, options, pins, search, None)
+        if options.memory_rule == "largest":
+            return self._with_largest_sharded(options, pins, search, options.memory_bytes)
+        try:
+            found = self._within(options, pins, search, options.memory_bytes)
+        except InfeasibleError:
+            with suppress(InfeasibleError):  # what a search has not found may be easy for the rule
+                return self._with_largest_sharded(options, pins, search, options.memory_bytes)
+            raise
+        if relative_gap(found.objective_s, found.lower_bound_s) > CLOSED:
+            with suppress(InfeasibleError):
+                other = self._with_largest_sharded(options, pins, search, options.memory_bytes)
+                if other.objective_s < found.objective_s:
+                    return replace(other, lower_bound_s=found.lower_bound_s)
+        return found
+
+    def _within(
+        self, options: Options, pins: dict[str, Pin], search: _Search, memory_bytes: int
+    ) -> Sharding:
+        """With the limit as a constraint; on the light problem first, whose answer may well do."""
         try:
             found = self._solved(self.light, options, pins, search, memory_bytes)
-        except InfeasibleError:
-            if memory_bytes is None:
-                raise
-            # it knows better how much would do
+        except InfeasibleError:  # the full problem knows better how much would do
             return self._solved(self.full, options, pins, search, memory_bytes)
-        if memory_bytes is None:
-            return found
         bound, limit = found.lower_bound_s, memory_bytes
         while found.peak_bytes > memory_bytes:
             found = self._solved(self.full, options, pins, search, limit)
             # copies that conversions happen to share are held longer than the problem knows
             limit -= found.peak_bytes - memory_bytes
         return replace(found, lower_bound_s=min(bound, found.objective_s))
+
+    def _with_largest_sharded(
+        self, options: Options, pins: dict[str, Pin], search: _Search, memory_bytes: int
+    ) -> Sharding:
+        """With the fewest of the largest parameters forced to be sharded."""
+        return fewest_sharded(
+            lambda forced: self._solved(self.light, options, {**forced, **pins}, search, None),
+            self.graph,
+            self.mesh.shape,
+            memory_bytes,
+            uneven=options.uneven,
+        )
 
     def _solved(
         self,
