@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from autoshard.arguments import Parser
 from autoshard.cli_bench import add_bench
-from autoshard.cli_shard import add_commands
+from autoshard.cli_shard import add_shard
 from autoshard.cli_show import add_show
 from autoshard.cli_solve import add_solve
 from autoshard.errors import AutoshardError
@@ -45,6 +45,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Search how to run every operator of a program on a device mesh.",
     )
     commands = parser.add_subparsers(required=True, metavar="command")
-    for add in (add_solve, add_commands, add_bench, add_show):
+    for add in (add_solve, add_shard, add_bench, add_show):
         add(commands)
     return parser

@@ -1,4 +1,4 @@
-"""The command line's side for graphs and shardings: the command `shard`, and `show` of both."""
+"""The command `shard`, and what `show` does with graphs and shardings."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from costmodel import presets as cluster_presets
 from shardspec import Mesh, ShardspecError, Spec
 
 from autoshard import record
+from autoshard.arguments import add_command
 from autoshard.difference import diff
 from autoshard.errors import AutoshardError, RecordError
 from autoshard.graph import Graph
@@ -20,8 +21,7 @@ from autoshard.picture import picture
 from autoshard.shard import shard
 from autoshard.sharding import Sharding
 
-_EXAMPLES = """
-examples:
+_EXAMPLES = """\
   python -m autoshard shard mlp.txt --mesh 4 --cluster two-hosts
   python -m autoshard shard mlp.json --mesh data=2,model=2 --cluster cluster.json --memory 16GiB
   python -m autoshard shard mlp.txt --mesh 2x2 --cluster two-hosts --pin w1=RS0 --out mlp.json
@@ -35,14 +35,15 @@ _BYTES = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(|B|KiB|MiB|GiB|TiB)", re.A
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-def add_commands(commands: Any) -> None:
-    """Add the command `shard` to argparse's subparsers."""
-    found = commands.add_parser(
+def add_shard(commands: Any) -> None:
+    """Add the command to argparse's subparsers."""
+    found = add_command(
+        commands,
         "shard",
-        help="find how to run the operators of a graph on a mesh",
-        description="Finds the fastest sharding of a graph within the memory limit.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _in_one_line(_shard),
+        what="find how to run the operators of a graph on a mesh",
+        more="Finds the fastest sharding of a graph within the memory limit.",
+        examples=_EXAMPLES,
     )
     add = found.add_argument
     add("file", type=Path, metavar="GRAPH", help="its text or JSON")
@@ -61,7 +62,6 @@ def add_commands(commands: Any) -> None:
     add("--in-flight", type=_positive, default=1, metavar="N", help="microbatches (%(default)s)")
     add("--out", type=Path, metavar="FILE", help="write the sharding there, as JSON")
     add("--picture", type=Path, metavar="FILE", help="draw it there, .png or .svg")
-    found.set_defaults(run=_in_one_line(_shard))
 
 
 def add_show_options(show: argparse.ArgumentParser) -> None:
@@ -77,6 +77,9 @@ def shown(text: str, options: argparse.Namespace) -> str | None:
     kind = record.kind_of(text)
     if kind == "sharding":
         return str(_in_one_line(_shown_sharding)(text, options))
+    if any(getattr(options, name) is not None for name in ("explain", "diff", "picture")):
+        what = f"a {kind}" if kind else "a problem"
+        raise RecordError(f"--explain, --diff and --picture are for shardings; the file is {what}")
     if kind == "graph":
         return str(Graph.from_json(text))
     if kind is not None:
@@ -90,7 +93,9 @@ def _shown_sharding(text: str, options: argparse.Namespace) -> str:
     if options.explain is not None:
         parts.append(str(sharding.explain(options.explain)))
     if options.diff is not None:
-        parts.append(str(diff(sharding, Sharding.from_json(_text(options.diff)))))
+        parts.append(
+            str(diff(sharding, Sharding.from_json(options.diff.read_text(encoding="utf-8"))))
+        )
     if options.picture is not None:
         picture(sharding, options.picture)
         parts.append(f"wrote {options.picture}")
@@ -98,7 +103,7 @@ def _shown_sharding(text: str, options: argparse.Namespace) -> str:
 
 
 def _shard(options: argparse.Namespace) -> int:
-    text = _text(options.file)
+    text = options.file.read_text(encoding="utf-8")
     graph = Graph.from_json(text) if text.lstrip().startswith("{") else Graph.parse(text)
     found = shard(
         graph,
@@ -130,15 +135,11 @@ def _in_one_line(run: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path} is no text: {error}") from error
-
-
 def _cluster(name: str) -> Cluster:
-    return Cluster.from_json(_text(Path(name))) if Path(name).is_file() else Cluster.preset(name)
+    path = Path(name)
+    if path.is_file():
+        return Cluster.from_json(path.read_text(encoding="utf-8"))
+    return Cluster.preset(name)
 
 
 def _mesh(text: str) -> Mesh:

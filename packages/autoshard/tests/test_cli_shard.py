@@ -1,0 +1,109 @@
+"""The command line's side for graphs and shardings; what it prints is on docs/autoshard.md."""
+
+import subprocess
+import sys
+
+import pytest
+from autoshard import Graph, GraphBuilder, Sharding
+from autoshard.cli import main
+from shardspec import Spec
+
+
+def layers(n=2):
+    graph = GraphBuilder()
+    x = graph.input("x", 64, 64)
+    for weight in [graph.parameter(f"w{layer}", 64, 64) for layer in range(n)]:
+        x = graph.dot(x, weight)
+    graph.output(x)
+    return graph.build()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph.txt").write_text(str(layers()))
+    (tmp_path / "graph.json").write_text(layers().to_json())
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    return tmp_path
+
+
+SHARD = ("--mesh", "2x2", "--cluster", "two-hosts")
+
+
+@pytest.mark.parametrize("file", ["graph.txt", "graph.json"])
+def test_shard_writes_what_show_reads(here, capsys, file):
+    assert main(["shard", file, *SHARD, "--pin", "w0=S0R", "--out", "out.json"]) == 0
+    shown = capsys.readouterr().out
+    found = Sharding.from_json((here / "out.json").read_text())
+    assert shown == f"{found}\n\nwrote out.json\n"
+    assert found.graph == layers()
+    assert dict(found.input_specs)["w0"] == Spec.parse("S0R")
+    assert main(["show", "out.json"]) == 0
+    assert capsys.readouterr().out == f"{found}\n"
+    assert main(["show", "out.json", "--explain", "w0", "--diff", "out.json"]) == 0
+    assert capsys.readouterr().out == f"{found.explain('w0')}\n\nnothing is different\n"
+
+
+def test_show_prints_the_text_of_a_graph(here, capsys):
+    assert main(["show", "graph.json"]) == 0
+    assert Graph.parse(capsys.readouterr().out) == layers()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["shard", "nothing", *SHARD], "No such file or directory: 'nothing'"),
+        (["shard", "bytes", *SHARD], "a file is text, or gzipped text"),
+        (["shard", "graph.txt", "--mesh", "3x3", "--cluster", "two-hosts"], "lies in 0..7"),
+        (["shard", "graph.txt", "--mesh", "2", "--cluster", "cat"], "no preset is called 'cat'"),
+        (["shard", "graph.txt", *SHARD, "--memory", "0"], "the smallest peak found is"),
+        (["shard", "graph.txt", *SHARD, "--pin", "w0=S7R"], "cannot be S7R"),
+        (["shard", "graph.txt", *SHARD, "--pin", "cat=RR"], "got 'cat', which is none"),
+        (["shard", "graph.txt", *SHARD, "--picture", "x.pdf"], r"ends in .png or .svg"),
+        (["show", "nothing"], "No such file or directory: 'nothing'"),
+        (["show", "graph.json", "--diff", "graph.json"], "are for shardings; the file is a graph"),
+    ],
+    ids=lambda of: " ".join(of) if isinstance(of, list) else "",
+)
+def test_what_goes_wrong_is_one_line_and_status_1(here, capsys, command, message):
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("--mesh", "2y4", "a mesh is written 2x4, or data=2,model=4"),
+        ("--mesh", "0x2", "at least one device"),
+        ("--mesh", "x=2,x=2", "axis names are distinct"),
+        ("--memory", "-1", "bytes are written 123, 1.5GiB, 64MiB; got '-1'"),
+        ("--pin", "w0", "a pin is written VALUE=SPEC, as w1=RS0; got 'w0'"),
+        ("--pin", "w0=Q", "a spec is a letter for each dim"),
+        ("--in-flight", "0", "a count is a whole number >= 1; got '0'"),
+    ],
+    ids=lambda of: of[:12],
+)
+def test_wrong_usage_says_how_it_is_written(here, capsys, option, text, message):
+    with pytest.raises(SystemExit) as exit_:
+        main(["shard", "graph.txt", *SHARD, option, text])
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(here):
+    (here / "long.json").write_text(layers(3000).to_json())  # more than a pipe holds
+    show = subprocess.Popen(
+        [sys.executable, "-m", "autoshard", "show", "long.json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert show.stdout.readline().startswith(b"phases: ")
+    show.stdout.close()
+    with show.stderr as errors:
+        assert errors.read() == b""
+    assert show.wait() == 0
