@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 import pytest
-from autoshard import InfeasibleError, collectives, shard
+from autoshard import InfeasibleError, Output, collectives, shard
 from autoshard.programs import (
     Program,
     deep_mlp_step,
@@ -25,6 +25,7 @@ from costmodel import Cluster, Device, Link
 from shardspec import Mesh
 
 FLAT = Mesh((4,), ("x",))
+SLOW = Device("slow", (("float32", 1e6),), 2**30, 1e13, 0.0)
 
 
 def cluster(flops):
@@ -177,3 +178,18 @@ def test_a_large_vocabulary_is_split_in_embedding_logits_and_loss():
     kind = {op.outputs[0]: op.kind for op in graph.operators}
     summed = {kind[c.value] for c in sent if c.step.kind == "all_reduce"}
     assert {"gather", "reduce_max", "reduce_sum", "take_along_axis"} <= summed
+
+
+@pytest.mark.parametrize("side", [3, 4])
+def test_the_communication_of_a_product_on_p_devices_scales_as_n2_over_p_to_two_thirds(side):
+    """AutoDDL, 4.4.2: in memory for three blocks of n^2 / p^(2/3) elements and a part of one."""
+    n, block = 144, (144 // side) ** 2
+    p = Program()
+    x, y = p.input("x", n, n), p.input("y", n, n)
+    p.outputs.append(Output(p.einsum("ik,kj->ij", x, y)))
+    mesh = Mesh((side,) * 3, ("x", "y", "z"))
+    prices = Cluster.uniform("c", 1, side**3, SLOW, Link(0.0, 1e9), Link(0.0, 1e9))
+    limit = 4 * (3 * block + block // side)
+    sharding = shard(p.graph(), mesh, prices, compare=False, memory_bytes=limit)
+    assert 0 < sum(c.n_bytes for c in collectives(p.graph(), sharding)) <= 4 * block
+    assert sharding.compute_s[0] == pytest.approx(2 * n**3 / side**3 / 1e6)
