@@ -16,7 +16,7 @@ from autoshard import (
 )
 from autoshard.solution_json import solution_from_json, solution_to_json
 from autoshard.testing import brute_force, problems
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
@@ -101,6 +101,7 @@ def test_a_bound_that_rounding_raised_above_the_cost_is_the_cost():
 
 
 @pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=40)
 @given(problem=problems(max_nodes=3, max_strategies=3))
 def test_every_method_returns_something_feasible_and_a_true_bound(method, problem):
     optimum, _ = brute_force(problem)
@@ -150,7 +151,7 @@ def test_a_budget_or_seed_that_is_none_is_refused(arguments, message):
         solve(one_node(), **arguments)
 
 
-@pytest.mark.parametrize("start", [(), (2,), (0, 0)])
+@pytest.mark.parametrize("start", [(), (2,), (-1,), (0, 0), (0.5,), "x", 3])
 def test_a_start_that_does_not_fit_is_refused(start):
     with pytest.raises(ProblemError):
         solve(one_node(), start=start)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from operator import index
 
 from autoshard.errors import InfeasibleError, ProblemError
 from autoshard.evaluate import evaluate
@@ -111,7 +112,7 @@ class Run:
             raise ProblemError(misfit)
         self.problem = problem
         self.seed = seed
-        self.start = None if start is None else tuple(int(strategy) for strategy in start)
+        self.start = None if start is None else _choice(start)
         self.best: tuple[int, ...] | None = None
         """The cheapest feasible choice offered."""
         self.objective = math.inf
@@ -239,6 +240,13 @@ class Run:
             f"peak usage found is {peak}; raise the limit to that or more",
             peak,
         )
+
+
+def _choice(start: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(index, start))
+    except TypeError as error:
+        raise ProblemError(f"a start has a whole number for each node; got {error}") from error
 
 
 def _misfits(time_s: object, steps: object, seed: object) -> Iterator[str]:

@@ -1,12 +1,14 @@
 """`solve`: one way in for every method of solving a `Problem`.
 
-| method | finds | proves |
-|---|---|---|
-| `auto` | reduction, exact elimination where narrow, else search and bounds | a bound |
-| `ilp`, `ilp-cbc` | the integer program of Alpa 4.2, by HiGHS or CBC of python-mip | the optimum |
-| `local_search` | `auto` without the integer program | a bound |
-| `exhaustive` | every choice | the optimum |
-| `random`, `metropolis`, `coordinate_descent` | AutoDDL 4.6 | nothing |
+| method | what it does | proves | a step |
+|---|---|---|---|
+| `auto` | reduction, exact elimination where narrow, else search and bounds | a bound | |
+| `ilp`, `ilp-cbc` | Alpa's integer program, by HiGHS or CBC | the optimum | a node of its tree |
+| `local_search` | `auto` without the integer program | a bound | |
+| `exhaustive` | every choice | the optimum | a choice |
+| `random` | choices at random | | a choice |
+| `metropolis` | a chain of random changes (AutoDDL 4.6) | | a strategy of a node |
+| `coordinate_descent` | one node after the other (AutoDDL 4.6) | | a strategy of a node |
 """
 
 from __future__ import annotations
