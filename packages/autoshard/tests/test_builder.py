@@ -107,6 +107,25 @@ def test_an_unknown_kind_runs_whole_and_an_unknown_value_is_an_error():
         graph.apply("exp", "y")
 
 
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda graph: graph.add("x", "y"), r"those of 'add' have shapes \(2, 3\), \(4, 5\)"),
+        (lambda graph: graph.dot("v", "v"), r"got shapes \(3,\) and \(3,\)"),
+        (lambda graph: graph.transpose("x", 0, 7), r"0 to 1 of 'x'; got \(0, 7\)"),
+        (lambda graph: graph.reduce_sum("v", 5), r"dims of shape \(3,\) are 0 to 0; got 5"),
+        (lambda graph: graph.einsum("ij", "x"), "has an arrow"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_an_error(write, message):
+    graph = GraphBuilder()
+    graph.input("x", 2, 3)
+    graph.input("y", 4, 5)
+    graph.input("v", 3)
+    with pytest.raises((GraphError, RuleError), match=message):
+        write(graph)
+
+
 def test_names_are_given_once():
     graph = GraphBuilder()
     x = graph.input("x", 4)

@@ -57,6 +57,11 @@ def operator(index, **changes):
         ({"phases": (Phase("apply", 2), Phase("apply"))}, "names of phases are unique; 'apply'"),
         (operator(1, name="o1"), "names of operators are unique; 'o1'"),
         ({"phases": (Phase("forward", 0), Phase("apply"))}, "runs at least once a step"),
+        (
+            {"values": (*chain().values[:3], Value("z", (-4, 8), "float32"))},
+            r"dims >= 0 and at most 4611686018427387904 bytes; got 'z: float32\[-4,8\]'",
+        ),
+        ({"values": (*chain().values, Value("v", (2**31, 2**30), "int32"))}, "at most 46"),
         ({"inputs": ("x", "w", "w")}, "distinct values of the graph; got 'w'"),
         (operator(0, phase=5), "never go back and are in range"),
         (operator(1, inputs=("z", "w")), "reads 'z' before it is made"),

@@ -101,7 +101,7 @@ class GraphBuilder:
             attributes: As the kind's rule asks (`rule_of`).
         """
         if shape is None:
-            shape = np.broadcast_shapes(*map(self.shape, operands))
+            shape = self._broadcast(kind, operands)
         (made,) = self.apply_all(
             kind, *operands, shapes=(shape,), dtype=dtype, name=name, flops=flops, **attributes
         )
@@ -156,6 +156,11 @@ class GraphBuilder:
 
         All dims of `w` before its last two are batch dims, the same as the first ones of `x`.
         """
+        if not self.shape(x) or len(self.shape(w)) < 2:
+            raise GraphError(
+                "dot multiplies an array of one dim or more with one of two or more; got shapes "
+                f"{self.shape(x)} and {self.shape(w)}: einsum multiplies any"
+            )
         (*rows, _), (*batch, _, columns) = self.shape(x), self.shape(w)
         dims = tuple(range(len(batch)))
         return self.apply(
@@ -203,6 +208,10 @@ class GraphBuilder:
     def transpose(self, x: str, *permutation: int, name: str | None = None) -> str:
         """Result dim `d` is operand dim `permutation[d]`."""
         before = self.shape(x)
+        if sorted(permutation) != list(range(len(before))):
+            raise GraphError(
+                f"a transpose permutes all dims, 0 to {len(before) - 1} of {x!r}; got {permutation}"
+            )
         shape = tuple(before[d] for d in permutation)
         return self.apply("transpose", x, shape=shape, name=name, permutation=permutation)
 
@@ -221,6 +230,16 @@ class GraphBuilder:
         )
         verify(graph)
         return graph
+
+    def _broadcast(self, kind: str, operands: tuple[str, ...]) -> Shape:
+        shapes = list(map(self.shape, operands))
+        try:
+            return np.broadcast_shapes(*shapes)
+        except ValueError:
+            raise GraphError(
+                f"without a shape= the operands broadcast as in numpy; those of {kind!r} have "
+                f"shapes {', '.join(map(str, shapes))}"
+            ) from None
 
     def _value(self, name: str, shape: Shape, dtype: str | None, role: Role) -> str:
         if name in self._values:

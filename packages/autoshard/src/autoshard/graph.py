@@ -18,6 +18,10 @@ from autoshard.rule import Rule
 Role = Literal["intermediate", "parameter", "optimizer_state", "batch", "activation", "other"]
 
 
+_MOST_BYTES = 2**62
+"""More than any machine has; sums of a few still fit in 64 bits."""
+
+
 def itemsize(dtype: str) -> int:
     """Bytes of one element, from the name alone: `bfloat16` needs no extension module."""
     if dtype == "bool":
@@ -318,6 +322,9 @@ def _problems(graph: Graph) -> Iterator[str]:
         if len(set(every)) != len(every):
             twice = next(name for name in every if every.count(name) > 1)
             yield f"the names of {what} are unique; {twice!r} occurs twice"
+    for value in graph.values:
+        if any(size < 0 for size in value.shape) or value.n_bytes > _MOST_BYTES:
+            yield f"a value has dims >= 0 and at most {_MOST_BYTES} bytes; got '{value}'"
     for phase in graph.phases:
         if phase.repeats < 1:
             yield f"a phase runs at least once a step; {phase.name!r} has repeats={phase.repeats}"

@@ -33,6 +33,20 @@ class Factor:
     reduction: Reduction = "sum"
     """Of a `reduce` factor: how the results of its parts combine."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or self.size < 0:
+            raise RuleError(f"the size of a factor is an integer >= 0; got {self.size!r}")
+        if self.kind not in get_args(Kind) or self.reduction not in get_args(Reduction):
+            raise RuleError(
+                f"a factor is one of {get_args(Kind)} and reduces by one of {get_args(Reduction)}; "
+                f"got {self.kind!r} and {self.reduction!r}"
+            )
+        if self.kind != "reduce" and self.reduction != "sum":
+            raise RuleError(
+                "only a 'reduce' factor has a reduction; "
+                f"got kind={self.kind!r} and reduction={self.reduction!r}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -205,11 +219,6 @@ def _problems(rule: Rule) -> Iterator[str]:
             )
         if factor.kind == "reduce" and not in_operands:
             yield f"a 'reduce' factor runs over some operand; factor {index} is in none"
-        if factor.kind != "reduce" and factor.reduction != "sum":
-            yield (
-                f"only a 'reduce' factor has a reduction; factor {index} is {factor.kind!r} "
-                f"with {factor.reduction!r}"
-            )
     reductions = {factor.reduction for factor in rule.factors if factor.kind == "reduce"}
     if len(reductions) > 1:
         yield f"the reduce factors of a rule reduce alike; got {sorted(reductions)}"

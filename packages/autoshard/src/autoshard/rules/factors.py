@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from autoshard.errors import RuleError
 from autoshard.rule import Dims, Factor, Reduction, Rule
 
 Shape = tuple[int, ...]
@@ -50,6 +51,15 @@ class Factors:
         return Rule(tuple(self.made), tuple(operands), tuple(results), linear)
 
 
+def check_dims(shape: Shape, dims: Collection[int]) -> None:
+    """Raise `RuleError` unless these are dims of the shape, counted from the first."""
+    if unknown := [dim for dim in dims if not 0 <= dim < len(shape)]:
+        raise RuleError(
+            f"the dims of shape {shape} are 0 to {len(shape) - 1}; got {unknown[0]}: negative ones "
+            "are not counted from the end"
+        )
+
+
 def aligned(
     operand_shapes: Shapes,
     result_shapes: Shapes,
@@ -68,6 +78,9 @@ def aligned(
         linear: As in `Rule`.
         n_scalars: Operands at the end that are not aligned (indices, fill values).
 
+    Raises:
+        RuleError: a whole dim is none of the first operand's.
+
     Examples:
         >>> rule = aligned(((4, 8),), ((4, 3), (4, 3)), (1,))
         >>> rule.operands, rule.results
@@ -75,6 +88,7 @@ def aligned(
     """
     factors = Factors()
     first = operand_shapes[0]
+    check_dims(first, whole_dims)
     shared = {d: factors.parallel(n) for d, n in enumerate(first) if d not in whole_dims}
 
     def dims(shape: Shape) -> Dims:

@@ -15,7 +15,9 @@ def einsum(formula: str, *operand_shapes: Shape) -> Rule:
         >>> einsum("ik,kj->ij", (2, 3), (3, 5)).result_shapes
         ((2, 5),)
     """
-    left, _, right = formula.partition("->")
+    left, arrow, right = formula.partition("->")
+    if not arrow:
+        raise RuleError(f"a contraction's formula has an arrow, as 'ik,kj->ij'; got {formula!r}")
     words = words_of(left, len(operand_shapes), formula)
     sizes = {
         letter: size

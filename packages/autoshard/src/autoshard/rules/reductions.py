@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoshard.rule import Factor, Reduction, Rule
-from autoshard.rules.factors import Shape, Shapes, aligned
+from autoshard.rules.factors import Shape, Shapes, aligned, check_dims
 
 
 def reduction(
     shape: Shape, dims: tuple[int, ...], kind: Reduction = "sum", *, keepdims: bool = False
 ) -> Rule:
     """Reduce `dims` of one operand; a sum is linear."""
+    check_dims(shape, dims)
     factors = tuple(
         Factor(size, "reduce", kind) if dim in dims else Factor(size)
         for dim, size in enumerate(shape)
