@@ -135,15 +135,15 @@ def merge(problem: Problem, root_of: Sequence[int]) -> Groups:
     for edge, (i, j) in enumerate(problem.edges):
         if of[i] == of[j]:
             inside[of[i]].append(edge)
-    known: dict[bytes, NDArray[np.intp]] = {}
+    known: dict[bytes, list[NDArray[np.intp]]] = {}
     for root, nodes in members.items():
         if len(nodes) == 1:
             continue
         part = _part(problem, nodes, inside[number[root]], outside)
         key = _digest(part, nodes.index(root))
         if key not in known:  # repeated layers are decided once
-            known[key] = decided_by(part, nodes.index(root))
-        for node, chosen in zip(nodes, known[key].T, strict=True):
+            known[key] = list(decided_by(part, nodes.index(root)).T)
+        for node, chosen in zip(nodes, known[key], strict=True):
             strategies[node] = chosen
     return Groups(of, tuple(strategies))
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +58,15 @@ class Groups:
         )
 
 
+def in_order(problem: Problem) -> tuple[NDArray[np.intp], ...]:
+    """Of every node all strategies in order; one array for all that have as many."""
+    known: dict[int, NDArray[np.intp]] = {}
+    return tuple(known.setdefault(len(c), np.arange(len(c))) for c in problem.node_costs)
+
+
 def each_alone(problem: Problem) -> Groups:
     """Every node a group of its own."""
-    return Groups(
-        tuple(range(problem.n_nodes)), tuple(np.arange(len(c)) for c in problem.node_costs)
-    )
+    return Groups(tuple(range(problem.n_nodes)), in_order(problem))
 
 
 def grouped(problem: Problem, groups: Groups, times: Sequence[int] = ()) -> Problem:
@@ -77,15 +82,20 @@ def grouped(problem: Problem, groups: Groups, times: Sequence[int] = ()) -> Prob
     for node, (group, member) in enumerate(zip(groups.of, groups.strategies, strict=True)):
         cost = problem.node_costs[node][member]
         costs[group] = costs[group] + cost if len(costs[group]) else cost
-    tables: dict[tuple[int, int], Array] = {}
-    for (i, j), table in zip(problem.edges, problem.edge_costs, strict=True):
+    alike: dict[tuple[int, int], dict[tuple[int, ...], list[int]]] = {}
+    for edge, ((i, j), table) in enumerate(zip(problem.edges, problem.edge_costs, strict=True)):
         a, b = groups.of[i], groups.of[j]
+        mine, other = groups.strategies[i], groups.strategies[j]
         if a == b:
-            costs[a] = costs[a] + table[groups.strategies[i], groups.strategies[j]]
+            costs[a] = costs[a] + table[mine, other]
             continue
-        spread = table[np.ix_(groups.strategies[i], groups.strategies[j])]
-        pair, spread = ((a, b), spread) if a < b else ((b, a), spread.T)
-        tables[pair] = tables[pair] + spread if pair in tables else spread
+        # repeated layers have the same arrays, which are added up by counting
+        key = (id(table), id(mine), id(other), int(a < b))
+        alike.setdefault((min(a, b), max(a, b)), {}).setdefault(key, []).append(edge)
+    tables: dict[tuple[int, int], Array] = {}
+    for pair, counted in alike.items():
+        parts = (len(edges) * _between(problem, groups, edges[0]) for edges in counted.values())
+        tables[pair] = reduce(np.add, parts)
     usages = [np.zeros(len(cost)) for cost in costs]
     intervals = [(0, 0)] * n
     for group, (first, *more) in _stretches(problem, groups, times).items():
@@ -103,6 +113,17 @@ def grouped(problem: Problem, groups: Groups, times: Sequence[int] = ()) -> Prob
         tuple(intervals),
         problem.usage_limit,
     )
+
+
+def _between(problem: Problem, groups: Groups, edge: int) -> Array:
+    """The costs of an edge between two groups, with a row for each choice of the first one."""
+    i, j = problem.edges[edge]
+    table = problem.edge_costs[edge]
+    for dim, node in enumerate((i, j)):
+        strategies = groups.strategies[node]
+        if not np.array_equal(strategies, np.arange(table.shape[dim])):
+            table = table.take(strategies, axis=dim)
+    return table if groups.of[i] < groups.of[j] else table.T
 
 
 def _equal(n: int) -> Array:

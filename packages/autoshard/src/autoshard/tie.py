@@ -14,12 +14,13 @@ differently. That costs quality, never correctness: the tied problem's costs are
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 from autoshard.graph import Graph
-from autoshard.grouped import Groups
+from autoshard.grouped import Groups, in_order
 from autoshard.problem import Array, Problem
 
 
@@ -114,7 +115,7 @@ def tied(problem: Problem, first: dict[int, int]) -> Groups:
         ]
         numbers: dict[Hashable, int] = {}
         key = [numbers.setdefault(one, len(numbers)) for one in described]
-    return Groups(tuple(key), tuple(np.arange(len(cost)) for cost in problem.node_costs))
+    return Groups(tuple(key), in_order(problem))
 
 
 class _Tables:
@@ -123,9 +124,10 @@ class _Tables:
     def __init__(self) -> None:
         self._by_id: dict[int, int] = {}
         self._by_content: dict[tuple[tuple[int, ...], bytes], int] = {}
+        """By shape and digest."""
 
     def number(self, table: Array) -> int:
         if id(table) not in self._by_id:
-            key = (table.shape, table.tobytes())
+            key = (table.shape, hashlib.blake2b(table.tobytes()).digest())
             self._by_id[id(table)] = self._by_content.setdefault(key, len(self._by_content))
         return self._by_id[id(table)]
