@@ -35,6 +35,8 @@ def solve_highs(
         seed: Of HiGHS.
         start: A feasible point, shape (columns,).
         watch: See `Watch`. What it raises, also a KeyboardInterrupt, ends the solve and is raised.
+            HiGHS does not call it before branch and bound, so that a Ctrl-C in the relaxation of a
+            large program is heard when its time is up.
     """
     n_columns, n_rows = len(milp.cost), len(milp.row_lower)
     integrality = np.zeros(n_columns, dtype=np.int32)
