@@ -38,7 +38,7 @@ def n_parameters(graph):
 
 
 def contractions(graph):
-    return [op for op in graph.operators if op.kind in ("einsum", "conv")]
+    return [op for op in graph.operators if op.kind in ("einsum", "convolution")]
 
 
 @pytest.mark.parametrize("name", EVERY)

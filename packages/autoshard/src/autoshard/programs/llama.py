@@ -11,9 +11,7 @@ from autoshard.programs.pieces import (
     rms_norm,
     softmax,
 )
-from autoshard.programs.program import FIRST, Optimizer, Program
-from autoshard.rule import Rule
-from autoshard.rules import labelled
+from autoshard.programs.program import Optimizer, Program
 
 
 def llama_step(
@@ -40,9 +38,7 @@ def llama_step(
     ids, targets = (p.input(name, batch, length, dtype="int32") for name in ("ids", "targets"))
     x = p.lookup(p.parameter("embedding", vocabulary, width), ids)
     mask = causal_mask(p, length)
-    angles = tuple(
-        p.emit(kind, (), labelled("->te", (), ((length, size),))) for kind in ("cos", "sin")
-    )
+    angles = tuple(p.unary(kind, p.apply("iota", (length, size))) for kind in ("cos", "sin"))
 
     for layer in range(n_layers):
         h = rms_norm(p, x, f"{layer}_norm1")
@@ -73,21 +69,15 @@ def rotary(p: Program, x: str, cos: str, sin: str) -> str:
     """
     shape = p.shape(x)
     half = (*shape[:3], shape[3] // 2)
-    cut = labelled("bhte->bhtf", (shape,), (half,), whole="ef", linear=FIRST)
-    filled = labelled("bhtf->bhte", (half,), (shape,), whole="ef", linear=FIRST)
-    first, second = (_linear(p, "slice", x, cut, "pad", filled) for _ in range(2))
-    rotated = _concatenate(p, p.linear("neg", second), first, cut)
+
+    def cut(x: str) -> str:
+        return p.apply("slice", half, x)
+
+    first, second = (
+        p.record(cut(x), (x, lambda g: p.apply("pad", shape, g, zeros=True))) for _ in range(2)
+    )
+    second = p.linear("neg", second)
+    joined = p.apply("concatenate", shape, second, first, dim=3)
+    rotated = p.record(joined, (second, cut), (first, cut))
     turned = p.mul(rotated, p.broadcast(sin, *shape))
     return p.add(p.mul(x, p.broadcast(cos, *shape)), turned)
-
-
-def _linear(p: Program, kind: str, x: str, rule: Rule, back_kind: str, back: Rule) -> str:
-    made = p.emit(kind, (x,), rule)
-    return p.record(made, (x, lambda g: p.emit(back_kind, (g,), back)))
-
-
-def _concatenate(p: Program, x: str, y: str, cut: Rule) -> str:
-    half, shape = p.shape(x), cut.operand_shapes[0]
-    joined = labelled("bhtf,bhtf->bhte", (half, half), (shape,), whole="ef", linear=((0, 1),))
-    made = p.emit("concatenate", (x, y), joined)
-    return p.record(made, *((part, lambda g: p.emit("slice", (g,), cut)) for part in (x, y)))

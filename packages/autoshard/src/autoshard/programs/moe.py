@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from autoshard.graph import Graph
 from autoshard.programs.pieces import attention, causal_mask, cross_entropy, layer_norm, softmax
-from autoshard.programs.program import FIRST, Optimizer, Program
-from autoshard.rules import labelled
+from autoshard.programs.program import Optimizer, Program
 
 
 def moe_step(
@@ -78,20 +77,18 @@ def router(p: Program, x: str, name: str, experts: int, capacity: int) -> str:
     """
     groups, tokens, width = p.shape(x)
     each, slots = (groups, tokens, experts), (groups, tokens, capacity)
-    pick = labelled("gse->gs", (each,), (each[:2],), whole="e")
-    mark = labelled("gs->gse", (each[:2],), (each,))
-    count = labelled("gse->gse", (each,), (each,), whole="s", linear=FIRST)
-    place = labelled("gsc->gsc", ((groups, tokens, 1),), (slots,))
 
     gates = softmax(p, p.einsum("gsm,me->gse", x, p.parameter(f"{name}_router", width, experts)))
 
     def choose(left: str, earlier: str | None) -> tuple[str, str]:
         """Which expert takes each token (g, s, e), and how much it counts where (g, s, e, c)."""
-        chosen = p.emit("one_hot", (p.emit("argmax", (left,), pick, dtype="int32"),), mark)
-        before = p.emit("cumsum", (chosen,), count)
+        expert = p.apply("argmax", each[:2], left, dtype="int32", dims=(2,))
+        chosen = p.apply("one_hot", each, expert)
+        before = p.apply("cumsum", each, chosen, dim=1)
         if earlier is not None:
             before = p.add(before, p.reduce(earlier, 1))
-        slot = p.emit("one_hot", (p.reduce(p.mul(before, chosen), 2),), place)
+        position = p.reshape(p.reduce(p.mul(before, chosen), 2), *each[:2])
+        slot = p.apply("one_hot", slots, position)
         weight = p.reduce(p.mul(gates, chosen), 2)
         return chosen, p.einsum("gse,gsc->gsec", p.mul(chosen, weight), slot)
 

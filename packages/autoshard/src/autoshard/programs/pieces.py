@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 from autoshard.programs.program import FIRST, Program
-from autoshard.rules import labelled, reduction
 
 
 def maximum(p: Program, x: str, dim: int) -> str:
     """The maximum over a dim, which is kept with size 1; not differentiated (`stop_gradient`)."""
     shape = p.shape(x)
-    rule = reduction(shape, (dim,), "max", keepdims=True)
-    return p.emit("reduce_max", (x,), rule, float(math.prod(shape)))
+    kept = (*shape[:dim], 1, *shape[dim + 1 :])
+    return p.apply("reduce_max", kept, x, flops=math.prod(shape), dims=(dim,))
 
 
 def mean_of_last(p: Program, x: str) -> str:
@@ -57,11 +56,8 @@ def softmax(p: Program, x: str) -> str:
 def causal_mask(p: Program, length: int) -> str:
     """Which keys a query may see, shape (query, key); made once, of constants."""
     square = (length, length)
-    rows, columns = (
-        p.emit("iota", (), labelled("->qk", (), (square,)), dtype="int32") for _ in range(2)
-    )
-    same = labelled("qk,qk->qk", (square, square), (square,))
-    return p.emit("ge", (rows, columns), same, float(length**2), dtype="bool")
+    rows, columns = (p.apply("iota", square, dtype="int32") for _ in range(2))
+    return p.apply("ge", square, rows, columns, flops=length**2, dtype="bool")
 
 
 def masked(p: Program, x: str, mask: str) -> str:
@@ -102,10 +98,8 @@ def cross_entropy(p: Program, logits: str, targets: str) -> str:
     places = shape[:2]
     shifted = p.sub(logits, p.broadcast(maximum(p, logits, 2), *shape))
     total = p.unary("log", p.reduce(p.unary("exp", shifted), 2))
-    forward = labelled("btv,bt->bt", (shape, places), (places,), linear=FIRST)
-    back = labelled("bt,bt->btv", (places, places), (shape,), linear=FIRST)
     picked = p.record(
-        p.emit("take_along_axis", (shifted, targets), forward),
-        (shifted, lambda g: p.emit("scatter", (g, targets), back)),
+        p.apply("pick", places, shifted, targets),
+        (shifted, lambda g: p.apply("pick_gradient", shape, g, targets)),
     )
     return p.mean(p.sub(p.reshape(total, *places), picked))

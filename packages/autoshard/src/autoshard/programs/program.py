@@ -9,7 +9,7 @@ from typing import Literal
 
 from autoshard.graph import Graph, Operator, Output, Phase, Role, Value
 from autoshard.rule import Rule
-from autoshard.rules import broadcast, einsum, elementwise, labelled, reduction, reshape, transpose
+from autoshard.rules import broadcast, einsum, elementwise, reduction, reshape, rule_of, transpose
 
 FORWARD, BACKWARD, APPLY = range(3)
 
@@ -81,8 +81,21 @@ class Program:
         """An operator with one result that is not differentiated; returns the result's name."""
         name = f"{kind}_{len(self.operators)}"
         self.values[name] = Value(name, rule.result_shapes[0], dtype or self.dtype)
-        self.operators.append(Operator(name, kind, inputs, (name,), rule, flops, self.phase))
+        self.operators.append(Operator(name, kind, inputs, (name,), rule, float(flops), self.phase))
         return name
+
+    def apply(
+        self,
+        kind: str,
+        shape: tuple[int, ...],
+        *inputs: str,
+        flops: float = 0.0,
+        dtype: str | None = None,
+        **attributes: object,
+    ) -> str:
+        """An operator of the table of rules that is not differentiated; see `rule_of`."""
+        rule = rule_of(kind, tuple(map(self.shape, inputs)), (shape,), **attributes)
+        return self.emit(kind, inputs, rule, flops, dtype)
 
     def record(self, made: str, *pullbacks: tuple[str, Pullback]) -> str:
         """Say how the operator that made a value is differentiated by its operands."""
@@ -173,11 +186,8 @@ class Program:
     def lookup(self, table: str, ids: str) -> str:
         """Rows of `table` (v, d) for `ids` (b, t): a one-hot product, so the rows can be split."""
         rows, places = self.shape(table), self.shape(ids)
-        vectors = (*places, rows[1])
-        forward = labelled("vd,bt->btd", (rows, places), (vectors,), linear=FIRST)
-        back = labelled("btd,bt->vd", (vectors, places), (rows,), linear=FIRST)
-        made = self.emit("gather", (table, ids), forward)
-        return self.record(made, (table, lambda g: self.emit("scatter_add", (g, ids), back)))
+        made = self.apply("embedding", (*places, rows[1]), table, ids)
+        return self.record(made, (table, lambda g: self.apply("embedding_gradient", rows, g, ids)))
 
     def pointwise(self, kind: str, linear: Linear, x: str, *others: str) -> str:
         """An operator on corresponding elements that is not differentiated; `x` has its shape."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from autoshard.graph import Graph
-from autoshard.programs.program import FIRST, PRODUCT, Optimizer, Program
+from autoshard.programs.program import FIRST, Optimizer, Program
 from autoshard.rules import labelled
+from autoshard.rules.convolutions import Computes
 
 CHANNELS = ((64, 64), (128, 128), (256, 256), (512, 512), (512, 512))
 """Of the convolutions between two poolings: configuration B of Simonyan and Zisserman, "Very deep
@@ -43,15 +44,25 @@ def convolution(p: Program, x: str, w: str) -> str:
     """
     image, kernel = p.shape(x), p.shape(w)
     made = (image[0], kernel[0], *image[2:])
-    whole = "hwrsij"
     flops = 2.0 * math.prod(made) * math.prod(kernel[1:])
-    forward = labelled("nchw,ocrs->noij", (image, kernel), (made,), whole=whole, linear=PRODUCT)
-    by_x = labelled("noij,ocrs->nchw", (made, kernel), (image,), whole=whole, linear=PRODUCT)
-    by_w = labelled("noij,nchw->ocrs", (made, image), (kernel,), whole=whole, linear=PRODUCT)
+
+    def apply(computes: Computes, shape: tuple[int, ...], *operands: str) -> str:
+        dims = (0, 1, 2, 3)
+        return p.apply(
+            "convolution",
+            shape,
+            *operands,
+            flops=flops,
+            data=dims,
+            kernel=dims,
+            result=dims,
+            computes=computes,
+        )
+
     return p.record(
-        p.emit("conv", (x, w), forward, flops),
-        (x, lambda g: p.emit("conv", (g, w), by_x, flops)),
-        (w, lambda g: p.emit("conv", (g, x), by_w, flops)),
+        apply("result", made, x, w),
+        (x, lambda g: apply("data", image, w, g)),
+        (w, lambda g: apply("kernel", kernel, x, g)),
     )
 
 
