@@ -49,5 +49,5 @@ def test_the_page_has_a_row_a_case_and_says_how_much_is_saved():
     grids = (Grid(1, 16, 2e-3), Grid(2, 8, 3e-3))
     one = Result("VGG13", 16, (2, 8), 1.5e-3, 0.01, grids, 0.10)
     assert one.saved == pytest.approx(0.25)
-    assert "| VGG13 | 16 | 2x8 | 1 x 16 | 2 ms | 1.5 ms | 25.0% | 10.0% | 1.0% |" in page([one])
+    assert "| VGG13 | 16 | 2x8 | 1 x 16 | 2.0 ms | 1.5 ms | 25.0% | 10.0% | 1.0% |" in page([one])
     assert '"found_s": 0.0015' in as_json([one])
