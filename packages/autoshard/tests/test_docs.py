@@ -6,7 +6,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from autoshard import Graph
+from autoshard import METHODS, Graph
 from autoshard.cli import main
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,11 +42,13 @@ def test_commands_print_what_the_page_shows(capsys, monkeypatch, tmp_path, reque
         Path(name).write_text(text, encoding="utf-8")
     found = updated(page, capsys)
     made = {path.name for path in Path("docs/pictures").iterdir()}
-    assert made == set(re.findall(r"\]\(pictures/([^)]+)\)", page))
+    assert made == set(re.findall(r"--picture docs/pictures/(\S+)", page))
+    shown = set(re.findall(r"\]\(pictures/([^)]+)\)", page))
+    assert made <= shown
     if update:
         PAGE.write_text(found, encoding="utf-8")
         shutil.copytree("docs/pictures", ROOT / "docs/pictures", dirs_exist_ok=True)
-    assert all((ROOT / "docs/pictures" / name).is_file() for name in made)
+    assert all((ROOT / "docs/pictures" / name).is_file() for name in shown)
     assert found == PAGE.read_text(encoding="utf-8")
 
 
@@ -67,6 +69,11 @@ def test_every_function_that_an_arrow_points_to_is_there():
                 module,
                 name,
             )
+
+
+def test_every_method_is_on_the_page():
+    page = PAGE.read_text(encoding="utf-8")
+    assert [method for method in METHODS if f"`{method}`" not in page] == []
 
 
 def test_the_readme_runs():

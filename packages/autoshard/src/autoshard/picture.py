@@ -158,7 +158,10 @@ def _stack(panel: Any, parts: Mapping[str, Sequence[float]], unit: float) -> Non
     """One step for each operator and part, the parts on top of each other."""
     if parts:
         steps = [[one / unit for one in (*of, of[-1])] for of in parts.values()]
-        panel.stackplot(range(len(steps[0])), steps, step="post", labels=list(parts))
+        many = len(steps[0]) > _NAMED  # as pixels in an SVG, too: 5,000 steps are megabytes
+        panel.stackplot(
+            range(len(steps[0])), steps, step="post", labels=list(parts), rasterized=many
+        )
 
 
 def _scale(largest: float, scales: tuple[tuple[float, str], ...]) -> tuple[float, str]:
