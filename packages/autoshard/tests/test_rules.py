@@ -25,9 +25,24 @@ def test_every_kind_of_the_table_has_a_program():
 def test_every_strategy_computes_what_the_operator_computes(kind, data):
     case = data.draw(cases(kind))
     mesh = data.draw(meshes(max_axes=2))
-    strategies = enumerate_strategies(case.rule, mesh.shape)
+    uneven, strided = data.draw(st.booleans()), data.draw(st.booleans())
+    strategies = enumerate_strategies(case.rule, mesh.shape, uneven, strided)
     for strategy in data.draw(st.lists(st.sampled_from(strategies), min_size=1, max_size=4)):
         check_strategy(case.rule, case.run, mesh, strategy, operands=case.operands)
+
+
+def test_a_minor_factor_is_split_with_a_stride():
+    rule = rule_of("reshape", ((3, 4),), ((12,),))
+    found = {str(s.result_specs[0]) for s in enumerate_strategies(rule, (2,), strided=True)}
+    assert found == {"R", "R+P0", "S[3]0"}
+    check_rule(rule, lambda v, part: [v[0].reshape(part.shape())], strided=True)
+
+
+def test_a_dim_that_no_axis_divides_is_split_into_padded_parts():
+    rule = rule_of("reduce_max", ((5, 7),), ((5,),), dims=(1,))
+    found = {str(s.result_specs[0]) for s in enumerate_strategies(rule, (2,), uneven=True)}
+    assert found == {"R", "S0", "R+Pmax0"}
+    check_rule(rule, lambda v, part: [v[0].max(axis=1)], uneven=True)
 
 
 @settings(max_examples=150)

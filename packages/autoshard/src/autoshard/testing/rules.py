@@ -56,6 +56,8 @@ def check_rule(
     *,
     operands: Sequence[Array] | None = None,
     meshes: Iterable[Mesh] = MESHES,
+    uneven: bool = False,
+    strided: bool = False,
     seed: int = 0,
 ) -> None:
     """Run an operator under every strategy that its rule allows, and compare with running it whole.
@@ -68,14 +70,16 @@ def check_rule(
         run: The operator in numpy, on shards.
         operands: Whole; by default small integers, with which sums are exact in any order.
         meshes: Where; every strategy on each is run.
+        uneven: Whether strategies that pad are among them; the program sees no padding.
+        strided: Whether strategies with strided shards are among them.
         seed: Of the integers and of the parts.
 
     Raises:
-        AssertionError: some strategy computes something else.
-        ShardsError: or something that is no shard of the result, or differs among replicas.
+        AssertionError: some strategy computes something else, or no shard of the result.
+        ShardsError: replicas of a result differ.
     """
     for mesh in meshes:
-        for strategy in enumerate_strategies(rule, mesh.shape):
+        for strategy in enumerate_strategies(rule, mesh.shape, uneven, strided):
             check_strategy(rule, run, mesh, strategy, operands=operands, seed=seed)
 
 
@@ -96,25 +100,40 @@ def check_strategy(
     sources = _layouts(rule.operand_shapes, mesh, strategy.operand_specs)
     targets = _layouts(rule.result_shapes, mesh, strategy.result_specs)
     shards = [shard(layout, v, seed=seed) for layout, v in zip(sources, operands, strict=True)]
-    made = {
-        device: run(
-            [shard_of[device] for shard_of in shards],
-            Part(
-                tuple(layout.indices(device) for layout in sources),
-                tuple(layout.indices(device) for layout in targets),
-            ),
+    made: list[dict[int, Array]] = [{} for _ in targets]
+    for device in mesh.device_ids:
+        part = Part(
+            tuple(layout.indices(device) for layout in sources),
+            tuple(layout.indices(device) for layout in targets),
         )
-        for device in mesh.device_ids
-    }
+        held = [
+            shard_of[device][tuple(slice(len(i)) for i in index)]
+            for shard_of, index in zip(shards, part.operands, strict=True)
+        ]
+        for position, result in enumerate(run(held, part)):
+            made[position][device] = _padded(result, targets[position].local_shape(device))
     for position, layout in enumerate(targets):
-        parts = {device: np.asarray(results[position]) for device, results in made.items()}
-        found = assemble(layout, parts)
+        found = assemble(layout, made[position])
         message = f"result {position} of '{rule}' under {strategy} on {mesh.shape}"
         if found.dtype.kind in "fc":
             # other orders of summing differ in the last digits
             np.testing.assert_allclose(found, expected[position], 1e-9, 1e-9, err_msg=message)
         else:
             np.testing.assert_array_equal(found, expected[position], err_msg=message)
+
+
+def _padded(result: Array, shape: tuple[int, ...]) -> Array:
+    """A shard with the room that an uneven layout gives it; what is in it does not matter.
+
+    Raises:
+        AssertionError: the result is no shard at all, as when a rule splits what it must not.
+    """
+    result = np.asarray(result)
+    assert result.ndim == len(shape), f"a shard has shape {shape}; got {result.shape}"
+    assert all(n <= m for n, m in zip(result.shape, shape, strict=True)), (result.shape, shape)
+    room = np.zeros(shape, result.dtype)
+    room[tuple(map(slice, result.shape))] = result
+    return room
 
 
 def _everything(rule: Rule) -> Part:
