@@ -40,6 +40,17 @@ def depthwise(x: Any, w: Any) -> Any:
     )
 
 
+def grouped(x: Any, w: Any) -> Any:
+    return lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=2
+    )
+
+
+def kernel_gradient(x: Any, w: Any) -> Any:
+    """A convolution with groups of its batch."""
+    return jax.vjp(lambda w: depthwise(x, w), w)[1](x)
+
+
 A, B, C = numbers(4, 8), numbers(4, 8), numbers(8, 4)
 CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "add": (lambda a, b: a + b, (A, B)),
@@ -73,6 +84,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     ),
     "conv": (conv, (numbers(4, 3, 3, 4), numbers(3, 3, 4, 8))),
     "conv depthwise": (depthwise, (numbers(4, 3, 3, 4), numbers(3, 3, 1, 4))),
+    "conv grouped": (grouped, (numbers(4, 3, 3, 8), numbers(3, 3, 4, 8))),
+    "conv depthwise gradient": (kernel_gradient, (numbers(4, 3, 3, 4), numbers(3, 3, 1, 4))),
     "transpose": (lambda a: a.transpose(2, 0, 1), (numbers(4, 2, 8),)),
     "reshape split": (lambda a: a.reshape(4, 2, 4), (A,)),
     "reshape merge": (lambda a: a.reshape(8, 4), (numbers(4, 2, 4),)),
@@ -117,6 +130,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "erf_inv": (lax.erf_inv, (A / 10,)),
     "reduce_precision": (lambda a: lax.reduce_precision(a, 5, 10), (A,)),
     "top_k": (lambda a: lax.top_k(a, 2), (A,)),
+    "cholesky": (
+        lambda a: jax.lax.linalg.cholesky_p.bind(a),
+        (np.eye(3, dtype=np.float32) + numbers(4, 1, 1) ** 2,),
+    ),
+    "triangular_solve": (
+        lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
+        (np.tril(numbers(4, 3, 3)) + 2 * np.eye(3, dtype=np.float32), numbers(4, 3, 2)),
+    ),
+    "no rule": (lambda a: lax.linalg.qr(a), (A,)),
 }
 
 
@@ -198,9 +220,15 @@ def test_partial_sums_pass_what_is_linear_and_stop_at_literals() -> None:
 
 
 def test_a_primitive_without_a_rule_stays_whole() -> None:
-    equation = jax.make_jaxpr(lambda a: lax.top_k(a, 2))(A).jaxpr.eqns[0]
+    equation = jax.make_jaxpr(lambda a: lax.linalg.qr(a))(A).jaxpr.eqns[0]
     assert not has_rule(equation.primitive.name)
     assert {factor.kind for factor in rule_of(equation).factors} == {"whole"}
+
+
+def test_a_grouped_convolution_is_parallel_in_its_groups() -> None:
+    (equation,) = jax.make_jaxpr(depthwise)(numbers(4, 3, 3, 4), numbers(3, 3, 1, 4)).jaxpr.eqns
+    parallel = [f.size for f in rule_of(equation).factors if f.kind == "parallel"]
+    assert parallel == [4, 4]  # batch and channels
 
 
 def test_flops_count_multiply_adds_twice() -> None:

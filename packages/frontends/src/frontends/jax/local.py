@@ -81,6 +81,15 @@ def _slice(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict
     }
 
 
+def _groups(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
+    """A device has as many groups as its part of the grouped dim holds."""
+    numbers = equation.params["dimension_numbers"]
+    data, kernel = operands
+    if equation.params["batch_group_count"] > 1:
+        return {"batch_group_count": data[numbers.lhs_spec[0]] // result[numbers.out_spec[0]]}
+    return {"feature_group_count": data[numbers.lhs_spec[1]] // kernel[numbers.rhs_spec[1]]}
+
+
 def _gather(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
     whole = aval(equation.invars[0]).shape
     sizes = equation.params["slice_sizes"]
@@ -95,6 +104,7 @@ def _gather(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dic
 
 _LOCAL_PARAMETERS: dict[str, Callable[[JaxprEqn, Sequence[Shape], Shape], dict[str, Any]]] = {
     "broadcast_in_dim": lambda equation, operands, result: {"shape": result},
+    "conv_general_dilated": _groups,
     "reshape": lambda equation, operands, result: {"new_sizes": result},
     "dynamic_slice": lambda equation, operands, result: {"slice_sizes": result},
     "slice": _slice,
