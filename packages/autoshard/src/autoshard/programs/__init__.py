@@ -6,7 +6,7 @@ from autoshard.programs.llama import llama_step
 from autoshard.programs.mlp import deep_mlp_step, mlp_step
 from autoshard.programs.moe import moe_step
 from autoshard.programs.program import Program, join_phases, step_flops
-from autoshard.programs.transformer import stack_step, transformer_step
+from autoshard.programs.transformer import transformer_step
 from autoshard.programs.vgg import vgg13_step
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "llama_step",
     "mlp_step",
     "moe_step",
-    "stack_step",
     "step_flops",
     "transformer_step",
     "vgg13_step",

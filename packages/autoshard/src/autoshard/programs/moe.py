@@ -77,7 +77,6 @@ def router(p: Program, x: str, name: str, experts: int, capacity: int) -> str:
     """
     groups, tokens, width = p.shape(x)
     each, slots = (groups, tokens, experts), (groups, tokens, capacity)
-
     gates = softmax(p, p.einsum("gsm,me->gse", x, p.parameter(f"{name}_router", width, experts)))
 
     def choose(left: str, earlier: str | None) -> tuple[str, str]:

@@ -36,31 +36,10 @@ def transformer_step(
     x = p.lookup(p.parameter("embedding", vocabulary, width), ids)
     x = p.add(x, p.broadcast(p.parameter("positions", length, width), *p.shape(x)))
     mask = causal_mask(p, length)
-
     for layer in range(n_layers):
         x = transformer_layer(p, x, mask, f"{layer}", heads)
     logits = p.einsum("btd,vd->btv", layer_norm(p, x, "last"), "embedding")
     return p.finish(cross_entropy(p, logits, targets), optimizer)
-
-
-def stack_step(
-    *,
-    n_layers: int,
-    batch: int,
-    length: int,
-    width: int,
-    heads: int,
-    microbatches: int = 1,
-    dtype: str = "float32",
-    optimizer: Optimizer = "adam",
-) -> Graph:
-    """A training step of the layers of `transformer_step` alone, with a square loss."""
-    p = Program(microbatches=microbatches, dtype=dtype)
-    x = p.input("x", batch, length, width)
-    mask = causal_mask(p, length)
-    for layer in range(n_layers):
-        x = transformer_layer(p, x, mask, f"{layer}", heads)
-    return p.finish(p.mean(p.mul(x, x)), optimizer)
 
 
 def transformer_layer(p: Program, x: str, mask: str, name: str, heads: int) -> str:
