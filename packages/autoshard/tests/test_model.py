@@ -241,6 +241,10 @@ def test_options_that_mean_nothing_are_refused():
         Options(memory_bytes=-1)
     with pytest.raises(OptionError, match="a memory rule is one of"):
         Options(memory_rule="magic")
+    with pytest.raises(OptionError, match=r"below 1; got overlap=1\.0"):
+        Options(overlap=1.0)
+    with pytest.raises(OptionError, match="got bucket_bytes=0"):
+        Options(bucket_bytes=0)
 
 
 @settings(max_examples=15)
@@ -381,3 +385,49 @@ def test_a_chain_that_is_computed_again_starts_from_what_is_saved():
         ("backward@einsum_0", ("x", "w1")),
         ("backward@gelu_1", ("backward@einsum_0",)),
     ]
+
+
+@settings(max_examples=15)
+@given(tiny_graphs(PAIR, 10**6), st.sampled_from([0.25, 0.5, 0.9]))
+def test_overlap_hides_no_more_than_compute_and_never_costs(graph, overlap):
+    prices = cluster(bandwidth=1e8)
+    plain, hiding = (
+        shard(graph, PAIR, prices, compare=False, overlap=part) for part in (0.0, overlap)
+    )
+    check_sharding(hiding)
+    for hidden, computed in zip(hiding.hidden_s, hiding.compute_s, strict=True):
+        assert 0.0 <= hidden <= computed
+    assert hiding.lower_bound_s <= plain.objective_s * (1 + 1e-9)
+    assert plain.hidden_s == (0.0,) * len(graph.phases)
+
+
+def test_a_bucket_pays_one_latency():
+    """Eight equal gradients are reduced in apply, one after the other or together."""
+    prices = cluster(latency_s=1e-3)
+    p = GraphBuilder()
+    x = p.input("x", 64, 8)
+    p.phase("backward")
+    names = [f"w{i}" for i in range(8)]
+    for name in names:
+        p.parameter(name, 8, 8)
+    gradients = [p.einsum("bi,bj->ij", x, x) for _ in names]
+    p.phase("apply")
+    for name, gradient in zip(names, gradients, strict=True):
+        p.output(p.add(name, gradient), alias=name)
+    graph = p.build()
+    pins = {"x": Spec.parse("S0R")} | {name: Spec.parse("RR") for name in names}
+    pins |= {gradient: Spec.parse("RR+P0") for gradient in gradients}
+    one = 8 * 8 * 4
+    saved = []
+    for size in (one - 1, one, 4 * one, 8 * one):
+        options = Options(bucket_bytes=size)
+        found = prepare(graph, PAIR, prices, options).solve(pin=pins, compare=False)
+        sent = [c.step.kind for c in collectives(graph, found)]
+        assert sent == ["all_reduce"] * 8
+        saved.append(found.bucketed_s[-1])
+    latency = prices.links(PAIR)[0].latency_s
+    assert saved[0] == saved[1] == 0.0
+    each = saved[3] - saved[2]  # two buckets become one: one latency less
+    assert each > 0.9 * latency
+    assert saved[2] == pytest.approx(6 * each)
+    assert saved[3] == pytest.approx(7 * each)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from costmodel import Cluster
 from shardspec import Mesh, Spec
 
+from autoshard.bucket import bucket_savings
 from autoshard.build import Built
 from autoshard.conversion import Conversion, Converter
 from autoshard.convert import convert
@@ -66,7 +67,11 @@ def decode(
     asks = _asks(graph, strategies, output_specs)
     copies = {key: built.copies[node][choice[node]] for key, node in built.relays.items()}
     conversions, communication = _conversions(graph, converter, made, asks, copies)
-    objective = sum(compute) + sum(communication)
+    hidden = tuple(
+        min(options.overlap * sent, computed)
+        for sent, computed in zip(communication, compute, strict=True)
+    )
+    objective = sum(compute) + sum(communication) - sum(hidden)
     saved = map(graph.value, saved_activations(graph))
     activations = (v.itemsize * largest_part(made[v.name], v.shape, mesh.shape) for v in saved)
     found = Sharding(
@@ -85,7 +90,11 @@ def decode(
         0,
         sum(activations),
         solution,
+        hidden_s=hidden,
+        bucketed_s=(0.0,) * len(graph.phases),
     )
+    if options.bucket_bytes is not None:
+        found = replace(found, bucketed_s=bucket_savings(found, options.bucket_bytes))
     return replace(found, peak_bytes=peak_bytes(found))
 
 

@@ -29,6 +29,10 @@ class Options:
     """Whether dims may be split that do not divide, padded; see `enumerate_strategies`."""
     strided: bool = False
     """Whether shards may be strided; see `enumerate_strategies`."""
+    overlap: float = 0.0
+    """The part of a phase's communication that runs while it computes, if it computes so long."""
+    bucket_bytes: int | None = None
+    """The largest bucket of small collectives; `None` runs each alone. See `bucket`."""
 
     def __post_init__(self) -> None:
         if self.in_flight < 1:
@@ -39,6 +43,13 @@ class Options:
             raise OptionError(
                 f"a device holds a number of bytes; got memory_bytes={self.memory_bytes}"
             )
+        if not 0.0 <= self.overlap < 1.0:
+            raise OptionError(
+                "overlap is the part of communication that is hidden, at least 0 and below 1; got "
+                f"overlap={self.overlap}"
+            )
+        if self.bucket_bytes is not None and self.bucket_bytes < 1:
+            raise OptionError(f"a bucket holds bytes; got bucket_bytes={self.bucket_bytes}")
         if self.memory_rule not in get_args(MemoryRule):
             raise OptionError(
                 f"a memory rule is one of {get_args(MemoryRule)}; got {self.memory_rule!r}"

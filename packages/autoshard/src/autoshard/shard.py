@@ -48,6 +48,8 @@ def shard(
     pin: Mapping[str, Pin] | None = None,
     uneven: bool = False,
     strided: bool = False,
+    overlap: float = 0.0,
+    bucket_bytes: int | None = None,
     compare: bool = True,
     tie: bool = False,
     coarse: Level | None = None,
@@ -71,6 +73,9 @@ def shard(
         uneven: Dims may be split that do not divide, at the price of the padding; see
             `enumerate_strategies`, as for the next one.
         strided: Shards may be strided.
+        overlap: The part of a phase's communication that runs while it computes (as far as it
+            computes that long): the search minimises what is left. At least 0 and below 1.
+        bucket_bytes: Report what buckets of this size would save (`Sharding.bucketed_s`).
         compare: Price the baselines too, keep them as `alternatives`, and return the best of all. A
             planner that prices many graphs may do without.
         tie: Repeated layers take the same strategies; see `solve_quickly`, as for the next two.
@@ -90,7 +95,13 @@ def shard(
         BaselineError: the inputs cannot be stored as `restrict` asks.
         PinError: what is pinned is not there, or cannot be so.
     """
-    options = Options(in_flight=in_flight, uneven=uneven, strided=strided)
+    options = Options(
+        in_flight=in_flight,
+        uneven=uneven,
+        strided=strided,
+        overlap=overlap,
+        bucket_bytes=bucket_bytes,
+    )
     prepared = prepare(graph, mesh, cluster, options)
     return prepared.solve(
         memory_bytes=memory_bytes,
@@ -164,7 +175,16 @@ class Prepared:
         return self._build(copies=True)
 
     def _build(self, *, copies: bool) -> Built:
-        return build(self.graph, self.cluster, self.converter, self.options, copies=copies)
+        built = build(self.graph, self.cluster, self.converter, self.options, copies=copies)
+        if not self.options.overlap:
+            return built
+        # All edges are communication. Where a phase computes too little to hide as much, this is
+        # too little, so that bounds stay bounds.
+        left = {
+            id(table): table * (1.0 - self.options.overlap) for table in built.problem.edge_costs
+        }
+        edge_costs = tuple(left[id(table)] for table in built.problem.edge_costs)
+        return replace(built, problem=replace(built.problem, edge_costs=edge_costs))
 
     def solve(
         self,
@@ -208,6 +228,8 @@ class Prepared:
         try:
             found = self._within(options, pins, search, options.memory_bytes)
         except InfeasibleError:
+            if _at_peak(self.graph, self.light)[0] > options.memory_bytes:
+                raise
             with suppress(InfeasibleError):  # what a search has not found may be easy for the rule
                 return self._with_largest_sharded(options, pins, search, options.memory_bytes)
             raise
@@ -290,7 +312,7 @@ class Prepared:
         """The solver's error in terms of memory and tensors."""
         if error.smallest_usage is None or options.memory_bytes is None:
             return error
-        largest = _largest_tensors(self.graph, self.light)
+        largest = tuple(_at_peak(self.graph, self.light)[1][:3])  # as a message should be short
         named = ", ".join(f"{name} ({n_bytes} bytes)" for name, n_bytes in largest)
         return InfeasibleError(
             f"no sharding over {self.mesh.size} devices fits in memory_bytes="
@@ -330,10 +352,10 @@ def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding
     return replace(shardings[best], alternatives=tuple(alternatives))
 
 
-def _largest_tensors(graph: Graph, built: Built) -> tuple[tuple[str, int], ...]:
-    """The three largest tensors at the time when even the smallest shards of all take most.
+def _at_peak(graph: Graph, built: Built) -> tuple[int, list[tuple[str, int]]]:
+    """The most that even the smallest shards of all take together, and what is held then.
 
-    Three, as a message should be short; with the least bytes that a device can hold of each.
+    With the least bytes that a device can hold of each, most first.
     """
     names = [*graph.inputs, *(" and ".join(operator.outputs) for operator in graph.operators)]
     problem = built.problem
@@ -342,13 +364,14 @@ def _largest_tensors(graph: Graph, built: Built) -> tuple[tuple[str, int], ...]:
     for n_bytes, (first, last) in zip(least, problem.intervals, strict=False):
         changes[first] += n_bytes
         changes[last] -= n_bytes
-    at = int(np.argmax(list(accumulate(changes))))
+    live = list(accumulate(changes))
+    at = live.index(max(live))
     alive = [
         (name, n_bytes)
         for name, n_bytes, (first, last) in zip(names, least, problem.intervals, strict=False)
         if first <= at < last
     ]
-    return tuple(sorted(alive, key=lambda one: -one[1])[:3])
+    return max(live), sorted(alive, key=lambda one: -one[1])
 
 
 def _points(graph: Graph, mesh: Mesh, options: Options, built: Built) -> list[NDArray[np.intp]]:

@@ -50,7 +50,7 @@ class Sharding:
     communication_s: tuple[float, ...]
     """Per phase, all repeats together."""
     objective_s: float
-    """Compute and communication of all phases."""
+    """Compute and communication of all phases, without what is hidden."""
     lower_bound_s: float
     """No sharding is priced below this. Beyond `relay.COPY_SETS` the bound is the model's, in which
     three and more readers of a value may pay for a conversion that they could have shared."""
@@ -62,6 +62,11 @@ class Sharding:
     """Of the problem behind it."""
     alternatives: tuple[Alternative, ...] = ()
     """What else was priced."""
+    hidden_s: tuple[float, ...] = ()
+    """Per phase: communication that `Options.overlap` hides behind compute."""
+    bucketed_s: tuple[float, ...] = ()
+    """Per phase: what buckets of `Options.bucket_bytes` save; not taken off the objective, as the
+    search does not know what will share a bucket."""
 
     def __str__(self) -> str:
         return table(self)
