@@ -120,6 +120,8 @@ def test_a_training_step_is_parsed_to_an_equal_graph():
         ("forward*2, apply", "forward*2; apply", "has phases separated by commas"),
         ("x: float32[4,8],", "x of float32,", "has inputs separated by commas"),
         (" = tanh(x)", " tanh(x)", "has operators as"),
+        ("y: float32[4,8]", "y: float32[4,,8]", "has operators as"),
+        ("a=4, b=8}", "a=4, b=8} flops=1.2.3", "flops of an operator are a number; got '1.2.3'"),
         ("apply: z", "backward: z", "operators of the phases"),
         ("a=4, b=8}", "a=4}", "is no rule: a rule's dims are made of its factors"),
         ("->(a,b) {a", "->(a,b {a", "is no rule: a rule is written as"),

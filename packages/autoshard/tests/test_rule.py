@@ -42,6 +42,8 @@ def test_factors_after_z_are_numbered():
     [
         ("(a)->(a)", "a rule is written as"),
         ("(a)->(a) {a=2 mean}", "a rule is written as"),
+        ("(a)->(a) {a=2a=2}", "a rule is written as"),
+        ("(a)->(a) {a=2, a=3}", "listed once; got 'a' twice"),
         ("(a)->(b) {a=2}", r"made of its factors; got \['b'\]"),
         ("(a)->() {a=2}", "'reduce' or 'whole'"),
     ],

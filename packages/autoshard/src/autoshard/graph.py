@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Self, cast, get_args
+from typing import Literal
 
 from autoshard import record
-from autoshard.errors import GraphError, RuleError
-from autoshard.names import NAME, quote, unquote, unquote_all
+from autoshard.errors import GraphError
+from autoshard.names import quote
 from autoshard.rule import Rule
 
 Role = Literal["intermediate", "parameter", "optimizer_state", "batch", "activation", "other"]
@@ -142,34 +142,12 @@ class Graph:
         return len(self.phases) - 1
 
     def __str__(self) -> str:
-        def values(names: tuple[str, ...]) -> str:
-            return ", ".join(str(self.value(name)) for name in names)
+        from autoshard.graph_text import text_of  # which imports this module
 
-        phases = (
-            quote(phase.name) + (f"*{phase.repeats}" if phase.repeats != 1 else "")
-            for phase in self.phases
-        )
-        lines = [f"phases: {', '.join(phases)}", f"inputs: {values(self.inputs)}"]
-        for operator in self.operators:
-            own_name = operator.outputs[:1] != (operator.name,)
-            lines.append(
-                f"{quote(self.phases[operator.phase].name)}: {values(operator.outputs)} = "
-                f"{quote(operator.kind)}({', '.join(map(quote, operator.inputs))})  "
-                + (f"{quote(operator.name)}: " if own_name else "")
-                + str(operator.rule)
-                + (f" flops={operator.flops!r}" if operator.flops else "")
-            )
-        outputs = (
-            quote(output.value)
-            + (f" -> {quote(output.alias)}" if output.alias is not None else "")
-            + (" (whole)" if output.whole else "")
-            for output in self.outputs
-        )
-        lines.append(f"outputs: {', '.join(outputs)}")
-        return "\n".join(lines)
+        return text_of(self)
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str) -> Graph:
         """The graph that prints as `text`: `parse(str(graph)) == graph` for all well-formed graphs.
 
         But for the order of `values`, which are the inputs and then what the operators make.
@@ -185,35 +163,9 @@ class Graph:
             >>> graph.operators[0].name, graph.phases[0].repeats, graph.outputs[0].whole
             ('sum', 2, True)
         """
-        lines = [line.strip() for line in text.strip().split("\n")]
-        if len(lines) < 3:
-            raise _unreadable("lines of phases, inputs, operators and outputs", text)
-        phases = tuple(
-            Phase(unquote(match["name"]), int(match["repeats"] or 1))
-            for match in _entries(_PHASE, "phases", lines[0])
-        )
-        inputs = tuple(map(_parse_value, _entries(_VALUE, "inputs", lines[1])))
-        outputs = tuple(
-            Output(
-                unquote(match["name"]),
-                None if match["alias"] is None else unquote(match["alias"]),
-                match["whole"] is not None,
-            )
-            for match in _entries(_OUTPUT, "outputs", lines[-1])
-        )
-        number = {phase.name: index for index, phase in enumerate(phases)}
-        values, operators = list(inputs), []
-        for line in lines[2:-1]:
-            made, operator = _parse_operator(line, number)
-            values += made
-            operators.append(operator)
-        graph = cls(
-            phases,
-            tuple(values),
-            tuple(operators),
-            tuple(value.name for value in inputs),
-            outputs,
-        )
+        from autoshard.graph_text import parse
+
+        graph = parse(text)
         verify(graph)
         return graph
 
@@ -232,70 +184,6 @@ class Graph:
         graph = record.read("graph", cls, text, (Rule,))
         verify(graph)
         return graph
-
-
-_PHASE = re.compile(rf"(?P<name>{NAME})(?:\*(?P<repeats>[0-9]+))?")
-_ROLE = "|".join(get_args(Role))
-_VALUE_TEXT = rf"{NAME}: \w+\[[0-9,]*\](?: (?:{_ROLE}))?"
-_VALUE = re.compile(
-    rf"(?P<name>{NAME}): (?P<dtype>\w+)\[(?P<shape>[0-9,]*)\](?: (?P<role>{_ROLE}))?"
-)
-_OUTPUT = re.compile(rf"(?P<name>{NAME})(?: -> (?P<alias>{NAME}))?(?P<whole> \(whole\))?")
-_OPERATOR = re.compile(
-    rf"(?P<phase>{NAME}): (?P<made>(?:{_VALUE_TEXT}(?:, )?)*) = "
-    rf"(?P<kind>{NAME})\((?P<read>(?:{NAME}(?:, )?)*)\)  "
-    rf"(?:(?P<name>{NAME}): )?(?P<rule>[^\"=]*\{{.*?)(?: flops=(?P<flops>\S+))?"
-)
-
-
-def _unreadable(expected: str, line: str) -> GraphError:
-    return GraphError(f"a graph's text has {expected}, as str(graph) prints them; got {line!r}")
-
-
-def _entries(pattern: re.Pattern[str], title: str, line: str) -> list[re.Match[str]]:
-    """The matches of a pattern that a line consists of, after its title."""
-    start, _, rest = line.partition(":")
-    if start != title:
-        raise _unreadable(f"a line of {title}", line)
-    found, place, rest = [], 0, rest.strip()
-    while place < len(rest):
-        match = pattern.match(rest, place)
-        if match is None or match.end() == place:
-            raise _unreadable(f"{title} separated by commas", rest[place:])
-        found.append(match)
-        place = match.end() + 2 * rest.startswith(", ", match.end())
-    return found
-
-
-def _parse_value(match: re.Match[str]) -> Value:
-    shape = tuple(map(int, match["shape"].split(","))) if match["shape"] else ()
-    role = cast(Role, match["role"] or "intermediate")
-    return Value(unquote(match["name"]), shape, match["dtype"], role)
-
-
-def _parse_operator(line: str, phases: dict[str, int]) -> tuple[list[Value], Operator]:
-    """The values that an operator makes, and the operator."""
-    match = _OPERATOR.fullmatch(line)
-    if match is None:
-        raise _unreadable("operators as 'phase: y: float32[4] = kind(x)  name: rule'", line)
-    if unquote(match["phase"]) not in phases:
-        raise _unreadable(f"operators of the phases {list(phases)}", line)
-    made = list(map(_parse_value, _VALUE.finditer(match["made"])))
-    try:
-        rule = Rule.parse(match["rule"])
-    except RuleError as error:
-        raise GraphError(f"the rule of an operator is no rule: {error}, in {line!r}") from None
-    name = unquote(match["name"]) if match["name"] else made[0].name if made else ""
-    operator = Operator(
-        name,
-        unquote(match["kind"]),
-        unquote_all(match["read"]),
-        tuple(value.name for value in made),
-        rule,
-        float(match["flops"] or 0.0),
-        phases[unquote(match["phase"])],
-    )
-    return made, operator
 
 
 def verify(graph: Graph) -> None:

@@ -151,6 +151,8 @@ class Rule:
             )
         factors: dict[str, Factor] = {}
         for name, size, kind in _FACTOR.findall(match["factors"]):
+            if name in factors:
+                raise RuleError(f"a factor is listed once; got {name!r} twice in {text!r}")
             factors[name] = _factor(int(size), kind)
         index = {name: i for i, name in enumerate(factors)}
 
@@ -170,14 +172,15 @@ class Rule:
         return cls(tuple(factors.values()), side(match["left"]), side(match["right"]), linear)
 
 
+_NUMBER = "[0-9]{1,19}"
 _DIMS = r"(?:\((?:[a-z0-9]+(?:,[a-z0-9]+)*)?\))*"
-_KIND = "sum|max|min|product|whole"
+_SIZED = rf"[a-z][0-9]*={_NUMBER}(?: (?:sum|max|min|product|whole))?"
+_GROUP = rf"\{{{_NUMBER}(?:,{_NUMBER})*\}}"
 _RULE = re.compile(
-    rf"(?P<left>{_DIMS})->(?P<right>{_DIMS}) "
-    rf"\{{(?P<factors>(?:[a-z][0-9]*=[0-9]+(?: (?:{_KIND}))?(?:, (?!\}}))?)*)\}}"
-    r"(?: linear(?P<linear>(?: \{[0-9]+(?:,[0-9]+)*\})+))?"
+    rf"(?P<left>{_DIMS})->(?P<right>{_DIMS}) \{{(?P<factors>(?:{_SIZED}(?:, {_SIZED})*)?)\}}"
+    rf"(?: linear(?P<linear>(?: {_GROUP})+))?"
 )
-_FACTOR = re.compile(rf"([a-z][0-9]*)=([0-9]+)(?: ({_KIND}))?")
+_FACTOR = re.compile(r"([a-z][0-9]*)=([0-9]+)(?: ([a-z]+))?")
 _NAME = re.compile("[a-z][0-9]*")
 _KIND_TEXT: dict[tuple[Kind, Reduction], str] = {
     **{("reduce", reduction): f" {reduction}" for reduction in get_args(Reduction)},
