@@ -101,4 +101,5 @@ def test_every_node_joins_the_pivot_with_fewest_edges_between():
     free, table = np.zeros(1), np.zeros((1, 1))
     edges = ((0, 1), (1, 2), (2, 3), (3, 4))
     problem = Problem((free,) * 6, edges, (table,) * 4, (free,) * 6, ((0, 0),) * 6)
-    assert nearest(problem, [0, 4]) == [0, 0, 0, 4, 4, 5]
+    assert nearest(problem, [0, 4], set()) == [0, 0, 0, 4, 4, 5]
+    assert nearest(problem, [0, 4], {1}) == [0, 1, 4, 4, 4, 5]

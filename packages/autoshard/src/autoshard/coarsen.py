@@ -15,14 +15,15 @@ forbids least outside.
 Departures: Rhino decides a segment by an ILP, this eliminates it exactly. Rhino cuts segments by
 time; here a weight's gradient and update are merged with the critical node that reads the weight,
 not with whichever runs at the same time. Inputs and the copies that several operators read are in
-no cone [decided inside one, they cost a GPT on 2x2 a fifth instead of a fiftieth].
+no cone [decided inside one, they cost a GPT on 2x2 a fifth instead of a fiftieth]. What is computed
+from nothing, such as a mask, joins nothing: it is never sent, so it must suit all who read it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,17 +53,24 @@ def coarse(graph: Graph, problem: Problem, operator_nodes: Sequence[int]) -> Gro
         Groups whose choices are the critical nodes' strategies. A graph without any contraction is
         merged into cones only.
     """
+    made_alone = {
+        node
+        for node, operator in zip(operator_nodes, graph.operators, strict=True)
+        if graph.constants.issuperset(operator.outputs)
+    }
     root_of = list(range(problem.n_nodes))
     for node, root in zip(operator_nodes, cone_roots(graph), strict=True):
-        root_of[node] = operator_nodes[root]
+        if node not in made_alone:
+            root_of[node] = operator_nodes[root]
     # where operators are tied, what is a root of one may itself be in the cone of another
     root_of = [root if root_of[root] == root else node for node, root in enumerate(root_of)]
     cones = merge(problem, root_of)
     pivots = {cones.of[operator_nodes[index]] for index in critical_operators(graph)}
     if not pivots:
         return cones
+    alone = {cones.of[node] for node in made_alone}
     merged = grouped(problem, cones)
-    return cones.then(merge(merged, nearest(merged, sorted(pivots))))
+    return cones.then(merge(merged, nearest(merged, sorted(pivots), alone)))
 
 
 def cone_roots(graph: Graph) -> list[int]:
@@ -105,8 +113,8 @@ def _makers(graph: Graph, operator: Operator) -> list[int]:
     return list(dict.fromkeys(maker[0] for maker in made if maker is not None))
 
 
-def nearest(problem: Problem, pivots: Sequence[int]) -> list[int]:
-    """Per node the pivot with the fewest edges to it; itself where there is no way to one."""
+def nearest(problem: Problem, pivots: Sequence[int], alone: Set[int]) -> list[int]:
+    """Per node the pivot with the fewest edges to it; itself if it is alone, or far from all."""
     around: list[list[int]] = [[] for _ in range(problem.n_nodes)]
     for i, j in problem.edges:
         around[i].append(j)
@@ -116,7 +124,7 @@ def nearest(problem: Problem, pivots: Sequence[int]) -> list[int]:
     while waiting:
         node = waiting.popleft()
         for other in around[node]:
-            if other not in found:
+            if other not in found and other not in alone:
                 found[other] = found[node]
                 waiting.append(other)
     return [found.get(node, node) for node in range(problem.n_nodes)]
