@@ -44,6 +44,14 @@ def test_shard_writes_what_show_reads(here, capsys, file):
     assert capsys.readouterr().out == f"{found.explain('w0')}\n\nnothing is different\n"
 
 
+def test_options_of_the_search_are_passed_on(here, capsys):
+    command = ["shard", "graph.txt", "--mesh", "3", "--cluster", "two-hosts"]
+    assert main([*command, "--uneven", "--tie", "--time", "5", "--out", "out.json"]) == 0
+    assert capsys.readouterr().err == ""
+    found = Sharding.from_json((here / "out.json").read_text())
+    assert found.options.uneven
+
+
 def test_show_prints_the_text_of_a_graph(here, capsys):
     assert main(["show", "graph.json"]) == 0
     assert Graph.parse(capsys.readouterr().out) == layers()

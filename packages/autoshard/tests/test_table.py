@@ -52,6 +52,15 @@ def test_a_table_looks_like_this(mlp, check_golden):
     check_golden("table.txt", str(mlp))
 
 
+def test_what_is_hidden_and_saved_is_said_apart(mlp):
+    where = (mlp.graph, mlp.mesh, mlp.cluster)
+    found = shard(*where, compare=False, overlap=0.5, bucket_bytes=2**20)
+    assert sum(found.hidden_s) > 0.0
+    assert " are hidden" in str(found)
+    assert ("(buckets save " in str(found)) == (sum(found.bucketed_s) > 0.0)
+    assert "hidden" not in str(mlp)
+
+
 def test_layers_alike_are_shown_once():
     long, short = (
         str(shard(of_layers(n), Mesh((4,), ("x",)), TWO_HOSTS, compare=False)).splitlines()

@@ -13,11 +13,12 @@ from costmodel import presets as cluster_presets
 from shardspec import Mesh, ShardspecError, Spec
 
 from autoshard import record
-from autoshard.arguments import add_command
+from autoshard.arguments import add_command, seconds
 from autoshard.difference import diff
 from autoshard.errors import AutoshardError, RecordError
 from autoshard.graph import Graph
 from autoshard.picture import picture
+from autoshard.progress import Progress
 from autoshard.shard import shard
 from autoshard.sharding import Sharding
 
@@ -59,6 +60,9 @@ def add_shard(commands: Any) -> None:
         metavar="VALUE=SPEC",
         help="how an input is stored, or a result made; may come several times",
     )
+    add("--time", type=seconds, default=60.0, metavar="SECONDS", help="each solve (%(default)g)")
+    add("--tie", action="store_true", help="repeated layers take the same strategies: quick")
+    add("--uneven", action="store_true", help="dims may be split that do not divide, padded")
     add("--in-flight", type=_positive, default=1, metavar="N", help="microbatches (%(default)s)")
     add("--out", type=Path, metavar="FILE", help="write the sharding there, as JSON")
     add("--picture", type=Path, metavar="FILE", help="draw it there, .png or .svg")
@@ -105,14 +109,20 @@ def _shown_sharding(text: str, options: argparse.Namespace) -> str:
 def _shard(options: argparse.Namespace) -> int:
     text = options.file.read_text(encoding="utf-8")
     graph = Graph.from_json(text) if text.lstrip().startswith("{") else Graph.parse(text)
-    found = shard(
-        graph,
-        options.mesh,
-        _cluster(options.cluster),
-        memory_bytes=options.memory,
-        in_flight=options.in_flight,
-        pin=dict(options.pin),
-    )
+    cluster = _cluster(options.cluster)
+    with Progress(str(options.file)) as progress:
+        found = shard(
+            graph,
+            options.mesh,
+            cluster,
+            memory_bytes=options.memory,
+            in_flight=options.in_flight,
+            pin=dict(options.pin),
+            uneven=options.uneven,
+            tie=options.tie,
+            time_s=options.time,
+            progress=progress,
+        )
     print(found)
     if options.out is not None:
         options.out.write_text(found.to_json(), encoding="utf-8")

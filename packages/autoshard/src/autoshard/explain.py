@@ -69,6 +69,8 @@ class Explanation:
 def explain(sharding: Sharding, name: str) -> Explanation:
     """The ways to run an operator, or to store an input, and what each would take.
 
+    Conversions count in full, also what `overlap` hides of them or buckets save.
+
     Args:
         sharding: What was found.
         name: An operator, an input, or a value, which stands for the operator that makes it.

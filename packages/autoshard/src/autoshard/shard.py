@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,11 +22,11 @@ from autoshard.conversion import Converter, converter_of
 from autoshard.decode import decode
 from autoshard.errors import AutoshardError, BaselineError, InfeasibleError, PinError
 from autoshard.graph import Graph, verify
-from autoshard.largest import fewest_sharded
+from autoshard.largest import Stored, fewest_sharded
 from autoshard.options import MemoryRule, Options
 from autoshard.pin import Pin, kept_strategies, restricted
 from autoshard.quick import Level, solve_quickly
-from autoshard.run import CLOSED, relative_gap
+from autoshard.run import CLOSED, Incumbent, relative_gap
 from autoshard.sharding import Alternative, Sharding
 from autoshard.solve import solve
 from autoshard.strategy import Target
@@ -57,6 +58,7 @@ def shard(
     method: str = "auto",
     time_s: float = 60.0,
     steps: int | None = None,
+    progress: Callable[[Incumbent], None] | None = None,
 ) -> Sharding:
     """Find how to run a graph on a mesh in the least time.
 
@@ -82,8 +84,10 @@ def shard(
         coarse: "O2" chooses for groups of operators.
         polish: Go on with every operator from there.
         method: One of `METHODS`; see `solve`, as for the next two.
-        time_s: When each solve stops at the latest.
+        time_s: When the solver stops at the latest; up to twice that under a memory limit, and as
+            long for each baseline.
         steps: A budget for each solve.
+        progress: Told of each improvement of each solve.
 
     Returns:
         The best sharding found; with `compare` no worse than any baseline.
@@ -115,6 +119,7 @@ def shard(
         method=method,
         time_s=time_s,
         steps=steps,
+        progress=progress,
     )
 
 
@@ -200,9 +205,10 @@ class Prepared:
         method: str = "auto",
         time_s: float = 60.0,
         steps: int | None = None,
+        progress: Callable[[Incumbent], None] | None = None,
     ) -> Sharding:
         """The best sharding under a limit and with some things pinned; see `shard`."""
-        search = _Search(tie, coarse, polish, method, time_s, steps)
+        search = _Search(tie, coarse, polish, method, time_s, steps, progress)
         pins = dict(pin or {})
         options = replace(self.options, memory_bytes=memory_bytes, memory_rule=memory_rule)
         found = self._best(replace(options, restrict=restrict), pins, search)
@@ -225,6 +231,7 @@ class Prepared:
             return self._solved(self.light, options, pins, search, None)
         if options.memory_rule == "largest":
             return self._with_largest_sharded(options, pins, search, options.memory_bytes)
+        begun = time.perf_counter()
         try:
             found = self._within(options, pins, search, options.memory_bytes)
         except InfeasibleError:
@@ -233,7 +240,8 @@ class Prepared:
             with suppress(InfeasibleError):  # what a search has not found may be easy for the rule
                 return self._with_largest_sharded(options, pins, search, options.memory_bytes)
             raise
-        if relative_gap(found.objective_s, found.lower_bound_s) > CLOSED:
+        has_time = time.perf_counter() - begun < search.time_s
+        if has_time and relative_gap(found.objective_s, found.lower_bound_s) > CLOSED:
             with suppress(InfeasibleError):
                 other = self._with_largest_sharded(options, pins, search, options.memory_bytes)
                 if other.objective_s < found.objective_s:
@@ -259,12 +267,15 @@ class Prepared:
         self, options: Options, pins: dict[str, Pin], search: _Search, memory_bytes: int
     ) -> Sharding:
         """With the fewest of the largest parameters forced to be sharded."""
+        until = time.perf_counter() + search.time_s
+
+        def solve_forced(forced: Stored) -> Sharding:
+            # all together have the time; elimination takes none of it
+            left = replace(search, time_s=max(until - time.perf_counter(), 1e-3))
+            return self._solved(self.light, options, {**forced, **pins}, left, None)
+
         return fewest_sharded(
-            lambda forced: self._solved(self.light, options, {**forced, **pins}, search, None),
-            self.graph,
-            self.mesh.shape,
-            memory_bytes,
-            uneven=options.uneven,
+            solve_forced, self.graph, self.mesh.shape, memory_bytes, uneven=options.uneven
         )
 
     def _solved(
@@ -290,6 +301,7 @@ class Prepared:
                     method=search.method,
                     time_s=search.time_s,
                     steps=search.steps,
+                    progress=search.progress,
                 )
             else:
                 points = _points(self.graph, self.mesh, options, built)
@@ -298,6 +310,7 @@ class Prepared:
                     search.method,
                     search.time_s,
                     steps=search.steps,
+                    progress=search.progress,
                     points=[point[of] for point, of in zip(points, kept, strict=True)],
                     ilp_columns=ILP_COLUMNS,
                 )
@@ -334,6 +347,7 @@ class _Search:
     method: str
     time_s: float
     steps: int | None
+    progress: Callable[[Incumbent], None] | None
 
 
 def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding:
@@ -391,9 +405,10 @@ def _points(graph: Graph, mesh: Mesh, options: Options, built: Built) -> list[ND
 def _spec_point(spec: Spec, n_axes: int) -> list[int]:
     """Per axis the dim it splits, -1 for none, or below that for partial results."""
     point = [-1] * n_axes
-    for dim, axes in enumerate(spec.plain_dims):
-        for axis in axes:
-            point[axis] = dim
+    for dim, entries in enumerate(spec.dims):
+        for axis in entries:
+            if isinstance(axis, int):
+                point[axis] = dim
     for axis, partial in zip(spec.partial_axes, spec.partial, strict=True):
         point[axis] = -2 - ("sum", "max", "min").index(partial.kind)
     return point

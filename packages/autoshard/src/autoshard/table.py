@@ -60,11 +60,16 @@ def summary(sharding: Sharding) -> list[str]:
     proof = "no sharding takes less"
     if sharding.objective_s > lower * (1 + 1e-9):
         proof = f"none takes less than {seconds_text(lower)}"
+    apart = ""
+    if hidden := sum(sharding.hidden_s):
+        apart += f" of which {seconds_text(hidden)} are hidden"
+    if saved := sum(sharding.bucketed_s):
+        apart += f" (buckets save {seconds_text(saved)})"
     return [
         f"{_count(len(sharding.graph.operators), 'operator')} on "
         f"{_count(sharding.mesh.size, 'device')} ({axes}) of {sharding.cluster.name}",
         f"{seconds_text(sharding.objective_s)} a step: compute {seconds_text(compute)}, "
-        f"communication {seconds_text(communication)}; {proof}",
+        f"communication {seconds_text(communication)}{apart}; {proof}",
         f"at most {bytes_text(sharding.peak_bytes)} a device{within}",
         *(f"compared with {other.name}: {other.reason}" for other in sharding.alternatives),
     ]
