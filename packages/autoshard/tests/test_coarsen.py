@@ -103,3 +103,17 @@ def test_every_node_joins_the_pivot_with_fewest_edges_between():
     problem = Problem((free,) * 6, edges, (table,) * 4, (free,) * 6, ((0, 0),) * 6)
     assert nearest(problem, [0, 4], set()) == [0, 0, 0, 4, 4, 5]
     assert nearest(problem, [0, 4], {1}) == [0, 1, 4, 4, 4, 5]
+
+
+@given(problems(limited=False), st.data())
+def test_deciding_again_around_a_choice_keeps_that_choice(problem, data):
+    best, choice = brute_force(problem)
+    if choice is None:
+        return
+    nodes = st.integers(0, problem.n_nodes - 1)
+    drawn = [data.draw(nodes) for _ in range(problem.n_nodes)]
+    roots = [root if drawn[root] == root else node for node, root in enumerate(drawn)]
+    groups = merge(problem, roots, choice)
+    again = groups.expand([choice[root] for root in dict.fromkeys(roots)])
+    assert tuple(again) == choice
+    assert evaluate(problem, solve_grouped(problem, groups, solve)).cost == best

@@ -12,7 +12,9 @@ O3 is the whole graph, so nothing here. As in Rhino what leaves a cone or a segm
 when its inside is decided; that is what O2 loses. Of equally good insides the one is taken that
 forbids least outside.
 
-Departures: Rhino decides a segment by an ILP, this eliminates it exactly. Rhino cuts segments by
+Departures: once there is a choice, insides are decided again, with what leaves them at what was
+chosen there, and so on as long as it gains (see `quick`); this halves what a GPT on 2x4 takes.
+Rhino decides a segment by an ILP, this eliminates it exactly. Rhino cuts segments by
 time; here a weight's gradient and update are merged with the critical node that reads the weight,
 not with whichever runs at the same time. Inputs and the copies that several operators read are in
 no cone [decided inside one, they cost a GPT on 2x2 a fifth instead of a fiftieth]. What is computed
@@ -41,13 +43,19 @@ TIE = 1e-9
 """Relative weight of what is forbidden outside: less than any difference in cost that matters."""
 
 
-def coarse(graph: Graph, problem: Problem, operator_nodes: Sequence[int]) -> Groups:
+def coarse(
+    graph: Graph,
+    problem: Problem,
+    operator_nodes: Sequence[int],
+    around: Sequence[int] | None = None,
+) -> Groups:
     """The groups of O2: one a critical node.
 
     Args:
         graph: Verified.
         problem: Of sharding it, with edges from producer to reader.
         operator_nodes: The node of each operator; several may have one, if they are tied.
+        around: A choice that insides are decided again for; it stays one of what can be chosen.
 
     Returns:
         Groups whose choices are the critical nodes' strategies. A graph without any contraction is
@@ -64,13 +72,15 @@ def coarse(graph: Graph, problem: Problem, operator_nodes: Sequence[int]) -> Gro
             root_of[node] = operator_nodes[root]
     # where operators are tied, what is a root of one may itself be in the cone of another
     root_of = [root if root_of[root] == root else node for node, root in enumerate(root_of)]
-    cones = merge(problem, root_of)
+    cones = merge(problem, root_of, around)
     pivots = {cones.of[operator_nodes[index]] for index in critical_operators(graph)}
     if not pivots:
         return cones
     alone = {cones.of[node] for node in made_alone}
     merged = grouped(problem, cones)
-    return cones.then(merge(merged, nearest(merged, sorted(pivots), alone)))
+    segments = nearest(merged, sorted(pivots), alone)
+    chosen = None if around is None else [around[root] for root in dict.fromkeys(root_of)]
+    return cones.then(merge(merged, segments, chosen))
 
 
 def cone_roots(graph: Graph) -> list[int]:
@@ -130,8 +140,15 @@ def nearest(problem: Problem, pivots: Sequence[int], alone: Set[int]) -> list[in
     return [found.get(node, node) for node in range(problem.n_nodes)]
 
 
-def merge(problem: Problem, root_of: Sequence[int]) -> Groups:
-    """The groups in which a root decides, numbered in the order of their first nodes."""
+def merge(problem: Problem, root_of: Sequence[int], around: Sequence[int] | None = None) -> Groups:
+    """The groups in which a root decides, numbered in the order of their first nodes.
+
+    Args:
+        problem: Of the nodes.
+        root_of: The root of each node.
+        around: A choice of all nodes, so that what leaves a group counts at what others choose
+            there; a root that stays with its own strategy then keeps its group as it is.
+    """
     members: dict[int, list[int]] = {}
     for node, root in enumerate(root_of):
         members.setdefault(root, []).append(node)
@@ -139,6 +156,7 @@ def merge(problem: Problem, root_of: Sequence[int]) -> Groups:
     of = tuple(number[root] for root in root_of)
     strategies = list(each_alone(problem).strategies)
     outside = _forbidden_outside(problem, of)
+    paid = None if around is None else _paid_outside(problem, of, around)
     inside: list[list[int]] = [[] for _ in members]
     for edge, (i, j) in enumerate(problem.edges):
         if of[i] == of[j]:
@@ -147,12 +165,15 @@ def merge(problem: Problem, root_of: Sequence[int]) -> Groups:
     for root, nodes in members.items():
         if len(nodes) == 1:
             continue
-        part = _part(problem, nodes, inside[number[root]], outside)
+        part = _part(problem, nodes, inside[number[root]], outside, paid)
         key = _digest(part, nodes.index(root))
         if key not in known:  # repeated layers are decided once
             known[key] = list(decided_by(part, nodes.index(root)).T)
         for node, chosen in zip(nodes, known[key], strict=True):
             strategies[node] = chosen
+            if around is not None:
+                strategies[node] = chosen.copy()
+                strategies[node][around[root]] = around[node]
     return Groups(of, tuple(strategies))
 
 
@@ -170,8 +191,24 @@ def _forbidden_outside(problem: Problem, of: Sequence[int]) -> list[Array]:
     return found
 
 
+def _paid_outside(problem: Problem, of: Sequence[int], around: Sequence[int]) -> list[Array]:
+    """Per node and strategy: its edges with other groups, these being as they are."""
+    found = [np.zeros(len(cost)) for cost in problem.node_costs]
+    for (i, j), table in zip(problem.edges, problem.edge_costs, strict=True):
+        if of[i] != of[j]:
+            for node, costs in ((i, table[:, around[j]]), (j, table[around[i]])):
+                finite = np.isfinite(costs)
+                # others may change, too, so what is forbidden now is only as dear as it gets
+                found[node] += np.where(finite, costs, costs.max(where=finite, initial=0.0))
+    return found
+
+
 def _part(
-    problem: Problem, nodes: Sequence[int], edges: Sequence[int], outside: Sequence[Array]
+    problem: Problem,
+    nodes: Sequence[int],
+    edges: Sequence[int],
+    outside: Sequence[Array],
+    paid: Sequence[Array] | None,
 ) -> Problem:
     """Some nodes and the edges between them, with ties broken by what they forbid outside."""
     number = {node: index for index, node in enumerate(nodes)}
@@ -180,7 +217,7 @@ def _part(
     dearest = max(float(np.max(t, where=np.isfinite(t), initial=0.0)) for t in costs + tables)
     return Problem(
         tuple(
-            cost + TIE * (dearest or 1.0) * outside[node]
+            cost + TIE * (dearest or 1.0) * outside[node] + (0.0 if paid is None else paid[node])
             for node, cost in zip(nodes, costs, strict=True)
         ),
         tuple((number[problem.edges[e][0]], number[problem.edges[e][1]]) for e in edges),

@@ -6,16 +6,18 @@ Both are problems whose choices are choices of the whole, so what comes out is a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 from autoshard.coarsen import coarse
 from autoshard.errors import InfeasibleError
+from autoshard.evaluate import evaluate
 from autoshard.graph import Graph
-from autoshard.grouped import each_alone, grouped, solve_grouped
+from autoshard.grouped import Groups, each_alone, grouped, solve_grouped
 from autoshard.problem import Problem
-from autoshard.run import Incumbent, Run, Solution
+from autoshard.run import CLOSED, Incumbent, Run, Solution
 from autoshard.solve import solve
 from autoshard.tie import repeated_operators, tied
 
@@ -67,11 +69,11 @@ def solve_quickly(
         first = repeated_operators(graph)
         pairs = zip(operator_nodes, first, strict=True)
         groups = tied(problem, {node: operator_nodes[other] for node, other in pairs})
-    if level == "O2":
-        nodes = [groups.of[node] for node in operator_nodes]
-        groups = groups.then(coarse(graph, grouped(problem, groups), nodes))
     try:
-        start = solve_grouped(problem, groups, budget)
+        if level == "O2":
+            start = _by_coarse_graphs(graph, problem, groups, operator_nodes, budget)
+        else:
+            start = solve_grouped(problem, groups, budget)
     except InfeasibleError:
         return budget(problem, progress=progress)
     if polish:
@@ -80,3 +82,27 @@ def solve_quickly(
     run.offer(start, by=" ".join(["tied"] * tie + [level or ""]).strip())
     run.raise_bound(sum(float(table.min()) for table in tables))
     return run.solution(method)
+
+
+def _by_coarse_graphs(
+    graph: Graph,
+    problem: Problem,
+    groups: Groups,
+    operator_nodes: Sequence[int],
+    solve: Callable[[Problem], Solution],
+) -> list[int]:
+    """The choice of the coarse graph, coarsened again around it as long as that gains."""
+    merged, nodes = grouped(problem, groups), [groups.of[node] for node in operator_nodes]
+    best: list[int] | None = None
+    cost, around = math.inf, None
+    while True:
+        segments = groups.then(coarse(graph, merged, nodes, around))
+        choice = solve_grouped(problem, segments, solve)
+        gained = evaluate(problem, choice).cost
+        # a real gain, not rounding
+        if best is not None and gained >= cost - CLOSED * abs(cost):
+            return best
+        best, cost = choice, gained
+        around = [0] * groups.n_groups
+        for group, strategy in zip(groups.of, choice, strict=True):
+            around[group] = strategy
