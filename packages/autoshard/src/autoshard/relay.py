@@ -47,6 +47,10 @@ def copy_sets(
         return tuple(singles), True
     apart = (seconds > 0.0) & (seconds.T > 0.0)
     found, largest = list(singles), singles
+    # counted first, as on three axes there may be tens of thousands
+    n_pairs = int(np.triu(apart, 1).sum())
+    if n_pairs and len(singles) + n_pairs > COPY_SETS:
+        return (*singles, *_reduced_pairs(specs, COPY_SETS - len(singles))), False
     for _ in range(2, n_uses):
         grown = [
             (*held, new)
@@ -57,8 +61,6 @@ def copy_sets(
         if not grown:
             break
         if len(found) + len(grown) > COPY_SETS:
-            if largest is singles:
-                found += _reduced_pairs(specs, COPY_SETS - len(found))
             return tuple(found), False
         found += grown
         largest = grown
@@ -67,11 +69,12 @@ def copy_sets(
 
 def _reduced_pairs(specs: Sequence[Spec], room: int) -> list[CopySet]:
     """A partial sum and what some of it is reduced to: the pairs that linear readers gain by."""
-    pairs: list[CopySet] = [
-        (i, j)
-        for i, j in combinations(range(len(specs)), 2)
-        if _is_reduced(specs[i], specs[j]) or _is_reduced(specs[j], specs[i])
-    ]
+    pairs: list[CopySet] = []
+    for i, j in combinations(range(len(specs)), 2):
+        if len(pairs) > room:
+            return []
+        if _is_reduced(specs[i], specs[j]) or _is_reduced(specs[j], specs[i]):
+            pairs.append((i, j))
     return pairs if len(pairs) <= room else []
 
 
