@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoshard import InfeasibleError, evaluate, solve
+from autoshard import InfeasibleError, ProblemError, evaluate, solve
 from autoshard.programs import deep_mlp_step
 from autoshard.quick import solve_quickly
 from autoshard.shard import prepare
@@ -14,7 +14,7 @@ from shardspec import Mesh
 
 GRAPH = deep_mlp_step(widths=(64,) * 5, batch=32)
 NODES = range(len(GRAPH.inputs), len(GRAPH.inputs) + len(GRAPH.operators))
-PREPARED = prepare(GRAPH, Mesh((2, 2), ("x", "y")), Cluster.preset("two-hosts"))
+PREPARED = prepare(GRAPH, Mesh((4,), ("x",)), Cluster.preset("two-hosts"))
 PROBLEM = PREPARED.light.problem
 WHOLE = solve(PROBLEM)
 FEW = deep_mlp_step(widths=(64,) * 3, batch=32)
@@ -83,3 +83,8 @@ def test_where_layers_cannot_do_the_same_the_whole_problem_is_solved():
     problem = replace(TINY, node_costs=tuple(costs))
     found = solve_quickly(GRAPH, problem, NODES, tie=True)
     assert found.objective == pytest.approx(solve(problem).objective)
+
+
+def test_an_unknown_level_is_refused():
+    with pytest.raises(ProblemError, match=r"a coarse graph is one of .*'O2'.*got 'O9'"):
+        solve_quickly(GRAPH, PROBLEM, NODES, level="O9")

@@ -198,15 +198,9 @@ def _seconds(
     tables: CopyTables, graph: Graph, operator: Operator, table: OperatorTable, device: Device
 ) -> Array:
     """Per strategy, of all runs in a step."""
-    read, made = map(graph.value, operator.inputs), map(graph.value, operator.outputs)
-    values, n_read = [*read, *made], len(operator.inputs)
-    repeats = graph.phases[operator.phase].repeats
-    return tables.once(
-        ("seconds", table, operator.flops, tuple(value.dtype for value in values), repeats),
-        lambda: (
-            compute_seconds(operator, values[:n_read], values[n_read:], device, table) * repeats
-        ),
-    )
+    read, made = (list(map(graph.value, names)) for names in (operator.inputs, operator.outputs))
+    seconds = compute_seconds(operator, read, made, device, table)
+    return tables.times(seconds, graph.phases[operator.phase].repeats)
 
 
 def _usage(tables: CopyTables, table: OperatorTable, held: tuple[int, ...]) -> Array:

@@ -145,7 +145,9 @@ class CopyTables:
         """The table of all runs in a step."""
         if repeats == 1:
             return seconds
-        return self.once(("times", id(seconds), repeats), lambda: seconds * repeats)
+        # the key is an identity, so what it is of must live as long
+        _, found = self.once(("times", id(seconds), repeats), lambda: (seconds, seconds * repeats))
+        return found
 
     def _seconds(self, kind: Kind, src: tuple[Spec, ...], dst: tuple[Spec, ...]) -> Array:
         """The price of each conversion between distinct specs; `inf` to send a constant."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 from autoshard.coarsen import coarse
-from autoshard.errors import InfeasibleError
+from autoshard.errors import InfeasibleError, ProblemError
 from autoshard.evaluate import evaluate
 from autoshard.graph import Graph
 from autoshard.grouped import Groups, each_alone, grouped, solve_grouped
@@ -61,7 +61,12 @@ def solve_quickly(
 
     Raises:
         InfeasibleError: no feasible choice was found.
+        ProblemError: there is no such level, or as `solve`.
     """
+    if level not in (None, *get_args(Level)):
+        raise ProblemError(
+            f"a coarse graph is one of {get_args(Level)}, or None for every operator; got {level!r}"
+        )
     budget = partial(solve, method=method, time_s=time_s, steps=steps, seed=seed)
     run = Run(problem, time_s=time_s, seed=seed, progress=progress)
     groups = each_alone(problem)

@@ -80,7 +80,7 @@ def operator_table(
         )
     )
     share = [work_share(rule, strategy, mesh_shape) for strategy in strategies]
-    return OperatorTable(strategies, operands, results, np.array(share))
+    return OperatorTable(strategies, operands, results, np.array(share, dtype=np.float64))
 
 
 def work_share(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> float:
@@ -108,12 +108,21 @@ def compute_seconds(
     The FLOP are those of the busiest device; the bytes are those of the shards that it reads and
     writes.
     """
-    flops = operator.flops * table.share
-    n_bytes = np.zeros_like(flops)
-    for value, part in zip(operands + results, table.operands + table.results, strict=True):
-        n_bytes += value.itemsize * part.elements
-    dtype = _arithmetic_dtype(operands + results)
-    pairs, inverse = np.unique(np.stack([flops, n_bytes], axis=1), axis=0, return_inverse=True)
+    values = operands + results
+    itemsizes = tuple(value.itemsize for value in values)
+    return _roofline(operator.flops, itemsizes, _arithmetic_dtype(values), device, table)
+
+
+@lru_cache(maxsize=4096)
+def _roofline(
+    flops: float, itemsizes: tuple[int, ...], dtype: str, device: Device, table: OperatorTable
+) -> Array:
+    """The same from what it depends on; repeated layers have it in common."""
+    n_bytes = np.zeros(len(table.share))
+    for itemsize, part in zip(itemsizes, table.operands + table.results, strict=True):
+        n_bytes += itemsize * part.elements
+    work = np.stack([flops * table.share, n_bytes], axis=1)
+    pairs, inverse = np.unique(work, axis=0, return_inverse=True)
     times = np.array([operator_time(f, b, device, dtype) for f, b in pairs.tolist()])
     return times[inverse.reshape(-1)]
 
