@@ -9,7 +9,7 @@ from autoshard import Problem, evaluate
 from autoshard.benchmark import instances, objective_at
 from autoshard.cli import main
 from autoshard.programs import mlp_step
-from autoshard.run import Incumbent
+from autoshard.run import CLOSED, Incumbent
 from autoshard.solution_json import solution_from_json
 
 INSTANCES = Path(__file__).parent / "instances"
@@ -82,7 +82,7 @@ def test_bench_writes_table_record_and_picture(file, tmp_path, capsys):
         ("auto", 3.0, 2.0),
         ("exhaustive", 3.0, 2.0),
     ]
-    assert all(r["gap"] == 0.0 and r["peak_bytes"] > 1e6 and r["trace"] for r in records)
+    assert all(r["gap"] <= CLOSED and r["peak_bytes"] > 1e6 and r["trace"] for r in records)
     assert (out / "bench.md").read_text().count("\n") == 4
     assert (out / "bench.png").read_bytes().startswith(b"\x89PNG")
 

@@ -8,7 +8,7 @@ import threading
 import time
 from types import TracebackType
 
-from autoshard.run import Incumbent
+from autoshard.run import CLOSED, Incumbent
 
 QUIET_S = 2.0
 """Nothing is shown of what takes less."""
@@ -86,7 +86,8 @@ def describe(incumbent: Incumbent) -> str:
     if math.isfinite(incumbent.lower_bound):
         bound = f"bound {number(incumbent.lower_bound)}"
     if math.isfinite(incumbent.gap):
-        gap = f", gap {100 * incumbent.gap:.2g} %"
+        open_part = incumbent.gap if incumbent.gap > CLOSED else 0.0
+        gap = f", gap {100 * open_part:.2g} %"
     return f"{cost}, {bound}{gap}"
 
 
