@@ -11,10 +11,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import get_args
 
-import numpy as np
 from costmodel import Cluster
-from numpy.typing import NDArray
-from shardspec import Mesh, Spec
+from shardspec import Mesh
 
 from autoshard.baseline import Baseline, baseline_inputs
 from autoshard.build import Built, build
@@ -29,12 +27,10 @@ from autoshard.quick import Level, solve_quickly
 from autoshard.run import CLOSED, Incumbent, relative_gap
 from autoshard.sharding import Alternative, Sharding
 from autoshard.solve import solve
-from autoshard.strategy import Target
-from autoshard.tables import operator_table
 
-ILP_COLUMNS = 6_000
-"""Of the largest ILP that is tried. Small, because a planner prices many graphs: CBC needs half a
-minute for 70,000 variables [measured on IOPDDL instance B]."""
+STEPS = 50
+"""Of each solve that is not proved before: a budget of steps, so that the same sharding comes out
+on every machine. Fifty rounds of `auto`, of about 0.1 s on large problems, are some seconds."""
 
 
 def shard(
@@ -57,7 +53,7 @@ def shard(
     polish: bool = False,
     method: str = "auto",
     time_s: float = 60.0,
-    steps: int | None = None,
+    steps: int | None = STEPS,
     progress: Callable[[Incumbent], None] | None = None,
 ) -> Sharding:
     """Find how to run a graph on a mesh in the least time.
@@ -86,7 +82,7 @@ def shard(
         method: One of `METHODS`; see `solve`, as for the next two.
         time_s: When the solver stops at the latest; up to twice that under a memory limit, and as
             long for each baseline.
-        steps: A budget for each solve.
+        steps: A budget for each solve; `None` leaves it to the time.
         progress: Told of each improvement of each solve.
 
     Returns:
@@ -204,7 +200,7 @@ class Prepared:
         polish: bool = False,
         method: str = "auto",
         time_s: float = 60.0,
-        steps: int | None = None,
+        steps: int | None = STEPS,
         progress: Callable[[Incumbent], None] | None = None,
     ) -> Sharding:
         """The best sharding under a limit and with some things pinned; see `shard`."""
@@ -304,15 +300,12 @@ class Prepared:
                     progress=search.progress,
                 )
             else:
-                points = _points(self.graph, self.mesh, options, built)
                 solution = solve(
                     problem,
                     search.method,
                     search.time_s,
                     steps=search.steps,
                     progress=search.progress,
-                    points=[point[of] for point, of in zip(points, kept, strict=True)],
-                    ilp_columns=ILP_COLUMNS,
                 )
         except InfeasibleError as error:
             raise self._explained(error, options) from error
@@ -386,35 +379,3 @@ def _at_peak(graph: Graph, built: Built) -> tuple[int, list[tuple[str, int]]]:
         if first <= at < last
     ]
     return max(live), sorted(alive, key=lambda one: -one[1])
-
-
-def _points(graph: Graph, mesh: Mesh, options: Options, built: Built) -> list[NDArray[np.intp]]:
-    """What each mesh axis does in every strategy of every node, as numbers."""
-    points = {
-        node: [_spec_point(copies[0], mesh.ndim) for copies in of_node]
-        for node, of_node in built.copies.items()
-    }
-    for index, operator in enumerate(graph.operators):
-        table = operator_table(operator.rule, mesh.shape, options.uneven, options.strided)
-        points[len(graph.inputs) + index] = [
-            [_target_number(target) for target in strategy.mapping] for strategy in table.strategies
-        ]
-    return [np.array(points[node], dtype=np.intp) for node in range(len(points))]
-
-
-def _spec_point(spec: Spec, n_axes: int) -> list[int]:
-    """Per axis the dim it splits, -1 for none, or below that for partial results."""
-    point = [-1] * n_axes
-    for dim, entries in enumerate(spec.dims):
-        for axis in entries:
-            if isinstance(axis, int):
-                point[axis] = dim
-    for axis, partial in zip(spec.partial_axes, spec.partial, strict=True):
-        point[axis] = -2 - ("sum", "max", "min").index(partial.kind)
-    return point
-
-
-def _target_number(target: Target) -> int:
-    if target is None:
-        return -1
-    return target if isinstance(target, int) else -2 - target[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -223,15 +223,17 @@ def _bytes(value: Value, mesh: Mesh, spec: Spec) -> int:
 
 def recompute_peak(sharding: Sharding) -> int:
     """The most bytes that a device holds while any operator runs, moment by moment."""
+    spans = list(_spans(sharding))
     times = range(max(len(sharding.graph.operators), 1))
-    return max(sum(_held(sharding, time)) for time in times)
+    return max(sum(n for n, first, last in spans if first <= now <= last) for now in times)
 
 
-def _held(sharding: Sharding, now: int) -> Iterator[int]:
-    """Bytes of each thing that is held while operator `now` runs."""
+def _spans(sharding: Sharding) -> Iterator[tuple[int, int, int]]:
+    """(bytes, first, last operator) of each thing that is held."""
     graph, mesh, in_flight = sharding.graph, sharding.mesh, sharding.options.in_flight
     phase_of = [operator.phase for operator in graph.operators]
     stored_back = {output.value for output in graph.outputs if output.alias is not None}
+    every = reads(sharding)
     for name, spec in made_specs(sharding).items():
         n_bytes = _bytes(graph.value(name), mesh, spec)
         times = [time for time, operator in enumerate(graph.operators) if name in operator.inputs]
@@ -240,39 +242,41 @@ def _held(sharding: Sharding, now: int) -> Iterator[int]:
         if name in graph.inputs:
             batch = graph.value(name).role in ("batch", "activation")
             used = any(phase_of[time] == 0 for time in times)
-            yield n_bytes * (in_flight if batch and used and is_saved else 1)
+            yield n_bytes * (in_flight if batch and used and is_saved else 1), 0, len(phase_of)
             continue
         if name in stored_back:
             continue
         begin = graph.producers[name][0]
-        end = max([begin, *(read.time for read in reads(sharding) if read.value == name)])
+        end = max([begin, *(read.time for read in every if read.value == name)])
         if is_saved and in_flight > 1:
             last_phase = max(phase_of[time] for time in times)
             end = max(end, sum(phase <= last_phase for phase in phase_of) - 1)
-            yield n_bytes * in_flight * (now <= end)
+            yield n_bytes * in_flight, 0, end
             continue
         runs = [graph.phases[phase_of[time]].repeats for time in (begin, *times[-1:])]
         is_sum = runs[0] > runs[-1]
-        yield n_bytes * ((is_sum or begin <= now) and now <= end)
+        yield n_bytes, 0 if is_sum else begin, end
     for c in sharding.conversions:
-        direct, times = _needed_at(sharding, c)
+        direct, times = _needed_at(sharding.conversions, every, c)
         if times and (direct or min(times) < max(times)):
-            yield _bytes(graph.value(c.value), mesh, c.dst) * (min(times) <= now <= max(times))
+            yield _bytes(graph.value(c.value), mesh, c.dst), min(times), max(times)
 
 
-def _needed_at(sharding: Sharding, c: Conversion) -> tuple[list[int], list[int]]:
+def _needed_at(
+    conversions: Sequence[Conversion], every: list[Read], c: Conversion
+) -> tuple[list[int], list[int]]:
     """When what a conversion makes is read; and also when others start from it, all together.
 
     Another conversion runs when what it makes is needed for the first time.
     """
     direct = [
         read.time
-        for read in reads(sharding)
+        for read in every
         if (read.phase, read.value, read.spec) == (c.phase, c.value, c.dst) and not read.in_place
     ]
     after = [
-        _needed_at(sharding, other)[1]
-        for other in sharding.conversions
+        _needed_at(conversions, every, other)[1]
+        for other in conversions
         if (other.phase, other.value, other.src) == (c.phase, c.value, c.dst)
     ]
     return direct, direct + [min(times) for times in after if times]
