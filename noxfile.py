@@ -25,11 +25,14 @@ PROJECTS = {
     path.parent.name: nox.project.load_toml(path)
     for path in sorted(Path("packages").glob("*/pyproject.toml"))
 }
+COMPILED = [name for name in PROJECTS if Path("packages", name, "CMakeLists.txt").exists()]
 # Plain `torch` brings gigabytes of CUDA, and mpi4py needs an MPI library: ask for these by name.
 LEFT_OUT_EXTRAS = {"torch", "mpi"}
 # Benchmarks against libraries that nothing else here needs: a package's group `baselines` has them.
 BASELINES = "test_baselines.py"
-NO_COMPILER = "crossmesh needs a C++17 compiler; install g++ or clang++, or name one in $CXX"
+NO_COMPILER = (
+    "autoshard and crossmesh need a C++17 compiler; install g++ or clang++, or name one in $CXX"
+)
 
 
 def group(name: str, project: dict[str, Any] = ROOT) -> list[str]:
@@ -94,7 +97,7 @@ def install(session: nox.Session, requirements: list[str]) -> None:
 
 
 def require_compiler(session: nox.Session) -> None:
-    """Stop with one sentence where crossmesh cannot be compiled."""
+    """Stop with one sentence where a core cannot be compiled."""
     if not any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))):
         session.error(NO_COMPILER)
 
@@ -128,15 +131,16 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session
-def cpp(session: nox.Session) -> None:
-    """Test crossmesh's C++ core under the address and undefined-behaviour sanitizers."""
+@nox.parametrize("package", [nox.param(name, id=name) for name in COMPILED])
+def cpp(session: nox.Session, package: str) -> None:
+    """Test a package's C++ core under the address and undefined-behaviour sanitizers."""
     require_compiler(session)
     if not shutil.which("cmake"):
         session.install("cmake")
-    build = str(session.cache_dir / "cpp")
+    build = str(session.cache_dir / "cpp" / package)
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
     options = ("-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_CXX_FLAGS={flags}")
-    session.run("cmake", "-S", "packages/crossmesh", "-B", build, *options, external=True)
+    session.run("cmake", "-S", f"packages/{package}", "-B", build, *options, external=True)
     session.run("cmake", "--build", build, "--parallel", "2", external=True)
     session.run(
         "ctest", "--test-dir", build, "--output-on-failure", "--no-tests=error", external=True
@@ -153,11 +157,11 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Check types strictly, and the stub of crossmesh's C++ core against the compiled module."""
+    """Check types strictly, and the stubs of the C++ cores against the compiled modules."""
     install(session, [*everything(), *group("typecheck")])
     session.run("mypy", *present("packages/*/src"))
     session.run("mypy", "noxfile.py", *present("integration/[a-z]*/"))
-    session.run("stubtest", "crossmesh._core")
+    session.run("stubtest", *[f"{name}._core" for name in COMPILED])
 
 
 @nox.session

@@ -4,11 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from autoshard import InfeasibleError, Problem, evaluate, solve
-from autoshard.bound import lower_bound
-from autoshard.neighbourhood import search
-from autoshard.network import Network
-from autoshard.reduce import eliminate_all, reduce_to_pairs, widest_table
-from autoshard.subspace import descend
 from autoshard.testing import brute_force, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,85 +51,6 @@ def test_says_so_if_every_choice_is_forbidden():
     assert caught.value.smallest_usage is None
 
 
-@given(problems(limited=False, max_nodes=5))
-def test_reduction_to_pairs_keeps_the_optimum(problem):
-    optimum, _ = brute_force(problem)
-    network = Network(problem)
-    reduce_to_pairs(network)
-    core, nodes = network.core(problem)
-    rest, choice = brute_force(core)
-    assert rest + network.constant == pytest.approx(optimum)
-    if choice is not None:
-        whole = network.expand(nodes, list(choice))
-        assert evaluate(problem, whole).cost == pytest.approx(optimum)
-
-
-@given(problems(limited=False, max_nodes=5))
-def test_reduction_leaves_nodes_whose_memory_binds(problem):
-    network = Network(problem)
-    network.bound = dict(enumerate(problem.usages))
-    reduce_to_pairs(network)
-    assert sorted(network.unary) == list(range(problem.n_nodes))
-
-
-@given(problems(max_nodes=5), st.integers(0, 20))
-def test_reduction_with_memory_keeps_the_optimum(problem, limit):
-    problem = replace(problem, usage_limit=float(limit))
-    network = Network(problem)
-    network.bound = dict(enumerate(problem.usages))
-    reduce_to_pairs(network)
-    core, _ = network.core(problem)
-    assert brute_force(core)[0] + network.constant == pytest.approx(brute_force(problem)[0])
-
-
-@given(problems(limited=False))
-def test_full_elimination_is_exact(problem):
-    network = Network(problem)
-    assert eliminate_all(network, 10**6)
-    choice = network.choose({})
-    assert network.constant == pytest.approx(brute_force(problem)[0])
-    assert evaluate(problem, choice).cost == pytest.approx(network.constant)
-
-
-@given(problems(limited=False))
-def test_elimination_stays_within_the_foreseen_width(problem):
-    foreseen = widest_table(Network(problem))
-    assert eliminate_all(Network(problem), foreseen)
-
-
-@given(FREE)
-def test_searches_never_beat_the_optimum_nor_the_bound_pass_it(problem):
-    optimum, _ = brute_force(problem)
-    assert evaluate(problem, search(problem)).cost >= optimum - 1e-9
-    assert lower_bound(problem) <= optimum + 1e-9
-
-
-@given(FREE)
-def test_a_ball_that_holds_everything_is_exact(problem):
-    assert evaluate(problem, search(problem)).cost == pytest.approx(brute_force(problem)[0])
-
-
-@given(FREE)
-def test_descent_with_one_axis_is_exact(problem):
-    points = [np.arange(len(cost))[:, None] for cost in problem.node_costs]
-    choice = descend(problem, points, [point[0] for point in points])
-    assert evaluate(problem, choice).cost == pytest.approx(brute_force(problem)[0])
-
-
-@given(FREE)
-def test_no_single_move_improves_what_descent_finds(problem):
-    points = [
-        np.stack([np.arange(len(c)) // 2, np.arange(len(c)) % 2], 1) for c in problem.node_costs
-    ]
-    choice = descend(problem, points, [point[0] for point in points])
-    cost = evaluate(problem, choice).cost
-    for node, of_node in enumerate(points):
-        for other in range(len(of_node)):
-            if (of_node[other] != of_node[choice[node]]).sum() == 1:
-                moved = [*choice[:node], other, *choice[node + 1 :]]
-                assert evaluate(problem, moved).cost >= cost - 1e-9
-
-
 def wide(n_nodes, n_strategies, seed, limit=None):
     """Every pair of nodes joined: too wide to eliminate beyond a few nodes."""
     rng = np.random.default_rng(seed)
@@ -151,7 +67,7 @@ def wide(n_nodes, n_strategies, seed, limit=None):
 
 def test_what_is_too_wide_is_searched_and_bounded():
     problem = wide(24, 6, seed=1)
-    solution = solve(problem, method="local_search")
+    solution = solve(problem, "local_search", steps=20)
     judged = evaluate(problem, solution.choice)
     assert solution.method == "search"
     assert judged.cost == solution.objective
@@ -159,15 +75,29 @@ def test_what_is_too_wide_is_searched_and_bounded():
     assert 0.0 < solution.gap < 1.0
 
 
-def test_prices_keep_a_limit_where_the_ilp_is_left_out():
+def test_the_search_keeps_a_limit_that_binds():
     free = wide(8, 3, seed=2)
     peak = evaluate(free, solve(free).choice).peak_usage
     problem = replace(free, usage_limit=0.8 * peak)
-    exact = solve(problem)
-    priced = solve(problem, method="local_search")
-    assert priced.method == "multipliers"
-    assert evaluate(problem, priced.choice).feasible
-    assert priced.lower_bound <= exact.objective <= priced.objective <= 1.3 * exact.objective
+    exact = solve(problem, "ilp")
+    found = solve(problem, "local_search", steps=30)
+    assert evaluate(problem, found.choice).feasible
+    assert found.lower_bound <= exact.objective <= found.objective <= 1.3 * exact.objective
+
+
+def test_the_same_seed_and_steps_give_the_same_answer_with_two_threads():
+    free = wide(24, 6, seed=3)
+    limit = 0.9 * evaluate(free, solve(free, "local_search", steps=5).choice).peak_usage
+    problem = replace(free, usage_limit=limit)
+    first, second = (solve(problem, "local_search", steps=60, seed=4) for _ in range(2))
+    assert (first.choice, first.lower_bound) == (second.choice, second.lower_bound)
+
+
+def test_a_start_is_never_made_worse():
+    problem = wide(24, 6, seed=5)
+    start = solve(problem, "local_search", steps=30).choice
+    again = solve(problem, "local_search", steps=1, start=start)
+    assert again.objective <= evaluate(problem, start).cost
 
 
 @settings(max_examples=20)

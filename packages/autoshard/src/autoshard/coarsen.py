@@ -30,10 +30,11 @@ from collections.abc import Sequence, Set
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard._native import core
 from autoshard.errors import InfeasibleError
 from autoshard.graph import Graph, Operator
 from autoshard.grouped import Groups, each_alone, grouped
-from autoshard.network import Network
+from autoshard.instance import arrays_of
 from autoshard.problem import Array, Problem
 from autoshard.solve import solve
 
@@ -246,20 +247,8 @@ def decided_by(problem: Problem, root: int) -> NDArray[np.intp]:
     Returns:
         Shape (strategies of `root`, nodes): the cheapest choice for each.
     """
-    network = Network(problem)
-    sizes: dict[int, int] = {}
-    while len(network.unary) > 1:
-        for node in network.stale:
-            sizes.pop(node, None)
-            if node in network.unary and node != root:
-                sizes[node] = network.joint_size(node)
-        network.stale.clear()
-        node = min(sizes, key=lambda node: (sizes[node], node))
-        if sizes[node] > ENTRIES:
-            return _searched(problem, root)
-        network.eliminate(node)
-    n = len(problem.node_costs[root])
-    return np.array([network.choose({root: s}) for s in range(n)], dtype=np.intp)
+    found = core.decided_by(arrays_of(problem), root, ENTRIES)
+    return _searched(problem, root) if found is None else found.astype(np.intp)
 
 
 def _searched(problem: Problem, root: int) -> NDArray[np.intp]:

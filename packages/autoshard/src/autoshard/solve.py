@@ -14,9 +14,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
-from autoshard.auto import auto
+from autoshard.auto import auto, local_search
 from autoshard.descent import coordinate_descent
 from autoshard.errors import ProblemError
 from autoshard.exhaustive import exhaustive
@@ -25,7 +24,6 @@ from autoshard.metropolis import metropolis
 from autoshard.problem import Problem
 from autoshard.random_search import random_search
 from autoshard.run import Incumbent, Run, Solution
-from autoshard.subspace import Points
 
 Method = Callable[..., None]
 """A function of `(problem, run)`: offers choices and bounds until the run says stop."""
@@ -34,7 +32,7 @@ METHODS: dict[str, Method] = {
     "auto": auto,
     "ilp": ilp,
     "ilp-cbc": ilp_cbc,
-    "local_search": partial(auto, ilp_columns=0),
+    "local_search": local_search,
     "exhaustive": exhaustive,
     "random": random_search,
     "metropolis": metropolis,
@@ -52,8 +50,6 @@ def solve(
     seed: int = 0,
     start: Sequence[int] | None = None,
     progress: Callable[[Incumbent], None] | None = None,
-    points: Points | None = None,
-    ilp_columns: int | None = None,
 ) -> Solution:
     """Find the cheapest choice within the memory limit.
 
@@ -66,8 +62,6 @@ def solve(
         seed: Of the random numbers of methods that draw some.
         start: A choice to begin with.
         progress: Called with each improvement of objective or bound.
-        points: For `auto`, until it needs none.
-        ilp_columns: For `auto`, until it needs none.
 
     Returns:
         The best choice found, never one that breaks the limit, with a bound and how it came about.
@@ -88,8 +82,5 @@ def solve(
     if method not in METHODS:
         raise ProblemError(f"a method is one of {', '.join(METHODS)}; got {method!r}")
     run = Run(problem, time_s=time_s, steps=steps, seed=seed, start=start, progress=progress)
-    hints = {}
-    if method == "auto":
-        hints = {"points": points, "ilp_columns": ilp_columns}
-    METHODS[method](problem, run, **{k: v for k, v in hints.items() if v is not None})
+    METHODS[method](problem, run)
     return run.solution(method)

@@ -1,0 +1,11 @@
+"""The compiled core, or one sentence that says how to get it."""
+
+try:
+    from autoshard import _core as core
+except ImportError as error:
+    raise ImportError(
+        "autoshard needs its compiled core; build it with `pip install ./packages/autoshard` "
+        "(a C++17 compiler is all it needs from the system; see its README.md)"
+    ) from error
+
+__all__ = ["core"]

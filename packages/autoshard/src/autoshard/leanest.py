@@ -1,0 +1,28 @@
+"""Among equally cheap choices, one that uses less."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoshard.problem import Array, Problem
+
+
+def leanest_of_equals(problem: Problem, choice: list[int]) -> list[int]:
+    """Where a node has other strategies of the same cost, take the one that uses least.
+
+    One pass, last node first. Usages count here even where an interval is empty.
+    """
+    choice = list(choice)
+    around: list[list[tuple[int, Array]]] = [[] for _ in choice]
+    for (i, j), table in zip(problem.edges, problem.edge_costs, strict=True):
+        around[i].append((j, table))
+        around[j].append((i, table.T))
+    for node in reversed(range(problem.n_nodes)):
+        cost = problem.node_costs[node].copy()
+        for other, table in around[node]:
+            cost += table[:, choice[other]]
+        usage = problem.usages[node]
+        equal = cost <= cost[choice[node]]
+        if usage[equal].min() < usage[choice[node]]:
+            choice[node] = int(np.where(equal, usage, np.inf).argmin())
+    return choice
