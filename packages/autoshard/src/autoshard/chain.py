@@ -31,6 +31,8 @@ WARM_UP = 20
 """Steps of the dual before its prices are worth searching at."""
 PATIENCE = 30
 """Rounds without a feasible choice after which the search takes the dual's prices again."""
+SCOUT = 40
+"""Every how many rounds a search begins anew at the bound's prices, while these improve."""
 NEWS = 1e-4
 """By how much of itself the bound rises before its prices are worth taking over."""
 TIGHTEN = 100
@@ -87,6 +89,7 @@ class Chain:
             known = self.instance.locate(start)
             labels = np.where(known < 0, labels, known)
         self.search.start(labels, self.dual.prices)
+        self._send_scout()
         self._report()
 
     def _round(self, pool: ThreadPoolExecutor) -> None:
@@ -97,6 +100,8 @@ class Chain:
         try:
             if math.isinf(self.search.best_cost):
                 self.search.sweep()
+            elif self.n_rounds % 2 == 0 and bounding is not None:
+                self.scout.sweep()
             else:
                 self.search.improve(self.work)
         finally:
@@ -113,11 +118,21 @@ class Chain:
         if math.isinf(self.told) or self.dual.bound > self.told + NEWS * abs(self.told):
             self.told = self.dual.bound
             self.search.aim(self.dual.prices)
+        if self.scout.best_cost < self.search.best_cost:
+            self.search.start(self.scout.best, self.dual.prices)
+            self._report()
+        if self.n_rounds % SCOUT == 0:
+            self._send_scout()
         if self.dual.converged and not self.is_tight:
             self.is_tight = True
             self._tighten()
         elif self.n_rounds % TIGHTEN == 0 and not self.is_tight:
             self._tighten()
+
+    def _send_scout(self) -> None:
+        """Have another search begin at the bound's own choice: better prices lead elsewhere."""
+        self.scout = core.Search(self.instance, self.run.seed + self.n_rounds)
+        self.scout.start(self.dual.choice, self.dual.prices)
 
     def _target(self) -> float:
         """What to aim the bound at: the best cost, or before there is one twice the bound."""
@@ -154,4 +169,6 @@ class Chain:
         prices = smaller.carry(self.instance, self.dual.prices)
         self._begin(smaller)
         self.dual.try_prices(prices)
+        self.dual.step(self._target(), 1)  # for its choice
         self.search.start(labels, prices)
+        self._send_scout()
