@@ -15,6 +15,11 @@ from shardspec.words import amount_text, block_text, devices_text, holders_text,
 any_layouts = layouts(sub_axes=True, strided=True, mixed_kinds=True, chunking=EVERY_RULE)
 
 
+def test_an_explicit_size_may_be_zero_although_sizes_divide_the_dim():
+    layout = Layout((2,), Mesh((2,), ("x",)), Spec.parse("S0"), ((0, 2),))
+    assert Blocks(layout).is_empty.tolist() == [True, False]
+
+
 @given(any_layouts)
 def test_a_block_has_the_intervals_of_its_devices(layout):
     blocks = Blocks(layout)

@@ -53,6 +53,11 @@ class Cuts:
             count for count, split in zip(self.parts, self.is_split, strict=True) if not split
         )
 
+    @property
+    def is_even(self) -> bool:
+        """Whether all pieces have the same size, whatever it is; explicit sizes count as uneven."""
+        return self.n % self.n_pieces == 0 and not isinstance(self.rule, tuple)
+
     def piece(self, i: int) -> Run:
         """Start and stop of piece `i`."""
         return interval(self.n, self.rule, list(zip(self.parts, self._digits(i), strict=True)))
@@ -219,7 +224,7 @@ class Blocks:
         """For each block, whether it has no elements."""
         filled = np.ones(1, np.bool_)
         for cuts in self.cuts:
-            if cuts.n % cuts.n_pieces == 0:
+            if cuts.is_even:
                 of_dim = np.full(cuts.n_parts, cuts.n > 0)
             else:
                 parts = range(cuts.n_parts)

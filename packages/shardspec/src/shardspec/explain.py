@@ -190,7 +190,7 @@ def cut_text(blocks: Blocks, dim: int) -> str:
     ]
     strided = "strided, " if any(cuts.is_split) else ""
     text = f"{strided}cut in {', each of these in '.join(levels)}; "
-    if cuts.n % cuts.n_pieces == 0:
+    if cuts.is_even:
         return f"{text}{cuts.n // cuts.n_pieces} each"
     if cuts.n_pieces > _MANY_PIECES:
         return f"{text}uneven"
