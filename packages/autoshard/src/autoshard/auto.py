@@ -17,7 +17,7 @@ import numpy as np
 from autoshard._native import core
 from autoshard.chain import Chain
 from autoshard.evaluate import evaluate
-from autoshard.ilp import ilp
+from autoshard.ilp import ilp, ilp_cbc
 from autoshard.instance import instance_of, problem_of
 from autoshard.leanest import leanest_of_equals
 from autoshard.problem import Problem
@@ -27,6 +27,8 @@ ENTRIES = 1e7
 """Of any table in an exact elimination: 80 MB."""
 SETTLED = 100
 """Rounds of `Chain` after which a small problem is left to the integer program."""
+PEAK_STEP = 1e-3
+"""How much smaller each peak that is searched for is than the last one found."""
 PEAK_STEPS = 60
 """Of a search for anything that fits a smaller limit."""
 SMALL = 100_000
@@ -57,8 +59,7 @@ def auto(problem: Problem, run: Run, *, prove: bool = True) -> None:
         if run.is_proved:
             return
     if not instance.n_nodes:  # the reduction keeps what fits: nothing does
-        if _is_small_whole(problem):
-            _find_smallest_peak(problem, run)
+        _find_smallest_peak(problem, run)
         run.raise_bound(math.inf)
         return
     chain = Chain(instance, run)
@@ -72,7 +73,9 @@ def auto(problem: Problem, run: Run, *, prove: bool = True) -> None:
                 return
             _by_ilp(chain.instance, run)
     chain.go_on()
-    if run.best is not None:
+    if run.best is None:
+        _find_smallest_peak(problem, run)
+    else:
         run.offer(leanest_of_equals(problem, list(run.best)), by=run.found_by)
 
 
@@ -86,8 +89,8 @@ def _is_small(instance: core.Instance, run: Run) -> bool:
     return instance.n_labels + instance.n_entries + instance.n_pieces <= most
 
 
-def _is_small_whole(problem: Problem) -> bool:
-    return sum(table.size for table in problem.edge_costs) <= SMALL
+def _n_entries(problem: Problem) -> int:
+    return sum(table.size for table in problem.edge_costs)
 
 
 def _by_ilp(instance: core.Instance, run: Run) -> None:
@@ -107,7 +110,15 @@ def _by_ilp(instance: core.Instance, run: Run) -> None:
 
 
 def _find_smallest_peak(problem: Problem, run: Run) -> None:
-    """Where nothing seems to fit: choices of ever smaller peaks, costs apart, for the error."""
+    """Where nothing seems to fit, the choice of the smallest peak, costs apart, for the error."""
+    if _n_entries(problem) <= SMALL:
+        # CBC, as HiGHS loops for ever on some of these programs, whatever its time limit [2.0.0]
+        inner = Run(problem, time_s=max(run.time_left(), 0.1))
+        ilp_cbc(problem, inner)
+        if inner.best is not None:
+            run.offer(inner.best, by="ilp")
+        run.smallest_peak = min(run.smallest_peak, inner.smallest_peak)
+        return
     free = replace(
         problem,
         node_costs=tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.node_costs),
@@ -115,7 +126,7 @@ def _find_smallest_peak(problem: Problem, run: Run) -> None:
     )
     while run.time_left() > 0.0 and run.best is None:
         peak = run.smallest_peak
-        limit = None if math.isinf(peak) else float(np.nextafter(peak, 0.0))
+        limit = None if math.isinf(peak) else peak * (1.0 - PEAK_STEP)
         inner = Run(
             replace(free, usage_limit=limit),
             time_s=run.time_left(),
