@@ -105,6 +105,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "sort": (lambda a: lax.sort(a, dimension=1), (A,)),
     "split": (lambda a: lax.split(a, (4, 4), 1), (A,)),
     "concatenate": (lambda a, b: lax.concatenate([a, b], 0), (A, B)),
+    "concatenate along numpy's dim": (lambda a, b: lax.concatenate([a, b], np.int64(0)), (A, B)),
     "rev": (lambda a: lax.rev(a, (1,)), (A,)),
     "pad zero": (lambda a: lax.pad(a, 0.0, ((0, 0, 0), (1, 1, 0))), (A,)),
     "pad one": (lambda a: lax.pad(a, 1.0, ((2, 0, 0), (0, 0, 0))), (A,)),

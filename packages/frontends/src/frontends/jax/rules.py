@@ -7,7 +7,8 @@ runs unsharded, which is always right.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import index
 from typing import Any
 
 import autoshard
@@ -28,11 +29,11 @@ def _shapes(equation: JaxprEqn) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
 
 
 def _parameters(**names: str) -> Attributes:
-    """Attributes that are parameters under other names; sequences become tuples."""
+    """Attributes that are parameters under other names: whole numbers, or tuples of them."""
 
     def attributes(equation: JaxprEqn) -> dict[str, Any]:
         values = {ours: equation.params[theirs] for ours, theirs in names.items()}
-        return {k: v if isinstance(v, int) else tuple(v) for k, v in values.items()}
+        return {k: tuple(v) if isinstance(v, Iterable) else index(v) for k, v in values.items()}
 
     return attributes
 
