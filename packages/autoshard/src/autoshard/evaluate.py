@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 
 from autoshard.errors import ProblemError
 from autoshard.problem import Problem
@@ -36,8 +37,12 @@ def evaluate(problem: Problem, choice: Sequence[int]) -> Evaluation:
         choice: One strategy index a node.
 
     Raises:
-        ProblemError: the choice has another length or an index out of range.
+        ProblemError: the choice has another length, or an index that is none or out of range.
     """
+    try:
+        choice = [index(strategy) for strategy in choice]
+    except TypeError as error:
+        raise ProblemError(f"a choice has a whole number for each node; got {error}") from error
     if len(choice) != problem.n_nodes:
         raise ProblemError(
             f"a choice has one strategy a node; got {len(choice)} for {problem.n_nodes} nodes"

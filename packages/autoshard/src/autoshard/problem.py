@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.arrays import array, listed, pairs, shown
 from autoshard.errors import ProblemError
 
 Array = NDArray[np.float64]
@@ -26,10 +29,21 @@ Array = NDArray[np.float64]
 FORBIDDEN = 10**18
 """What stands for infinity in the JSON (google/iopddl writes 10**18 for a forbidden pair)."""
 
+LAST_TIME = 2**62
+"""Of an interval: sums and differences of times stay in 64 bits."""
+EDGE = "an edge joins two nodes, given by their numbers"
+INTERVAL = "an interval is two whole numbers, from and to"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """Node costs, edge costs and memory; infinite costs forbid a strategy or a pair."""
+    """Node costs, edge costs and memory; infinite costs forbid a strategy or a pair.
+
+    Whatever holds numbers is taken for an array, and kept as one of float64.
+
+    Raises:
+        ProblemError: what is given is no numbers, does not fit together, or adds up to infinity.
+    """
 
     node_costs: tuple[Array, ...]
     """Per node, shape (strategies,)."""
@@ -40,11 +54,17 @@ class Problem:
     usages: tuple[Array, ...]
     """Per node, shape (strategies,): what it uses while it is alive, >= 0."""
     intervals: tuple[tuple[int, int], ...]
-    """Per node [from, to): when it is alive; empty means it uses nothing."""
+    """Per node [from, to): when it is alive; empty, as where to <= from, means it uses nothing."""
     usage_limit: float | None = None
     """What all nodes alive at one time may use together; `None` is no limit."""
 
     def __post_init__(self) -> None:
+        for name, of in (("node_costs", "node"), ("edge_costs", "edge"), ("usages", "node")):
+            entries = enumerate(listed(getattr(self, name), name))
+            arrays = (array(values, name, of, place) for place, values in entries)
+            object.__setattr__(self, name, tuple(arrays))
+        for name, rule in (("edges", EDGE), ("intervals", INTERVAL)):
+            object.__setattr__(self, name, pairs(listed(getattr(self, name), name), rule))
         for problem in _problems(self):
             raise ProblemError(problem)
 
@@ -57,16 +77,16 @@ class Problem:
         """The problem as IOPDDL JSON. Costs that are not whole numbers are written as they are."""
         nodes = {
             "intervals": [list(interval) for interval in self.intervals],
-            "costs": [_to_numbers(cost) for cost in self.node_costs],
+            "costs": [_to_numbers(np.minimum(cost, FORBIDDEN)) for cost in self.node_costs],
             "usages": [_to_numbers(usage) for usage in self.usages],
         }
         edges = {
             "nodes": [list(edge) for edge in self.edges],
-            "costs": [_to_numbers(cost.ravel()) for cost in self.edge_costs],
+            "costs": [_to_numbers(np.minimum(cost, FORBIDDEN).ravel()) for cost in self.edge_costs],
         }
         problem: dict[str, Any] = {"nodes": nodes, "edges": edges}
-        if self.usage_limit is not None:
-            problem["usage_limit"] = _to_numbers(np.array([float(self.usage_limit)]))[0]
+        if self.usage_limit is not None and self.usage_limit < math.inf:
+            (problem["usage_limit"],) = _to_numbers(np.array([float(self.usage_limit)]))
         return json.dumps({"problem": problem})
 
     @classmethod
@@ -98,37 +118,43 @@ class Problem:
         try:
             problem = json.loads(text)["problem"]
             nodes, edges = problem["nodes"], problem["edges"]
-            node_costs = [_from_numbers(cost) for cost in nodes["costs"]]
-            usages = tuple(np.array(usage, dtype=np.float64) for usage in nodes["usages"])
-            intervals = tuple((int(first), int(last)) for first, last in nodes["intervals"])
-            pairs, flat = list(edges["nodes"]), list(edges["costs"])
-        except (KeyError, TypeError, ValueError) as error:
+            node_costs = [_costs(cost, "node", n) for n, cost in enumerate(nodes["costs"])]
+            usages, intervals = tuple(nodes["usages"]), tuple(nodes["intervals"])
+            joined, flat = pairs(edges["nodes"], EDGE), list(edges["costs"])
+            limit = problem.get("usage_limit")
+        except ProblemError:
+            raise
+        except RecursionError as error:
+            raise ProblemError(
+                "IOPDDL JSON is nested five deep; got brackets in brackets, deeper than can be read"
+            ) from error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ProblemError(
                 "IOPDDL JSON has problem.nodes.{intervals,costs,usages} and "
                 f"problem.edges.{{nodes,costs}}; got {type(error).__name__}: {error}"
             ) from error
+        if len(joined) != len(flat):
+            raise ProblemError(f"every edge has costs; got {len(joined)} and {len(flat)}")
         kept, costs = [], []
-        for pair, cost in zip(pairs, flat, strict=True):
-            if len(pair) != 2:
-                raise ProblemError(f"an edge joins two nodes; got nodes {pair}")
-            i, j = pair
-            try:
-                table = _from_numbers(cost).reshape(len(node_costs[i]), len(node_costs[j]))
-            except (IndexError, ValueError) as error:
-                raise ProblemError(f"edge {pair} does not fit its nodes: {error}") from error
+        for place, (i, j) in enumerate(joined):
+            table = _costs(flat[place], "edge", place)
+            if not (0 <= i < len(node_costs) and 0 <= j < len(node_costs)):
+                raise ProblemError(
+                    f"edge ({i}, {j}) does not fit its nodes: they are 0 to {len(node_costs) - 1}"
+                )
+            shape = (node_costs[i].size, node_costs[j].size)
+            if table.size != math.prod(shape):
+                raise ProblemError(
+                    f"edge ({i}, {j}) does not fit its nodes: {table.size} costs for "
+                    f"{shape[0]} and {shape[1]} strategies"
+                )
+            table = table.reshape(shape)
             if i == j:  # an edge of a node with itself is a cost of the node
                 node_costs[i] = node_costs[i] + table.diagonal()
             else:
                 kept.append((i, j))
                 costs.append(table)
-        return cls(
-            tuple(node_costs),
-            tuple(kept),
-            tuple(costs),
-            usages,
-            intervals,
-            problem.get("usage_limit"),
-        )
+        return cls(tuple(node_costs), tuple(kept), tuple(costs), usages, intervals, limit)
 
 
 def _problems(problem: Problem) -> Iterator[str]:
@@ -146,10 +172,17 @@ def _problems(problem: Problem) -> Iterator[str]:
                 "a node has at least one strategy and a usage for each; node "
                 f"{node} has costs of shape {cost.shape} and usages of shape {usage.shape}"
             )
-        elif np.isnan(cost).any() or not np.isfinite(usage).all() or (usage < 0).any():
-            yield f"costs are numbers or inf and usages are finite and >= 0; see node {node}"
+        elif not (cost.min() > -math.inf and usage.min() >= 0.0 and usage.max() < math.inf):
+            yield (
+                "costs are numbers or inf and usages are finite and >= 0; node "
+                f"{node} has costs {shown(cost)} and usages {shown(usage)}"
+            )
+    for node, (first, last) in enumerate(problem.intervals):
+        if max(abs(first), abs(last)) > LAST_TIME:
+            yield f"times are -2**62 to 2**62; node {node} has the interval ({first}, {last})"
     if len(problem.edges) != len(problem.edge_costs):
         yield f"every edge has costs; got {len(problem.edges)} and {len(problem.edge_costs)}"
+    good: set[int] = set()  # repeated layers share tables
     for (i, j), cost in zip(problem.edges, problem.edge_costs, strict=False):
         if i == j or not (0 <= i < n and 0 <= j < n):
             yield f"an edge joins two different nodes of {n}; got ({i}, {j})"
@@ -159,15 +192,50 @@ def _problems(problem: Problem) -> Iterator[str]:
                 f"has shape {cost.shape} for {len(problem.node_costs[i])} and "
                 f"{len(problem.node_costs[j])} strategies"
             )
+        elif id(cost) not in good:
+            if not cost.min() > -math.inf:
+                yield f"costs are numbers or inf; edge ({i}, {j}) has {shown(cost)}"
+            good.add(id(cost))
+    limit = problem.usage_limit
+    if not (limit is None or (isinstance(limit, Real) and _is_number(limit))):
+        yield f"a usage limit is a number, or None for no limit; got usage_limit={shown(limit)}"
+    for what, arrays in (
+        ("costs", problem.node_costs + problem.edge_costs),
+        ("usages", problem.usages),
+    ):
+        if math.isinf(_most(arrays)):
+            yield (
+                f"the {what} of all nodes and edges add up to a number below 1.8e308; give them in "
+                "a larger unit, and inf for what is forbidden"
+            )
+
+
+def _most(arrays: Iterable[Array]) -> float:
+    """No choice's sum of finite entries is of a larger magnitude."""
+    known: dict[int, float] = {}
+    total = 0.0
+    for costs in arrays:
+        if id(costs) not in known:
+            least, most = float(costs.min()), float(costs.max())
+            if most == math.inf:
+                most = float(costs.max(where=np.isfinite(costs), initial=0.0))
+            known[id(costs)] = 0.0 if least == math.inf else max(abs(least), abs(most))
+        total += known[id(costs)]
+    return total
+
+
+def _is_number(value: Real) -> bool:
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _costs(values: object, of: str, place: int) -> Array:
+    """Costs of the JSON."""
+    costs = array(values, "costs", of, place)
+    return np.where(costs >= FORBIDDEN, np.inf, costs)
 
 
 def _to_numbers(values: Array) -> list[float | int]:
-    return [
-        FORBIDDEN if value >= FORBIDDEN else int(value) if value.is_integer() else value
-        for value in values.tolist()
-    ]
-
-
-def _from_numbers(numbers: list[float]) -> Array:
-    values = np.array(numbers, dtype=np.float64)
-    return np.where(values >= FORBIDDEN, np.inf, values)
+    return [int(value) if value.is_integer() else value for value in values.tolist()]
