@@ -97,6 +97,34 @@ def test_no_time_is_no_solution_rather_than_a_long_one(method):
         solve(lazy(300, None), method, time_s=1e-9)
 
 
+def test_a_program_that_highs_looped_on_for_ever_is_solved():
+    """Its presolve did, deaf to the time limit, where the e of an edge had no upper bound."""
+    inf = math.inf
+    problem = Problem(
+        ([7, 0], [1, 2, 5], [4, 2, 6, 0], [4, 0, 2, 1], [7, 9, 5, 4]),
+        ((1, 2), (2, 1), (3, 1)),
+        (
+            [[7, inf, 5, inf], [inf, inf, 3, 3], [inf, inf, 5, 9]],
+            [[inf, inf, inf], [5, inf, 3], [3, inf, inf], [inf, inf, 6]],
+            [[inf, inf, 5], [3, inf, 6], [4, 5, 4], [2, 4, inf]],
+        ),
+        ([4, 0], [2, 7, 2], [1, 4, 5, 4], [1, 6, 0, 4], [3, 3, 9, 3]),
+        ((3, 4), (3, 6), (2, 3), (2, 3), (2, 5)),
+        0.0,
+    )
+    with pytest.raises(InfeasibleError, match="smallest peak usage found is 7") as caught:
+        solve(problem, "ilp")
+    assert caught.value.smallest_usage == 7.0
+
+
+@given(problems())
+def test_every_column_has_an_upper_bound(problem):
+    """Where one had none, HiGHS could loop for ever."""
+    linear = Linear(problem)
+    for milp in (linear.cheapest(1.0), linear.leanest(1.0, Live(problem), [])):
+        assert np.isfinite(milp.upper).all()
+
+
 def test_what_a_watcher_raises_ends_highs():
     problem = lazy(24, 36.0)
 

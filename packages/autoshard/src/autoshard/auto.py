@@ -17,7 +17,7 @@ import numpy as np
 from autoshard._native import core
 from autoshard.chain import Chain
 from autoshard.evaluate import evaluate
-from autoshard.ilp import ilp, ilp_cbc
+from autoshard.ilp import ilp
 from autoshard.instance import instance_of, problem_of
 from autoshard.leanest import leanest_of_equals
 from autoshard.problem import Problem
@@ -112,9 +112,8 @@ def _by_ilp(instance: core.Instance, run: Run) -> None:
 def _find_smallest_peak(problem: Problem, run: Run) -> None:
     """Where nothing seems to fit, the choice of the smallest peak, costs apart, for the error."""
     if _n_entries(problem) <= SMALL:
-        # CBC, as HiGHS loops for ever on some of these programs, whatever its time limit [2.0.0]
         inner = Run(problem, time_s=max(run.time_left(), 0.1))
-        ilp_cbc(problem, inner)
+        ilp(problem, inner)
         if inner.best is not None:
             run.offer(inner.best, by="ilp")
         run.smallest_peak = min(run.smallest_peak, inner.smallest_peak)

@@ -85,7 +85,9 @@ class Linear:
             rows.append((top, np.append(usages / unit, -1.0), -base / unit))
         cost = np.zeros(self.n_columns + 1)
         cost[-1] = 1.0
-        return self._pack(cost, rows)
+        milp = self._pack(cost, rows)
+        milp.upper[-1] = sum(float(usage.max()) for usage in self.problem.usages) / unit
+        return milp
 
     def choice(self, x: Array) -> list[int]:
         """The choice that a point stands for."""
@@ -142,7 +144,9 @@ class Linear:
         right = np.zeros(self.n_rows)
         right[: self.problem.n_nodes] = 1.0
         room = np.array([most for _, _, most in memory])
-        upper = np.full(len(cost), np.inf)  # of an e and of a peak the rows see to it
+        # The rows see to it that no e is above 1, but without saying so HiGHS may loop for ever in
+        # its presolve, deaf to its time limit (`removeDoubletonEquations`) [1.15.1].
+        upper = np.ones(len(cost))
         upper[: len(self._upper)] = self._upper
         return Milp(
             cost,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal, get_args
 
 from autoshard.baseline import Baseline
@@ -35,22 +37,32 @@ class Options:
     """The largest bucket of small collectives; `None` runs each alone. See `bucket`."""
 
     def __post_init__(self) -> None:
-        if self.in_flight < 1:
-            raise OptionError(
-                f"at least one microbatch is in flight; got in_flight={self.in_flight}"
-            )
-        if self.memory_bytes is not None and self.memory_bytes < 0:
-            raise OptionError(
-                f"a device holds a number of bytes; got memory_bytes={self.memory_bytes}"
-            )
-        if not 0.0 <= self.overlap < 1.0:
-            raise OptionError(
-                "overlap is the part of communication that is hidden, at least 0 and below 1; got "
-                f"overlap={self.overlap}"
-            )
-        if self.bucket_bytes is not None and self.bucket_bytes < 1:
-            raise OptionError(f"a bucket holds bytes; got bucket_bytes={self.bucket_bytes}")
-        if self.memory_rule not in get_args(MemoryRule):
-            raise OptionError(
-                f"a memory rule is one of {get_args(MemoryRule)}; got {self.memory_rule!r}"
-            )
+        for misfit in _misfits(self):
+            raise OptionError(misfit)
+
+
+def _misfits(options: Options) -> Iterator[str]:
+    """What is wrong with some options, as sentences."""
+    if not (isinstance(options.in_flight, Integral) and int(options.in_flight) >= 1):
+        yield f"at least one microbatch is in flight; got in_flight={options.in_flight!r}"
+    if not (options.memory_bytes is None or _is_number_from(options.memory_bytes, 0.0)):
+        yield (
+            "a device holds a number of bytes, or None for no limit; got "
+            f"memory_bytes={options.memory_bytes!r}"
+        )
+    if not (_is_number_from(options.overlap, 0.0) and options.overlap < 1.0):
+        yield (
+            "overlap is the part of communication that is hidden, at least 0 and below 1; got "
+            f"overlap={options.overlap!r}"
+        )
+    if not (options.bucket_bytes is None or _is_number_from(options.bucket_bytes, 1.0)):
+        yield (
+            "a bucket holds at least one byte, or None runs each collective alone; got "
+            f"bucket_bytes={options.bucket_bytes!r}"
+        )
+    if options.memory_rule not in get_args(MemoryRule):
+        yield f"a memory rule is one of {get_args(MemoryRule)}; got {options.memory_rule!r}"
+
+
+def _is_number_from(value: object, least: float) -> bool:
+    return isinstance(value, Real) and bool(value >= least)  # type: ignore[operator]

@@ -205,6 +205,8 @@ class Prepared:
     ) -> Sharding:
         """The best sharding under a limit and with some things pinned; see `shard`."""
         search = _Search(tie, coarse, polish, method, time_s, steps, progress)
+        if not isinstance(pin, Mapping | None):
+            raise PinError(f"pin maps names to what they are held at; got pin={pin!r}")
         pins = dict(pin or {})
         options = replace(self.options, memory_bytes=memory_bytes, memory_rule=memory_rule)
         found = self._best(replace(options, restrict=restrict), pins, search)
