@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoshard import InfeasibleError, Problem, evaluate, solve
+from autoshard import InfeasibleError, Problem, WidthError, evaluate, solve
 from autoshard.testing import brute_force, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,3 +120,52 @@ def test_more_expensive_edges_never_make_it_cheaper(problem, factor):
     except InfeasibleError:
         return
     assert solve(dearer).objective >= objective - 1e-9
+
+
+@given(problems(limited=False))
+def test_elimination_is_exact_without_a_limit(problem):
+    optimum, _ = brute_force(problem)
+    if math.isinf(optimum):
+        with pytest.raises(InfeasibleError, match="every choice"):
+            solve(problem, "elimination")
+        return
+    solution = solve(problem, "elimination")
+    assert (solution.objective, solution.gap) == (optimum, 0.0)
+
+
+def test_elimination_refuses_a_limit_that_its_choice_breaks():
+    free = wide(5, 3, seed=2)
+    peak = evaluate(free, solve(free).choice).peak_usage
+    assert solve(replace(free, usage_limit=peak), "elimination").gap == 0.0
+    with pytest.raises(InfeasibleError, match="smallest peak usage found"):
+        solve(replace(free, usage_limit=0.9 * peak), "elimination")
+
+
+def test_elimination_says_how_wide_what_is_too_wide_is():
+    with pytest.raises(
+        WidthError, match=r"tables of 1e\+07 .* one of 10\*\*18.7 entries"
+    ) as caught:
+        solve(wide(24, 6, seed=1), "elimination")
+    assert caught.value.digits == pytest.approx(24 * math.log10(6))
+
+
+def test_message_passing_bounds_and_decodes():
+    problem = wide(24, 6, seed=1)
+    solution = solve(problem, "message_passing", steps=100)
+    searched = solve(problem, "local_search", steps=20)
+    assert evaluate(problem, solution.choice).feasible
+    assert 0.0 < solution.lower_bound <= searched.objective
+    assert solution == replace(
+        solve(problem, "message_passing", steps=100),
+        seconds=solution.seconds,
+        trace=solution.trace,
+    )
+
+
+@given(problems(forbidden=False))
+def test_message_passing_never_bounds_too_high_however_long(problem):
+    optimum, _ = brute_force(problem)
+    try:
+        assert solve(problem, "message_passing", steps=300).lower_bound <= optimum + 1e-6
+    except InfeasibleError:
+        return

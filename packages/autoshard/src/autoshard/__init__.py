@@ -23,6 +23,7 @@ from autoshard.errors import (
     ProblemError,
     RecordError,
     RuleError,
+    WidthError,
 )
 from autoshard.evaluate import Evaluation, evaluate
 from autoshard.explain import Explanation, explain
@@ -104,6 +105,7 @@ __all__ = [
     "Solution",
     "Strategy",
     "Value",
+    "WidthError",
     "baseline",
     "baseline_inputs",
     "broadcast",

@@ -1,8 +1,8 @@
 """`auto`: reduce a problem exactly, eliminate what is left if it is narrow, else bound and search.
 
-1. The core reduces (`instance_of`), then tries to eliminate with tables of up to `ENTRIES`: exact,
-   and all there is to do for programs that are chains or trees, on meshes of one axis, and on small
-   meshes, if the optimum keeps the memory limit.
+1. The core reduces (`instance_of`), then tries to eliminate with tables of up to
+   `elimination.ENTRIES`: exact, and all there is to do for programs that are chains or trees, on
+   meshes of one axis, and on small meshes, if the optimum keeps the memory limit.
 2. Else bounds and search in rounds (`Chain`), until the budget is used up or the gap is closed;
    what is small after some rounds is proved by the integer program, in half of the time left.
 """
@@ -16,15 +16,13 @@ import numpy as np
 
 from autoshard._native import core
 from autoshard.chain import Chain
-from autoshard.evaluate import evaluate
+from autoshard.elimination import eliminate
 from autoshard.ilp import ilp
 from autoshard.instance import instance_of, problem_of
 from autoshard.leanest import leanest_of_equals
 from autoshard.problem import Problem
 from autoshard.run import Run
 
-ENTRIES = 1e7
-"""Of any table in an exact elimination: 80 MB."""
 SETTLED = 100
 """Rounds of `Chain` after which a small problem is left to the integer program."""
 PEAK_STEP = 1e-3
@@ -50,14 +48,8 @@ def auto(problem: Problem, run: Run, *, prove: bool = True) -> None:
     if not instance.possible:
         run.raise_bound(math.inf)
         return
-    empty = np.zeros(0, dtype=np.int32)
-    labels = instance.eliminate(ENTRIES) if instance.n_nodes else empty
-    if labels is not None:
-        choice = leanest_of_equals(problem, instance.expand(labels).tolist())
-        run.raise_bound(evaluate(problem, choice).cost)
-        run.offer(choice, by="elimination")
-        if run.is_proved:
-            return
+    if eliminate(problem, instance, run) and run.is_proved:
+        return
     if not instance.n_nodes:  # the reduction keeps what fits: nothing does
         _find_smallest_peak(problem, run)
         run.raise_bound(math.inf)

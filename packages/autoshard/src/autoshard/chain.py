@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autoshard._native import core
+from autoshard.message_passing import aim
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,10 +136,7 @@ class Chain:
         self.scout.start(self.dual.choice, self.dual.prices)
 
     def _target(self) -> float:
-        """What to aim the bound at: the best cost, or before there is one twice the bound."""
-        if math.isfinite(self.run.objective):
-            return self.run.objective - self.instance.constant
-        return 2.0 * abs(self.dual.bound) + 1.0
+        return aim(self.dual, self.instance, self.run)
 
     def _report(self) -> None:
         self.run.raise_bound(self.dual.bound + self.instance.constant)

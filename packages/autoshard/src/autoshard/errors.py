@@ -19,6 +19,22 @@ class ProblemError(AutoshardError, ValueError):
     """A problem's arrays, edges and intervals do not fit together."""
 
 
+class WidthError(AutoshardError, ValueError):
+    """A problem is too wide to eliminate exactly.
+
+    Attributes:
+        digits: The logarithm to base 10 of the entries of the first table that is too large.
+    """
+
+    def __init__(self, digits: float, most: float) -> None:
+        super().__init__(
+            f"elimination has room for tables of {most:.0e} entries, and 512 MB of them; this "
+            f"problem, narrowest first, needs one of 10**{digits:.1f} entries; the method 'auto' "
+            "searches and bounds what is wider"
+        )
+        self.digits = digits
+
+
 class RecordError(AutoshardError, ValueError):
     """A text is not the JSON of a graph or a sharding."""
 

@@ -5,6 +5,8 @@
 | `auto` | reduction, exact elimination where narrow, else search and bounds | a bound | |
 | `ilp`, `ilp-cbc` | Alpa's integer program, by HiGHS or CBC | the optimum | a node of its tree |
 | `local_search` | `auto` without the integer program | a bound | |
+| `elimination` | exact elimination alone, where narrow and within the limit | the optimum | |
+| `message_passing` | the bound alone, and what it decodes | a bound | one of the dual |
 | `exhaustive` | every choice | the optimum | a choice |
 | `random` | choices at random | | a choice |
 | `metropolis` | a chain of random changes (AutoDDL 4.6) | | a strategy of a node |
@@ -17,9 +19,11 @@ from collections.abc import Callable, Sequence
 
 from autoshard.auto import auto, local_search
 from autoshard.descent import coordinate_descent
+from autoshard.elimination import elimination
 from autoshard.errors import ProblemError
 from autoshard.exhaustive import exhaustive
 from autoshard.ilp import ilp, ilp_cbc
+from autoshard.message_passing import message_passing
 from autoshard.metropolis import metropolis
 from autoshard.problem import Problem
 from autoshard.random_search import random_search
@@ -33,6 +37,8 @@ METHODS: dict[str, Method] = {
     "ilp": ilp,
     "ilp-cbc": ilp_cbc,
     "local_search": local_search,
+    "elimination": elimination,
+    "message_passing": message_passing,
     "exhaustive": exhaustive,
     "random": random_search,
     "metropolis": metropolis,
@@ -69,6 +75,7 @@ def solve(
     Raises:
         InfeasibleError: no feasible choice was found; has the smallest peak usage that was.
         ProblemError: the method is unknown, a budget is not positive, or `start` does not fit.
+        WidthError: the method is `elimination`, and the problem too wide for it.
 
     Examples:
         >>> import numpy as np
