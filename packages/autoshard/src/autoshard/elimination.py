@@ -34,7 +34,7 @@ def elimination(problem: Problem, run: Run) -> None:
     if not instance.possible:
         run.raise_bound(math.inf)
     elif not eliminate(problem, instance, run):
-        raise WidthError(_digits(instance), ENTRIES)
+        raise WidthError(_digits(instance, run), ENTRIES)
 
 
 def eliminate(problem: Problem, instance: core.Instance, run: Run) -> bool:
@@ -49,8 +49,8 @@ def eliminate(problem: Problem, instance: core.Instance, run: Run) -> bool:
     return True
 
 
-def _digits(instance: core.Instance) -> float:
-    """The logarithm to base 10 of the entries of the first table that is too large."""
+def _digits(instance: core.Instance, run: Run) -> float:
+    """The logarithm to base 10 of the entries of the largest table, as far as the time goes."""
     node_costs, edges, _, _ = instance.parts()
     size = [math.log10(len(cost)) for cost in node_costs]
     around: list[set[int]] = [set() for _ in size]
@@ -60,7 +60,7 @@ def _digits(instance: core.Instance) -> float:
     table = [size[node] + sum(size[other] for other in around[node]) for node in range(len(size))]
     heap, widest = [(digits, node) for node, digits in enumerate(table)], 0.0
     heapq.heapify(heap)
-    while heap and widest <= math.log10(ENTRIES):
+    while heap and run.time_left() > 0.0:
         digits, node = heapq.heappop(heap)
         if digits != table[node]:  # has changed since
             continue

@@ -23,13 +23,13 @@ class WidthError(AutoshardError, ValueError):
     """A problem is too wide to eliminate exactly.
 
     Attributes:
-        digits: The logarithm to base 10 of the entries of the first table that is too large.
+        digits: The logarithm to base 10 of the entries of the largest table.
     """
 
     def __init__(self, digits: float, most: float) -> None:
         super().__init__(
             f"elimination has room for tables of {most:.0e} entries, and 512 MB of them; this "
-            f"problem, narrowest first, needs one of 10**{digits:.1f} entries; the method 'auto' "
+            f"problem, narrowest first, needs one of 10**{digits:.1f}; the method 'auto' "
             "searches and bounds what is wider"
         )
         self.digits = digits

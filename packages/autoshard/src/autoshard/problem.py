@@ -12,7 +12,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -205,23 +205,17 @@ def _problems(problem: Problem) -> Iterator[str]:
     ):
         if math.isinf(_most(arrays)):
             yield (
-                f"the {what} of all nodes and edges add up to a number below 1.8e308; give them in "
-                "a larger unit, and inf for what is forbidden"
+                f"the largest of the {what}, as many times as there are nodes and edges, is below "
+                "1.8e308, so that sums are numbers; give them in a larger unit, and inf for what "
+                "is forbidden"
             )
 
 
-def _most(arrays: Iterable[Array]) -> float:
+def _most(arrays: tuple[Array, ...]) -> float:
     """No choice's sum of finite entries is of a larger magnitude."""
-    known: dict[int, float] = {}
-    total = 0.0
-    for costs in arrays:
-        if id(costs) not in known:
-            least, most = float(costs.min()), float(costs.max())
-            if most == math.inf:
-                most = float(costs.max(where=np.isfinite(costs), initial=0.0))
-            known[id(costs)] = 0.0 if least == math.inf else max(abs(least), abs(most))
-        total += known[id(costs)]
-    return total
+    distinct = {id(array): array.ravel() for array in arrays}
+    flat = np.concatenate(list(distinct.values())) if arrays else np.zeros(1)
+    return len(arrays) * float(np.abs(flat).max(where=np.isfinite(flat), initial=0.0))
 
 
 def _is_number(value: Real) -> bool:
