@@ -96,7 +96,7 @@ KINDS: dict[str, tuple[Cluster, dict[str, Any], Callable[[Plan], bool]]] = {
     ),
     "found plan": (
         replace(slower(100), levels=(Level("network", 2, Link(10e-6, 5e6)),)),
-        {"microbatches": 4},
+        {"microbatches": 8},
         is_pipeline_of_meshes,
     ),
 }

@@ -7,7 +7,7 @@ are combined first, and then each device is sent what it wants and does not hold
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from .axis import Axis, Entry, Split, overlap
@@ -25,6 +25,8 @@ Cut = tuple[tuple[tuple[Entry, ...], ...], tuple[Chunking, ...]]
 
 _MOST_PIECES = 2**16
 """Pieces of a dim for which sizes are worth listing."""
+_FEW_AXES = 3
+"""That are scattered over in all orders, 6."""
 
 
 def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
@@ -43,9 +45,10 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
     def here() -> Layout:
         return steps[-1].dst if steps else src
 
-    def at(dims: tuple[tuple[Entry, ...], ...], rules: tuple[Chunking, ...]) -> Layout:
-        partial = [Partial(axis, kind) for axis, kind in zip(atoms, left, strict=True) if kind]
-        return Layout(src.shape, src.mesh, Spec(dims, tuple(partial)), rules)
+    def at(cut: Cut, combined: Iterable[Axis] = ()) -> Layout:
+        held = zip(atoms, left, strict=True)
+        partial = [Partial(axis, kind) for axis, kind in held if kind and axis not in combined]
+        return Layout(src.shape, src.mesh, Spec(cut[0], tuple(partial)), cut[1])
 
     def add(kind: StepKind, axes: Iterable[Axis], end: Layout, combine: Reduction | None) -> None:
         steps.append(step(kind, _joined(src, axes), combine, here(), end))
@@ -55,8 +58,15 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
         small = layout.local_bytes(1) <= max(src.local_bytes(1), dst.local_bytes(1))
         return small and ("transpose" in kinds or layout.spec.is_plain)
 
+    def moved(cut: Cut, combined: list[Axis]) -> tuple[int, ...]:
+        # Where a scatter leads is chosen by what the exchange from there costs, so that neither the
+        # names nor the order of dims and axes decide anything.
+        before, after = at(cut, combined), at(wanted, combined)
+        plan = ReshardPlan(before, after, (step("exchange", (), None, before, after),))
+        return plan.total_bytes(1), plan.received_bytes(1), plan.sent_bytes(1)
+
     def move(cut: Cut) -> None:
-        end = at(*cut)
+        end = at(cut)
         if changed := changed_dims(here(), end):
             kind, axes = _exchange(here(), end, changed)
             add(kind if kind in kinds else "exchange", axes, end, None)
@@ -65,7 +75,7 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
         if axes:
             for axis in axes:
                 left[atoms.index(axis)] = None
-            add(kind, axes, at(*cut), how)
+            add(kind, axes, at(cut), how)
 
     reduced = [i for i, kind in enumerate(left) if kind and kind != after[i]]
     runs = itertools.groupby(reversed(reduced), key=lambda i: units.src_kinds[i])
@@ -77,14 +87,18 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
         scatters = count == len(alike) and "reduce_scatter" in kinds
         scatters = scatters and bool(changed_dims(here(), dst))
         sliced = _sliced(here(), dst, axes) if scatters else None
-        spread = _spread(here(), axes) if scatters else None
-        if sliced is not None and fits(at(*sliced)):
+        spreads = list(_spreads(here(), axes)) if scatters else []
+        if sliced is not None and fits(at(sliced)):
             move(sliced)
             own = [a for dim in range(len(dst.shape)) for a in dst.spec.sharding_of(dim)]
             combine("reduce_scatter", [a for a in own if a in axes], wanted, kind)
             combine("all_reduce", [a for a in axes if a not in own], wanted, kind)
-        elif spread is not None:
-            combine("reduce_scatter", axes, spread, kind)
+        elif spreads:
+            best = spreads[0]
+            if len(spreads) > 1:
+                costs = [moved(spread, axes) for spread in spreads]
+                best = spreads[costs.index(min(costs))]
+            combine("reduce_scatter", axes, best, kind)
         else:
             combine("all_reduce", axes, stays, kind)
 
@@ -92,7 +106,7 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
     for i, new in enumerate(after):
         if new and new != left[i]:
             left[i] = new
-            add("fill", [atoms[i]], at(*wanted), new)
+            add("fill", [atoms[i]], at(wanted), new)
     if steps:  # partial results over axes of length 1 come and go by themselves
         steps[-1] = replace(steps[-1], dst=dst)
     return ReshardPlan(src, dst, tuple(steps))
@@ -120,20 +134,21 @@ def _sliced(src: Layout, dst: Layout, axes: list[Axis]) -> Cut | None:
     return tuple(dims), tuple(rules)
 
 
-def _spread(layout: Layout, axes: list[Axis]) -> Cut | None:
-    """A cut of the dim with the largest pieces, each of them once more along `axes`."""
+def _spreads(layout: Layout, axes: list[Axis]) -> Iterator[Cut]:
+    """Cuts of the dims with the largest pieces, each of them once more along `axes`."""
     n_parts = layout.mesh.axis_size(axes)
     sizes = [n // math.prod(cuts) for n, cuts in zip(layout.shape, layout.cuts, strict=True)]
     if not sizes or max(sizes) < n_parts:
-        return None
-    dim = sizes.index(max(sizes))
-    dims, rules = list(layout.spec.dims), list(layout.rules)
-    if math.prod(layout.cuts[dim]) * n_parts > _MOST_PIECES:
-        return None
-    pieces = all_sizes(layout.shape[dim], rules[dim], layout.cuts[dim])
-    dims[dim] = layout.mesh.joined((*dims[dim], *axes))
-    rules[dim] = tuple(itertools.chain(*(all_sizes(n, "balanced", (n_parts,)) for n in pieces)))
-    return tuple(dims), tuple(rules)
+        return
+    orders = itertools.permutations(axes) if len(axes) <= _FEW_AXES else [tuple(axes)]
+    for dim, order in itertools.product(range(len(sizes)), list(orders)):
+        if sizes[dim] < max(sizes) or math.prod(layout.cuts[dim]) * n_parts > _MOST_PIECES:
+            continue
+        dims, rules = list(layout.spec.dims), list(layout.rules)
+        pieces = all_sizes(layout.shape[dim], rules[dim], layout.cuts[dim])
+        dims[dim] = layout.mesh.joined((*dims[dim], *order))
+        rules[dim] = tuple(itertools.chain(*(all_sizes(n, "balanced", (n_parts,)) for n in pieces)))
+        yield tuple(dims), tuple(rules)
 
 
 def _pieces(layout: Layout, entries: Iterable[Entry]) -> int:
