@@ -55,9 +55,9 @@ def test_noise_and_a_tenth_of_outliers_move_alpha_and_beta_by_less_than_a_twenti
     assert line.beta.value == pytest.approx(beta, rel=0.05)
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(1e-9, 1e3)), min_size=2, max_size=20))
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.floats(1e-9, 1e3)), min_size=2, max_size=20))
 def test_no_points_give_a_negative_or_infinite_estimate(rows):
-    sizes, seconds = np.array(rows).T
+    sizes, seconds = np.array(rows, dtype=float).T
     line = fit_line(np.ones(len(rows)), sizes, seconds)
     for of in (line.alpha, line.beta):
         assert 0 <= of.low <= of.value <= of.high < math.inf
