@@ -161,7 +161,8 @@ def typecheck(session: nox.Session) -> None:
     install(session, [*everything(), *group("typecheck")])
     session.run("mypy", *present("packages/*/src"))
     session.run("mypy", "noxfile.py", *present("integration/[a-z]*/"))
-    session.run("stubtest", *[f"{name}._core" for name in COMPILED])
+    modules = [f"{name}._core" for name in COMPILED]
+    session.run("stubtest", "--allowlist", ".ci/stubtest.txt", *modules)
 
 
 @nox.session
