@@ -68,7 +68,6 @@ def test_show_says_what_is_in_a_file_and_judges_a_solution(file, tmp_path, capsy
 
 
 def test_bench_writes_table_record_and_picture(file, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     known = {"Q": {"best": 2.0, "time_s": 5.0}}
     (tmp_path / "known.json").write_text(json.dumps(known))
     out = tmp_path / "out"

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,14 +126,17 @@ def test_without_partial_sums_every_pair_moves_what_is_missing_and_no_more(mesh,
 @EVERY_RANK
 @pytest.mark.parametrize("size", SIZES)
 def test_with_partial_sums_bytes_are_close_to_the_bound_and_no_pair_is_far(mesh, rank, size):
-    totals = bounds = 0
+    moved, needed = collections.Counter(), collections.Counter()
     for plan, times in planned(mesh, rank, size):
+        made = plan.dst.spec.is_partial
         total, bound = plan.total_bytes(1), plan.lower_bound_bytes(1)
-        assert total <= (1.5 if plan.dst.spec.is_partial else 1.25) * bound, str(plan)
-        if plan.src.spec.is_partial or plan.dst.spec.is_partial:
-            totals += times * total
-            bounds += times * bound
-    assert totals <= 1.05 * bounds  # 1.0351, 1-D on 2x2x2, is the most
+        assert total <= (1.5 if made else 1.25) * bound, str(plan)
+        if made or plan.src.spec.is_partial:
+            moved[made] += times * total
+            needed[made] += times * bound
+    is_worst = rank == 1 and mesh == CUBE
+    assert moved[False] <= (1.03 if is_worst else 1.02) * needed[False]  # at most 1.0254
+    assert moved[True] <= 1.05 * needed[True]  # at most 1.0433
 
 
 @EVERY_MESH
@@ -421,6 +425,18 @@ def test_dims_in_another_order_cost_the_same(pair, data):
     check_same_price(reshard(*pair), reshard(*transposed))
 
 
+def test_which_of_equal_dims_results_are_scattered_over_does_not_depend_on_their_order():
+    mesh = Mesh((2, 1, 3), ("x", "y", "z"))
+    plans = plan_of("S2R+P0", "S0R", (6, 2), mesh), plan_of("RS2+P0", "RS0", (2, 6), mesh)
+    check_same_price(*plans)
+
+
+def test_results_are_scattered_in_the_order_of_the_destination():
+    mesh = Mesh((3, 3, 2), ("x", "y", "z"))
+    plans = (plan_of("S2+P0+P1", dst, (18,), mesh) for dst in ("S01", "S10"))
+    check_same_price(*plans)
+
+
 @given(EVEN, st.data())
 def test_axes_in_another_order_cost_the_same(pair, data):
     mesh = pair[0].mesh
@@ -538,6 +554,13 @@ SUBSETS = {
 SEVERAL_PAIRS = pytest.mark.parametrize("pairs", [EVEN, EVERYTHING], ids=["even", "everything"])
 FEWER = settings(max_examples=settings().max_examples // 6)
 EVERY_SUBSET = pytest.mark.parametrize("kinds", SUBSETS.values(), ids=SUBSETS)
+
+
+def test_without_transpose_results_are_not_scattered_into_strided_shards():
+    mesh = Mesh((1, 2), ("x", "y"))
+    plan = plan_of("R+Pmax1", "S10", (2,), mesh, collectives=COLLECTIVES - {"transpose"})
+    assert all(step.dst.spec.is_plain for step in plan.steps)
+    check_plan(plan)
 
 
 @EVERY_SUBSET
@@ -745,6 +768,13 @@ def test_rejects_costs_that_are_no_prices(price):
         ReshardError, match=r"a cost is a number >= 0; got .* for the step: all_gat"
     ):
         reshard(*layouts, cost=lambda step: price)
+
+
+def test_nothing_is_padded_on_the_way_beyond_both_ends():
+    src, dst = layouts_of((1, 1), Mesh((2, 1), ("x", "y")), "RR+P0", "RS01")
+    plan = reshard(src, replace(dst, chunking=("ceil", "padded")))
+    assert plan.largest_bytes(1) == 1
+    check_plan(plan)
 
 
 def test_rejects_what_is_no_layout():

@@ -25,8 +25,6 @@ Cut = tuple[tuple[tuple[Entry, ...], ...], tuple[Chunking, ...]]
 
 _MOST_PIECES = 2**16
 """Pieces of a dim for which sizes are worth listing."""
-_FEW_AXES = 3
-"""That are scattered over in all orders, 6."""
 
 
 def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
@@ -87,7 +85,7 @@ def exchanged(src: Layout, dst: Layout, kinds: frozenset[str]) -> ReshardPlan:
         scatters = count == len(alike) and "reduce_scatter" in kinds
         scatters = scatters and bool(changed_dims(here(), dst))
         sliced = _sliced(here(), dst, axes) if scatters else None
-        spreads = list(_spreads(here(), axes)) if scatters else []
+        spreads = list(_spreads(here(), dst, axes)) if scatters else []
         if sliced is not None and fits(at(sliced)):
             move(sliced)
             own = [a for dim in range(len(dst.shape)) for a in dst.spec.sharding_of(dim)]
@@ -134,21 +132,34 @@ def _sliced(src: Layout, dst: Layout, axes: list[Axis]) -> Cut | None:
     return tuple(dims), tuple(rules)
 
 
-def _spreads(layout: Layout, axes: list[Axis]) -> Iterator[Cut]:
+def _spreads(layout: Layout, dst: Layout, axes: list[Axis]) -> Iterator[Cut]:
     """Cuts of the dims with the largest pieces, each of them once more along `axes`."""
     n_parts = layout.mesh.axis_size(axes)
     sizes = [n // math.prod(cuts) for n, cuts in zip(layout.shape, layout.cuts, strict=True)]
     if not sizes or max(sizes) < n_parts:
         return
-    orders = itertools.permutations(axes) if len(axes) <= _FEW_AXES else [tuple(axes)]
-    for dim, order in itertools.product(range(len(sizes)), list(orders)):
-        if sizes[dim] < max(sizes) or math.prod(layout.cuts[dim]) * n_parts > _MOST_PIECES:
+    for dim, size in enumerate(sizes):
+        if size < max(sizes) or math.prod(layout.cuts[dim]) * n_parts > _MOST_PIECES:
             continue
         dims, rules = list(layout.spec.dims), list(layout.rules)
         pieces = all_sizes(layout.shape[dim], rules[dim], layout.cuts[dim])
-        dims[dim] = layout.mesh.joined((*dims[dim], *order))
+        dims[dim] = layout.mesh.joined((*dims[dim], *_in_order(axes, dst, dim)))
         rules[dim] = tuple(itertools.chain(*(all_sizes(n, "balanced", (n_parts,)) for n in pieces)))
         yield tuple(dims), tuple(rules)
+
+
+def _in_order(axes: list[Axis], dst: Layout, dim: int) -> list[Axis]:
+    """Axes as the destination cuts `dim` along them, then those of other dims, then free ones."""
+
+    def rank(axis: Axis) -> tuple[int, ...]:
+        for other in range(len(dst.shape)):
+            order = dst.spec.sharding_of(other)
+            if axis in order:
+                elsewhere = (1, dst.shape[other]) if other != dim else (0, 0)
+                return (*elsewhere, order.index(axis), dst.mesh.length(axis))
+        return 2, 0, 0, dst.mesh.length(axis)
+
+    return sorted(axes, key=rank)
 
 
 def _pieces(layout: Layout, entries: Iterable[Entry]) -> int:
