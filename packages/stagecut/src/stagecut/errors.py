@@ -46,3 +46,19 @@ class InfeasibleStagesError(StagecutError, ValueError):
         """The stage that needs it, counted from 0."""
         self.layers = layers
         """First and last layer of that stage."""
+
+
+class UnfinishedSearchError(StagecutError, RuntimeError):
+    """A search was stopped before it found anything, and before it proved that there is nothing."""
+
+
+class MissingExtraError(StagecutError, ImportError):
+    """A library is not installed that an optional part of this package needs."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs the extra {extra!r}; "
+            f"install it with: pip install 'meshwright-stagecut[{extra}]'"
+        )
+        self.extra = extra
+        """The extra of this package that has it."""
