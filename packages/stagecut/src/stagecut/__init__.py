@@ -17,14 +17,19 @@ from stagecut.plan import (
     BoundaryFunction,
     BoundFunction,
     CostFunction,
-    InFlightFunction,
     Slicing,
     Span,
     StageCost,
     StageSlice,
     Submesh,
-    one_f_one_b,
     pipeline_time_s,
+)
+from stagecut.schedule import (
+    SCHEDULES,
+    InFlightFunction,
+    eager_one_f_one_b,
+    gpipe,
+    one_f_one_b,
 )
 from stagecut.slice import slice_stages
 from stagecut.submesh import assign_devices, submesh_shapes
@@ -32,6 +37,7 @@ from stagecut.submesh import assign_devices, submesh_shapes
 __version__ = version("meshwright-stagecut")
 
 __all__ = [
+    "SCHEDULES",
     "Alternative",
     "BoundFunction",
     "Boundary",
@@ -51,7 +57,9 @@ __all__ = [
     "SubmeshError",
     "assign_devices",
     "cluster_operators",
+    "eager_one_f_one_b",
     "equal_layers",
+    "gpipe",
     "one_f_one_b",
     "pipeline_time_s",
     "slice_stages",

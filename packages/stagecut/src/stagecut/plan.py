@@ -4,7 +4,7 @@ Eq. and section numbers are those of Alpa (Zheng et al., OSDI 2022).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from stagecut.errors import InvalidInputError
@@ -26,18 +26,27 @@ class StageCost:
     """Parameters, gradients, optimizer state: there whatever the schedule."""
     activation_bytes: int
     """Kept between forward and backward for each microbatch in flight."""
+    once_s: float = 0.0
+    """Work done once a step, after the last microbatch: reducing gradients, the optimizer."""
+    temporary_bytes: int = 0
+    """Needed on top while a microbatch is computed, and free again after it."""
+    option: Hashable = None
+    """How the stage is run for this cost, such as its logical mesh. Only carried along."""
 
     def __post_init__(self) -> None:
-        if not (0 <= self.time_s < math.inf and min(self.fixed_bytes, self.activation_bytes) >= 0):
+        times_s = self.time_s, self.once_s
+        sizes = self.fixed_bytes, self.activation_bytes, self.temporary_bytes
+        if not (all(0 <= each < math.inf for each in times_s) and min(sizes) >= 0):
             raise InvalidInputError(
                 "a stage cost is finite and not negative; return None for a stage that cannot run; "
                 f"got time_s={self.time_s}, fixed_bytes={self.fixed_bytes}, "
-                f"activation_bytes={self.activation_bytes}"
+                f"activation_bytes={self.activation_bytes}, once_s={self.once_s}, "
+                f"temporary_bytes={self.temporary_bytes}"
             )
 
     def peak_bytes(self, in_flight: int) -> int:
         """Memory with `in_flight` microbatches between their forward and backward (Eq. 5)."""
-        return self.fixed_bytes + in_flight * self.activation_bytes
+        return self.fixed_bytes + self.temporary_bytes + in_flight * self.activation_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +113,20 @@ BoundFunction = Callable[[int, int, Submesh], float]
 BoundaryFunction = Callable[[int], float]
 """Of a layer: seconds to bring one microbatch's values into a stage that begins there."""
 
-InFlightFunction = Callable[[int, int], int]
-"""Of the stages from this one to the last, and the microbatches: how many are in flight at most."""
 
-
-def one_f_one_b(stages_from_here: int, n_microbatches: int) -> int:
-    """Microbatches in flight under 1F1B: one for each stage from here on, if there are as many."""
-    return min(stages_from_here, n_microbatches)
-
-
-def pipeline_time_s(stage_s: Sequence[float], n_microbatches: int) -> float:
+def pipeline_time_s(
+    stage_s: Sequence[float], n_microbatches: int, once_s: Sequence[float] | None = None
+) -> float:
     """Time of one step under GPipe or synchronous 1F1B (Eq. 2).
 
-    The first microbatch passes all stages; each further one adds the slowest stage.
+    The first microbatch passes all stages; each further one adds the slowest stage. Work done once
+    a step counts where it makes a stage the slowest: elsewhere a stage does it while it would wait.
 
     Args:
         stage_s: Seconds of one microbatch, forward and backward, for each stage.
         n_microbatches: Microbatches of a step.
+        once_s: Seconds of the work done once a step, for each stage; None for none. It is not in
+            Eq. 2.
 
     Returns:
         Seconds.
@@ -128,5 +134,11 @@ def pipeline_time_s(stage_s: Sequence[float], n_microbatches: int) -> float:
     Examples:
         >>> pipeline_time_s((1.0, 3.0), 4)
         13.0
+        >>> pipeline_time_s((1.0, 3.0), 4, once_s=(7.0, 0.5))
+        14.0
     """
-    return sum(stage_s) + (n_microbatches - 1) * max(stage_s)
+    once_s = [0.0] * len(stage_s) if once_s is None else once_s
+    slowest_s = max(
+        (n_microbatches - 1) * each + once for each, once in zip(stage_s, once_s, strict=True)
+    )
+    return sum(stage_s) + slowest_s

@@ -83,7 +83,7 @@ class Prices:
                         f"time_s={cost.time_s} for layers {first}-{last} on {self.shapes[h]}"
                     )
                 self.time_s[at] = time_s
-                self._fixed_bytes[at] = cost.fixed_bytes
+                self._fixed_bytes[at] = cost.peak_bytes(0)
                 self._activation_bytes[at] = cost.activation_bytes
             if self._progress is not None:
                 self._progress(len(self.costs), len(self.usable))

@@ -31,13 +31,12 @@ from stagecut.plan import (
     BoundaryFunction,
     BoundFunction,
     CostFunction,
-    InFlightFunction,
     Slicing,
     StageSlice,
-    one_f_one_b,
     pipeline_time_s,
 )
 from stagecut.prices import Prices
+from stagecut.schedule import InFlightFunction, one_f_one_b
 from stagecut.table import Cut, Floats, tabulate, trace
 
 
