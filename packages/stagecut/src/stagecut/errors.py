@@ -17,6 +17,16 @@ class InvalidBoundError(StagecutError, ValueError):
     """A stage cost less than the lower bound the caller had given for it."""
 
 
+class UnknownNameError(StagecutError, KeyError):
+    """No model or schedule has this name."""
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+class RecordError(StagecutError, ValueError):
+    """A text that is no stage plan as `StagePlan.to_json` writes it."""
+
+
 class InfeasibleClusteringError(StagecutError, ValueError):
     """No clustering keeps every layer within the allowed share of the FLOPs."""
 
