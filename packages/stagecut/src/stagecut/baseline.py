@@ -4,12 +4,11 @@ from stagecut.errors import InfeasibleStagesError, InvalidInputError
 from stagecut.plan import (
     BoundaryFunction,
     CostFunction,
-    InFlightFunction,
     Slicing,
     StageSlice,
-    one_f_one_b,
     pipeline_time_s,
 )
+from stagecut.schedule import InFlightFunction, one_f_one_b
 from stagecut.submesh import submesh_shapes
 
 
