@@ -67,7 +67,7 @@ def test_only_known_baselines_have_inputs():
         baseline_inputs(mlp_step(batch=4, width=4, hidden=4), FLAT, "magic")
 
 
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 6)
 @given(
     st.sampled_from(BASELINES),
     st.sampled_from([FLAT, SQUARE]),

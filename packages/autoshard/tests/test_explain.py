@@ -47,7 +47,7 @@ def check(sharding, place, data):
     assert sharding.objective_s + more >= sharding.lower_bound_s * (1 - 1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(st.data())
 def test_a_candidate_takes_what_its_sharding_takes_and_none_beats_the_bound(mlp, gpt, uneven, data):
     sharding = data.draw(st.sampled_from([mlp, gpt, uneven]))

@@ -15,7 +15,7 @@ SOLVERS = pytest.mark.parametrize("method", ["ilp", "ilp-cbc"])
 
 
 @SOLVERS
-@settings(max_examples=50)
+@settings(max_examples=settings().max_examples // 2)
 @given(problem=problems())
 def test_the_ilp_equals_brute_force(method, problem):
     optimum, _ = brute_force(problem)
@@ -56,7 +56,7 @@ def test_a_limit_is_kept_where_rows_are_added_as_needed(method):
 
 
 @SOLVERS
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(problem=problems(limited=False), part=st.floats(0.0, 1.0))
 def test_the_ilp_tells_the_smallest_limit_that_would_do(method, problem, part):
     peaks = [

@@ -62,7 +62,7 @@ def tiny_graphs(draw, mesh, most):
     return graph
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 2)
 @given(tiny_graphs(PAIR, 5_000), st.sampled_from([0.0, 1e-6]), st.sampled_from([1e6, 1e9]))
 def test_the_optimum_is_that_of_trying_everything(graph, latency_s, bandwidth):
     prices = cluster(latency_s, bandwidth)
@@ -93,7 +93,7 @@ def shared_products(draw, n_readers):
     return p.build()
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings().max_examples // 5)
 @given(st.integers(2, 4).flatmap(shared_products), st.sampled_from([1e-9, 1e-6]))
 def test_readers_share_conversions_as_well_as_can_be(graph, latency_s):
     assume(n_shardings(graph, PAIR) <= 8_000)
@@ -118,7 +118,7 @@ def subsets(axes):
     return [some for count in counts for some in itertools.combinations(axes, count)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.data(), st.sampled_from([PAIR, SQUARE]), st.sampled_from([1e-9, 1e-6]))
 def test_a_relay_serves_its_readers_as_cheaply_as_any_tree(data, mesh, latency_s):
     """Where all sets are listed; else it is an upper bound."""
@@ -170,7 +170,7 @@ def optimum(prepared, **options):
     return found.objective_s
 
 
-@settings(max_examples=12)
+@settings(max_examples=settings().max_examples // 8)
 @given(tiny_graphs(PAIR, 10**6), st.sampled_from([1, 2]), st.floats(0.3, 1.0))
 def test_more_memory_never_costs_more(graph, in_flight, part):
     prepared = prepare(graph, PAIR, cluster(), Options(in_flight=in_flight))
@@ -181,7 +181,7 @@ def test_more_memory_never_costs_more(graph, in_flight, part):
     assert costs[-1] == free.objective_s
 
 
-@settings(max_examples=12)
+@settings(max_examples=settings().max_examples // 8)
 @given(tiny_graphs(PAIR, 10**6))
 def test_the_limit_that_an_error_names_would_do_and_less_would_not(graph):
     prepared = prepare(graph, PAIR, cluster())
@@ -195,7 +195,7 @@ def test_the_limit_that_an_error_names_would_do_and_less_would_not(graph):
         prepared.solve(memory_bytes=smallest - 1, compare=False)
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(tiny_graphs(PAIR, 10**6), st.data())
 def test_pinning_never_helps_and_is_kept(graph, data):
     prepared = prepare(graph, PAIR, cluster())
@@ -248,7 +248,7 @@ def test_options_that_mean_nothing_are_refused():
         Options(bucket_bytes=0)
 
 
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 6)
 @given(graphs(max_operators=4))
 def test_a_mesh_of_more_axes_is_never_worse(graph):
     """All that an axis of 4 can do, two axes of 2 can."""
@@ -279,7 +279,6 @@ def test_a_gathered_parameter_counts_while_it_is_read():
 TRIPLE = Mesh((3,), ("x",))
 
 
-@settings(max_examples=100)
 @given(cases(), st.sampled_from([TRIPLE, Mesh((4,), ("x",)), Mesh((2, 3), ("x", "y"))]), st.data())
 def test_every_uneven_strategy_computes_the_right_result(case, mesh, data):
     strategies = enumerate_strategies(case.rule, mesh.shape, uneven=True)
@@ -307,7 +306,7 @@ def test_an_uneven_dim_costs_as_if_it_were_padded():
     assert rest[1] == padded[1] - 2 * 64 * 4  # the gathered copy is not padded
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(tiny_graphs(TRIPLE, 3_000), st.sampled_from([0.0, 1e-6]), st.sampled_from([1e6, 1e9]))
 def test_uneven_strategies_never_hurt_and_the_optimum_is_found(graph, latency_s, bandwidth):
     prices = cluster(latency_s, bandwidth)
@@ -388,7 +387,7 @@ def test_a_chain_that_is_computed_again_starts_from_what_is_saved():
     ]
 
 
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 6)
 @given(tiny_graphs(PAIR, 10**6), st.sampled_from([0.25, 0.5, 0.9]))
 def test_overlap_hides_no_more_than_compute_and_never_costs(graph, overlap):
     prices = cluster(bandwidth=1e8)
@@ -434,7 +433,6 @@ def test_a_bucket_pays_one_latency():
     assert saved[3] == pytest.approx(7 * each)
 
 
-@settings(max_examples=100)
 @given(cases(), st.sampled_from([PAIR, SQUARE]), st.data())
 def test_every_strided_strategy_computes_the_right_result(case, mesh, data):
     strategies = enumerate_strategies(case.rule, mesh.shape, strided=True)

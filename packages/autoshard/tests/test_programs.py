@@ -17,7 +17,7 @@ from autoshard.programs import (
     transformer_step,
     vgg13_step,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 SMALL = {"batch": 2, "length": 4, "width": 8, "heads": 2, "vocabulary": 16}
@@ -200,7 +200,6 @@ def losses(draw):
     return p, p.mean(p.add(p.add(p.unary("tanh", pool[-1]), vector), "w"))
 
 
-@settings(max_examples=100)
 @given(losses(), st.integers(0, 2**32 - 1))
 def test_gradients_are_the_slopes_of_the_loss(written, seed):
     p, loss = written

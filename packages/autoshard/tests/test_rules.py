@@ -20,7 +20,7 @@ def test_every_kind_of_the_table_has_a_program():
 
 
 @pytest.mark.parametrize("kind", DISTINCT)
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 10)
 @given(data=st.data())
 def test_every_strategy_computes_what_the_operator_computes(kind, data):
     case = data.draw(cases(kind))
@@ -45,7 +45,7 @@ def test_a_dim_that_no_axis_divides_is_split_into_padded_parts():
     check_rule(rule, lambda v, part: [v[0].max(axis=1)], uneven=True)
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(cases(), st.data())
 def test_other_shapes_have_another_rule_or_none(case, data):
     shapes = st.lists(st.lists(st.integers(0, 6), max_size=4).map(tuple), max_size=4).map(tuple)

@@ -110,7 +110,7 @@ MAY_FIND_NOTHING = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 @given(problem=problems(max_nodes=3, max_strategies=3))
 def test_every_method_returns_something_feasible_and_a_true_bound(method, problem):
     optimum, _ = brute_force(problem)

@@ -39,7 +39,7 @@ def test_exhaustive_tells_the_smallest_limit_that_would_do(problem):
     assert caught.value.smallest_usage == min(peaks)
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(problem=problems(max_nodes=4, max_strategies=3), seed=st.integers(0, 2**32 - 1))
 def test_random_search_finds_the_optimum_of_what_is_small(problem, seed):
     optimum, _ = brute_force(problem)
@@ -52,7 +52,7 @@ def test_random_search_finds_the_optimum_of_what_is_small(problem, seed):
 
 
 @pytest.mark.parametrize("method", ["metropolis", "coordinate_descent"])
-@settings(max_examples=50)
+@settings(max_examples=settings().max_examples // 2)
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1))
 def test_what_a_search_returns_is_feasible_or_it_says_so(method, problem, seed):
     try:
@@ -65,7 +65,7 @@ def test_what_a_search_returns_is_feasible_or_it_says_so(method, problem, seed):
 
 
 @pytest.mark.parametrize("method", [*SEARCHES, "exhaustive"])
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(problem=problems(forbidden=False, limited=False), steps=st.integers(1, 40))
 def test_the_same_seed_and_steps_give_the_same_answer(method, problem, steps):
     def found():

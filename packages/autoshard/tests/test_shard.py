@@ -90,7 +90,7 @@ def check(sharding):
     assert sharding.objective_s <= sharding.solution.objective * (1 + 1e-9)
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(
     st.sampled_from([FLAT, SQUARE, Mesh((1, 2), ("x", "y"))]),
     st.sampled_from([1e-8, 1e-6, 1e-3]),
@@ -133,7 +133,7 @@ def programs(draw):
     return p.finish(p.reduce(p.reduce(last, 0), 1))
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 @given(programs(), st.sampled_from([FLAT, SQUARE]), st.sampled_from([1e-9, 1e-6]))
 def test_shardings_of_random_programs_are_right_and_no_worse_than_baselines(graph, mesh, latency_s):
     prices = cluster(latency_s, bandwidth=1e6, flops=1e7)
@@ -294,7 +294,7 @@ def test_the_smallest_limit_that_an_error_names_would_do():
         shard(graph, FLAT, cluster(), memory_bytes=smallest - 1, compare=False)
 
 
-@settings(max_examples=8)
+@settings(max_examples=settings().max_examples // 12)
 @given(st.integers(0, 10))
 def test_the_memory_limit_is_kept(tenths):
     graph = mlp_step(batch=16, width=32, hidden=64)

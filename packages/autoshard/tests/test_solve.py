@@ -100,7 +100,7 @@ def test_a_start_is_never_made_worse():
     assert again.objective <= evaluate(problem, start).cost
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings().max_examples // 5)
 @given(problems())
 def test_the_same_problem_has_the_same_answer(problem):
     def answer():

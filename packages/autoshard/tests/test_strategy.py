@@ -36,7 +36,7 @@ def test_the_first_strategy_is_replicated_work():
     assert str(enumerate_strategies(einsum("ij->j", (4, 4)), (2, 2))[0]) == "replicated"
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(cases(), meshes(), st.data())
 def test_every_strategy_computes_the_right_result(case, mesh, data):
     strategies = enumerate_strategies(case.rule, mesh.shape)
