@@ -7,17 +7,34 @@ are L runs of operators, the layers, that
     then        the variance of the layers' FLOPs
     where       every layer has at most (1 + delta) times the average FLOPs
 
-The number of layers and the total are fixed, so least variance means least sum of squares. The two
-objectives are two passes of one dynamic program, not one with pairs as values: a pair loses the
-uniform prefix that receives more bytes, although a later layer may receive still more anyway.
+Alpa's dynamic program does this in O(K^2 L) steps. We need far fewer, by two observations.
+
+*Bytes.* Bytes and FLOPs of a run grow with its end. So under a limit on each, the runs that begin
+at a cut end at the next cut, the one after, ... up to a furthest. Keep the cuts from which the last
+one can be reached, and no others. The most layers come from cutting at all of them: each leads to
+the next. The fewest come from going as far as any cut passed so far allows. Every number between is
+possible too: follow the way of few runs up to some cut, and there enter the way of many, at any of
+its cuts within the run that would come next. Entered later and later, the number of runs falls by
+one at a time, from the most to the fewest. So whether both limits can be met takes O(K) steps once
+the furthest cuts are known (`Received`), and bisection finds the least bytes.   -> _fewest_bytes
+
+*Variance.* The number of layers and the total are fixed, so least variance means least sum of
+squares. With mean m, r layers that end at total work x make a sum of at least
+
+    L m^2 + (x - r m)^2 L / (r (L - r))
+
+so few cuts can be the r-th if the sum exceeds L m^2 by little. We guess by how much, keep only cuts
+and runs within, and guess higher until there is a way: it is then the best.  -> _most_uniform
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stagecut.boundary import Boundary as Boundary
+from stagecut.boundary import Ints, Received
 from stagecut.errors import InfeasibleClusteringError, InvalidInputError
 
 Floats = NDArray[np.float64]
@@ -25,16 +42,8 @@ Floats = NDArray[np.float64]
 _ROUNDING = 1e-9
 """Relative; FLOPs are sums of floats, and a layer of exactly the average must pass at delta = 0."""
 
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """A value that one operator makes and others read, perhaps in later layers."""
-
-    producer: int
-    """Index of the operator."""
-    n_bytes: int
-    consumers: tuple[int, ...]
-    """Indices of operators after the producer. A layer with several of them receives it once."""
+_ROWS = 64
+"""Cuts compared at once. A matter of speed only: fewer make more calls, more compare in vain."""
 
 
 def cluster_operators(
@@ -45,17 +54,16 @@ def cluster_operators(
 ) -> tuple[tuple[int, int], ...]:
     """Cut the operators into `n_layers` runs that exchange little and work about the same.
 
-    Takes O(K^2) time, as layers end within (1 + delta) K / L operators, and O(K L) memory.
-
     Args:
         flops: Of each operator, in program order.
         values: What they exchange. Inputs of the whole model have no producer and are left out.
         n_layers: How many layers; at most as many as operators.
         delta: How far a layer's FLOPs may exceed the average, as a fraction of it. Alpa gives no
-            value; 0.5 is ours, and should be raised if one operator outweighs the others.
+            value; 0.5 is ours, and should be raised if one operator outweighs the others. A model
+            without any FLOPs has no average; it is cut as if every operator did the same.
 
     Returns:
-        First and last operator (included) of each layer.
+        First and last operator (included) of each layer. Ties go to the longest last layers.
 
     Raises:
         InvalidInputError: Sizes or indices are out of range.
@@ -66,105 +74,166 @@ def cluster_operators(
         >>> cluster_operators((1.0, 1.0, 1.0, 1.0), chain, n_layers=2)
         ((0, 1), (2, 3))
     """
-    _check(flops, values, n_layers, delta)
-    # In units of the average, so that squares stay near 1. A model without any work has no average.
-    done = np.concatenate(([0.0], np.cumsum(np.asarray(flops, dtype=np.float64))))
-    done *= n_layers / done[-1] if done[-1] > 0 else 1.0
-    limit = (1 + delta) * (1 + _ROUNDING)
+    _check(flops, n_layers, delta)
+    received = Received(values, len(flops))
+    work = np.asarray(flops, dtype=np.float64)
+    if not work.any():
+        work, delta = np.ones_like(work), np.inf
+    # In units of the average, so that squares stay near 1.
+    done = np.concatenate(([0.0], np.cumsum(work)))
+    done *= n_layers / done[-1]
 
-    n = len(flops)
-    least, _ = _partition(
-        n,
-        n_layers,
-        ((start, received) for start, received, _ in _runs(values, done, limit)),
-        np.maximum,
-    )
-    if least == np.inf:
-        heaviest, _ = _partition(
-            n,
-            n_layers,
-            ((start, work) for start, _, work in _runs(values, done, np.inf)),
-            np.maximum,
-        )
+    limit = (1 + delta) * (1 + _ROUNDING)
+    found = _fewest_bytes(received, _furthest(done, limit), n_layers)
+    if found is None:
+        smallest = _least_work(done, n_layers) - 1
         raise InfeasibleClusteringError(
             f"a layer has at most 1 + delta times the average FLOPs; got delta={delta}, but "
-            f"{n} operators in n_layers={n_layers} need delta={heaviest - 1}; "
+            f"{len(flops)} operators in n_layers={n_layers} need delta={smallest}; "
             "raise delta or take fewer layers",
-            smallest_delta=heaviest - 1,
+            smallest_delta=smallest,
         )
-    _, layers = _partition(
-        n,
-        n_layers,
-        (
-            (start, np.where(received <= least, work**2, np.inf))
-            for start, received, work in _runs(values, done, limit)
-        ),
-        np.add,
-    )
-    return layers
+    cuts, reach = found
+    edges = cuts[_most_uniform(done[cuts], reach, n_layers)].tolist()
+    return tuple((first, end - 1) for first, end in pairwise(edges))
 
 
-def _runs(
-    values: Sequence[Boundary], done: Floats, limit: float
-) -> Iterator[tuple[int, Floats, Floats]]:
-    """Of each last operator, in order: the runs that end there and have at most `limit` work.
-
-    Yields:
-        The first operator of the longest; then, from that run to the shortest, the bytes received,
-        C(i, k) of Eq. 6, and the work. The arrays are empty if the last operator alone is too much.
-    """
-    n = len(done) - 1
-    # A run receives a value at its first consumer in the run: from each consumer the value arrives
-    # for the runs that begin after the consumer before it, or after the producer.
-    arrivals: list[list[tuple[int, int]]] = [[] for _ in range(n)]
-    for value in values:
-        before = value.producer
-        for consumer in sorted(set(value.consumers)):
-            arrivals[consumer].append((before + 1, value.n_bytes))
-            before = consumer
-    received = np.zeros(n)
-    for last in range(n):
-        for first, n_bytes in arrivals[last]:
-            received[first : last + 1] += n_bytes
-        start = min(int(np.searchsorted(done, done[last + 1] - limit)), last + 1)
-        yield start, received[start : last + 1], done[last + 1] - done[start : last + 1]
+def _furthest(done: Floats, limit: float) -> Ints:
+    """Of each cut, the furthest one after no more than `limit` of work; shape (K + 1,)."""
+    return np.searchsorted(done, done + limit, side="right") - 1
 
 
-def _partition(
-    n: int, n_layers: int, columns: Iterable[tuple[int, Floats]], combine: np.ufunc
-) -> tuple[float, tuple[tuple[int, int], ...]]:
-    """The dynamic program of Eq. 6: G(k, r) over the first k of n operators in r layers.
+def _fewest_bytes(received: Received, furthest: Ints, n_layers: int) -> tuple[Ints, Ints] | None:
+    """Of the ways with least bytes received, the cuts and how far they reach; None if no way.
 
     Args:
-        n: Operators.
-        n_layers: Layers.
-        columns: Of each last operator, in order: the first operator of the longest run that ends
-            there, and the value of that run and of each shorter one.
-        combine: How the values of runs make that of all: `np.maximum` or `np.add`.
+        received: Of K operators.
+        furthest: Of each cut from 0 to K, the furthest at which a run from there may end.
+        n_layers: Runs in a way.
+    """
+    found = _ways(np.arange(len(furthest)), furthest, n_layers)
+    low, high = 0, int(received.crossing.max())
+    while found is not None and low < high:
+        limit = (low + high) // 2
+        cuts = found[0]
+        ends = furthest[cuts]
+        tight = received.crossing[cuts] > limit
+        ends[tight] = np.minimum(ends[tight], received.first_too_much(cuts[tight], limit))
+        if (fewer := _ways(cuts, ends, n_layers)) is None:
+            low = limit + 1
+        else:
+            found, high = fewer, min(limit, int(received.crossing[fewer[0]].max()))
+    return found
+
+
+def _ways(cuts: Ints, furthest: Ints, n_layers: int) -> tuple[Ints, Ints] | None:
+    """The cuts that lead from the first to the last; None if there is no way of `n_layers` runs.
+
+    Args:
+        cuts: In increasing order.
+        furthest: The furthest at which a run from each may end; the nearer ones all may.
+        n_layers: Runs in a way.
 
     Returns:
-        The smallest value, and the runs that have it; inf and no runs if there are none. Ties go to
-        the longest last run.
+        The cuts that are left; and of each the index, among these, of the furthest that it reaches.
     """
-    table = np.full((n + 1, n_layers + 1), np.inf)
-    table[0, 0] = 0.0
-    firsts = np.zeros((n + 1, n_layers + 1), dtype=np.int64)
-    for last, (start, column) in enumerate(columns):
-        if column.size:
-            candidates = combine(table[start : last + 1, :-1], column[:, None])
-            at = candidates.argmin(axis=0)
-            table[last + 1, 1:] = candidates[at, np.arange(n_layers)]
-            firsts[last + 1, 1:] = start + at
-    least = float(table[n, n_layers])
-    runs: list[tuple[int, int]] = []
-    end = n
-    for r in range(n_layers, 0, -1) if least < np.inf else ():
-        runs.append((int(firsts[end, r]), end - 1))
-        end = runs[-1][0]
-    return least, tuple(reversed(runs))
+    reach = (np.searchsorted(cuts, furthest, side="right") - 1).tolist()
+    last = len(cuts) - 1
+    kept = [last]
+    for k in range(last - 1, -1, -1):
+        if reach[k] >= kept[-1]:
+            kept.append(k)
+    if kept[-1] != 0 or len(kept) <= n_layers:
+        return None
+    left = np.array(kept[::-1])
+    cuts, furthest = cuts[left], furthest[left]
+    indices = np.searchsorted(cuts, furthest, side="right") - 1
+    best = np.maximum.accumulate(indices).tolist()
+    at = 0
+    for _ in range(n_layers):
+        at = best[at]
+    return (cuts, indices) if at == len(cuts) - 1 else None
 
 
-def _check(flops: Sequence[float], values: Sequence[Boundary], n_layers: int, delta: float) -> None:
+def _least_work(done: Floats, n_layers: int) -> float:
+    """The least limit on the work of a layer that `n_layers` runs can meet, to the last bit."""
+    low, high = 0.0, float(done[-1])
+    while low < (limit := (low + high) / 2) < high:
+        # Fewer runs are as good: splitting one makes none heavier.
+        edges = [0]
+        furthest = _furthest(done, limit)
+        for _ in range(n_layers):
+            edges.append(int(furthest[edges[-1]]))
+        if edges[-1] < len(done) - 1:
+            low = limit
+        else:
+            high = min(limit, float(np.diff(done[edges]).max()))
+    return high
+
+
+def _most_uniform(done: Floats, reach: Ints, n_layers: int) -> list[int]:
+    """Of all ways with `n_layers` runs, that with the least sum of squares of their work.
+
+    Args:
+        done: Work before each cut; increasing, on average 1 a run.
+        reach: Of each cut the index of the furthest at which a run from there may end.
+        n_layers: Runs in a way; there is at least one such way.
+
+    Returns:
+        Indices of the `n_layers + 1` cuts.
+    """
+    # As if every run missed the average by the work between two cuts. Only a start.
+    spare = n_layers * (done[-1] / (len(done) - 1)) ** 2
+    while (way := _way_within(done, reach, n_layers, spare)) is None:
+        spare *= 4
+    return way
+
+
+def _way_within(done: Floats, reach: Ints, n_layers: int, spare: float) -> list[int] | None:
+    """The same if its sum exceeds that of equal runs by at most `spare`, else None."""
+    n, total = n_layers, done[-1]
+    mean, rounding = total / n, _ROUNDING * total
+    most = total * mean + spare
+    odds = np.sqrt(spare * (n - 1) / n) + rounding
+    low, sums = 0, np.zeros(1)
+    tables: list[tuple[int, Ints]] = []
+    for r in range(1, n + 1):
+        around = np.sqrt(spare * r * (n - r) / n) + rounding
+        start, stop = np.searchsorted(done, (mean * r - around, mean * r + around))
+        start, stop = max(start, r), min(stop, len(done) - (n - r))
+        if r == n:
+            start, stop = len(done) - 1, len(done)
+        ends = np.arange(start, stop)
+        # The runs that end at each cut and have about the average work begin side by side.
+        nearest = np.searchsorted(done, done[ends] - mean + odds, side="right")
+        nearest = np.minimum(np.minimum(nearest, ends), low + len(sums))
+        longest = np.maximum(np.searchsorted(done, done[ends] - mean - odds), low)
+        best, firsts = np.full(len(ends), np.inf), np.zeros(len(ends), dtype=np.int64)
+        for rows in (slice(k, k + _ROWS) for k in range(0, len(ends), _ROWS)):
+            begin, end = int(longest[rows][0]), int(nearest[rows][-1])
+            if begin >= end:
+                continue
+            row, column = ends[rows, None], slice(begin, end)
+            cells = sums[begin - low : end - low] + (done[row] - done[column]) ** 2
+            cells[(reach[column] < row) | (np.arange(begin, end) >= row)] = np.inf
+            at = cells.argmin(axis=1)
+            best[rows] = cells[np.arange(len(at)), at]
+            firsts[rows] = begin + at
+        # What follows takes at least the square of the average each.
+        after = (total - done[ends]) ** 2 / (n - r) if r < n else 0.0
+        possible = np.flatnonzero(best + after <= most)
+        if not possible.size:
+            return None
+        kept = slice(int(possible[0]), int(possible[-1]) + 1)
+        low, sums = int(ends[kept][0]), best[kept]
+        tables.append((low, firsts[kept]))
+    way = [len(done) - 1]
+    for low, firsts in reversed(tables):
+        way.append(int(firsts[way[-1] - low]))
+    return way[::-1]
+
+
+def _check(flops: Sequence[float], n_layers: int, delta: float) -> None:
     n = len(flops)
     if not (1 <= n_layers <= n and delta >= 0):
         raise InvalidInputError(
@@ -174,10 +243,3 @@ def _check(flops: Sequence[float], values: Sequence[Boundary], n_layers: int, de
     for k, each in enumerate(flops):
         if not 0 <= each < np.inf:
             raise InvalidInputError(f"FLOPs are finite and not negative; got flops[{k}]={each}")
-    for k, value in enumerate(values):
-        read_later = 0 <= value.producer < min(value.consumers, default=n)
-        if value.n_bytes < 0 or not read_later or max(value.consumers, default=0) >= n:
-            raise InvalidInputError(
-                "a value's size is not negative, and operators read it after one made it; "
-                f"got values[{k}]={value} and {n} operators"
-            )
