@@ -3,7 +3,9 @@
 from importlib.metadata import version
 
 from stagecut.baseline import equal_layers
-from stagecut.cluster import Boundary, cluster_operators
+from stagecut.blocks import at_marks, repeated_blocks
+from stagecut.boundary import Boundary
+from stagecut.cluster import cluster_operators
 from stagecut.errors import (
     InfeasibleClusteringError,
     InfeasibleStagesError,
@@ -56,12 +58,14 @@ __all__ = [
     "Submesh",
     "SubmeshError",
     "assign_devices",
+    "at_marks",
     "cluster_operators",
     "eager_one_f_one_b",
     "equal_layers",
     "gpipe",
     "one_f_one_b",
     "pipeline_time_s",
+    "repeated_blocks",
     "slice_stages",
     "submesh_shapes",
 ]

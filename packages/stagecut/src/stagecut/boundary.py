@@ -90,7 +90,7 @@ class Received:
             limit: Bytes.
 
         Returns:
-            For each the operator that may no longer be in the run; at least n if there is none.
+            For each the operator that may no longer be in the run; n if there is none.
 
         Examples:
             >>> received = Received([Boundary(0, 3, (1, 3)), Boundary(1, 4, (2,))], n=4)
@@ -107,7 +107,7 @@ class Received:
             goes_on = weight <= left
             left -= np.where(goes_on, weight, 0)
             node += goes_on
-        return node
+        return np.minimum(node, self._n)
 
 
 def _check(values: Sequence[Boundary], n: int) -> None:

@@ -1,0 +1,129 @@
+"""Layers where the model says so: at the user's marks, or where a block repeats."""
+
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from stagecut.boundary import Boundary, Ints, Received
+from stagecut.errors import InvalidInputError
+
+
+def at_marks(marks: Sequence[int], n_operators: int) -> tuple[tuple[int, int], ...]:
+    """Cut the operators where the user wants it.
+
+    Args:
+        marks: First operators of all layers but the first one, in increasing order.
+        n_operators: How many operators there are.
+
+    Returns:
+        First and last operator (included) of each layer, as of `cluster_operators`.
+
+    Raises:
+        InvalidInputError: Marks are not in order, or a layer would be empty.
+
+    Examples:
+        >>> at_marks((2, 3), 5)
+        ((0, 1), (2, 2), (3, 4))
+    """
+    edges = (0, *marks, n_operators)
+    for before, after in pairwise(edges):
+        if not before < after:
+            raise InvalidInputError(
+                "marks increase, from 1 to the last operator, so that every layer has an operator; "
+                f"got marks={tuple(marks)} and n_operators={n_operators}, "
+                f"so a layer from {before} to before {after}"
+            )
+    return tuple((first, end - 1) for first, end in pairwise(edges))
+
+
+def repeated_blocks(
+    signatures: Sequence[Hashable], values: Sequence[Boundary] = ()
+) -> tuple[tuple[int, int], ...]:
+    """Make a layer of each block that repeats, such as those of a transformer.
+
+    Of all blocks that follow themselves at least once, takes that whose copies have most operators
+    together, then the shortest, then the first. What is before the first copy and after the last
+    is a layer each, so that the others stay equal: a search can price them once, and join these to
+    them. If copies could begin at several operators (`bcabcabca`: blocks `bca`, `cab` or `abc`),
+    they begin where the fewest bytes cross their ends, or else at the first.
+
+    Compares substrings by the ranks of those of 1, 2, 4, ... operators. A block of p operators that
+    follows itself has a multiple of p in the first copy, and that and the one p later are followed
+    and preceded by the same: n/1 + n/2 + ... such pairs are looked at, O(n log^2 n) in all.
+
+    Args:
+        signatures: What an operator is, in program order: operators that are alike compare equal.
+        values: What the operators exchange.
+
+    Returns:
+        First and last operator (included) of each layer, as of `cluster_operators`.
+
+    Raises:
+        InvalidInputError: No block follows itself, or a value is no such value.
+
+    Examples:
+        >>> repeated_blocks(["embed", "mix", "scale", "mix", "scale", "mix", "scale", "loss"])
+        ((0, 0), (1, 2), (3, 4), (5, 6), (7, 7))
+    """
+    n = len(signatures)
+    crossing = Received(values, n).crossing
+    ids: dict[Hashable, int] = {}
+    words = np.array([ids.setdefault(each, len(ids)) for each in signatures], dtype=np.int64)
+    lengths = np.arange(1, n // 2 + 1)
+    periods = np.repeat(lengths, (n - 1) // lengths)
+    left = np.concatenate([np.arange(0), *(np.arange(0, n - each, each) for each in lengths)])
+    alike = words[left] == words[left + periods]
+    left, periods = left[alike], periods[alike]
+
+    ranks = _ranks(words)
+    starts = left - _agreeing(ranks, left, left + periods, backward=True)
+    ends = left + periods + _agreeing(ranks, left, left + periods, backward=False)
+    counts = (ends - starts) // periods
+    counts[counts < 2] = 0
+    if not counts.any():
+        raise InvalidInputError(
+            "some block of operators must follow itself; "
+            f"got {n} operators with {len(ids)} signatures, none of which do; "
+            "take cluster_operators or at_marks"
+        )
+    best = np.lexsort((starts, periods, -counts * periods))[0]
+    period, count = int(periods[best]), int(counts[best])
+    spare = int(ends[best] - starts[best]) - count * period
+    cuts = starts[best] + np.arange(spare + 1)[:, None] + period * np.arange(count + 1)
+    chosen = cuts[crossing[cuts].sum(axis=1).argmin()].tolist()
+    return at_marks([cut for cut in chosen if 0 < cut < n], n)
+
+
+def _ranks(words: Ints) -> list[Ints]:
+    """Of each power of two, numbers for the substrings of that length: equal for equal ones.
+
+    Ends with the longest power of two of which some substring occurs twice.
+    """
+    ranks = [words]
+    while (size := 1 << (len(ranks) - 1)) < len(ranks[-1]):
+        pairs = ranks[-1][:-size] * (len(words) + 1) + ranks[-1][size:]
+        different, numbers = np.unique(pairs, return_inverse=True)
+        if len(different) == len(pairs):
+            break
+        ranks.append(numbers)
+    return ranks
+
+
+def _agreeing(ranks: list[Ints], left: Ints, right: Ints, *, backward: bool) -> Ints:
+    """How many operators are alike from `left` and `right` on, or just before them.
+
+    Args:
+        ranks: As of `_ranks`.
+        left: Operators.
+        right: As many operators, each after its `left`.
+        backward: Count those before.
+    """
+    lengths = np.zeros_like(left)
+    for exponent in reversed(range(len(ranks))):
+        rank, size = ranks[exponent], 1 << exponent
+        shift = -lengths - size if backward else lengths
+        inside = np.flatnonzero((left + shift >= 0) & (right + shift < len(rank)))
+        one, other = left[inside] + shift[inside], right[inside] + shift[inside]
+        lengths[inside[rank[one] == rank[other]]] += size
+    return lengths
