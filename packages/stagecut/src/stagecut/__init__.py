@@ -5,14 +5,23 @@ from importlib.metadata import version
 from stagecut.baseline import equal_layers
 from stagecut.blocks import at_marks, repeated_blocks
 from stagecut.boundary import Boundary
+from stagecut.branches import (
+    split_graph,
+)
 from stagecut.cluster import cluster_operators
 from stagecut.errors import (
     InfeasibleClusteringError,
     InfeasibleStagesError,
     InvalidBoundError,
     InvalidInputError,
+    MissingExtraError,
     StagecutError,
     SubmeshError,
+    UnfinishedSearchError,
+)
+from stagecut.graph import (
+    GraphSplit,
+    GraphStage,
 )
 from stagecut.plan import (
     Alternative,
@@ -45,11 +54,14 @@ __all__ = [
     "Boundary",
     "BoundaryFunction",
     "CostFunction",
+    "GraphSplit",
+    "GraphStage",
     "InFlightFunction",
     "InfeasibleClusteringError",
     "InfeasibleStagesError",
     "InvalidBoundError",
     "InvalidInputError",
+    "MissingExtraError",
     "Slicing",
     "Span",
     "StageCost",
@@ -57,6 +69,7 @@ __all__ = [
     "StagecutError",
     "Submesh",
     "SubmeshError",
+    "UnfinishedSearchError",
     "assign_devices",
     "at_marks",
     "cluster_operators",
@@ -67,5 +80,6 @@ __all__ = [
     "pipeline_time_s",
     "repeated_blocks",
     "slice_stages",
+    "split_graph",
     "submesh_shapes",
 ]
