@@ -7,7 +7,7 @@ are L runs of operators, the layers, that
     then        the variance of the layers' FLOPs
     where       every layer has at most (1 + delta) times the average FLOPs
 
-Alpa's dynamic program does this in O(K^2 L) steps. We need far fewer, by two observations.
+Alpa's dynamic program does this in O(K^2 L) steps. We need far fewer, in two steps.
 
 *Bytes.* Bytes and FLOPs of a run grow with its end. So under a limit on each, the runs that begin
 at a cut end at the next cut, the one after, ... up to a furthest. Keep the cuts from which the last
@@ -19,31 +19,21 @@ one at a time, from the most to the fewest. So whether both limits can be met ta
 the furthest cuts are known (`Received`), and bisection finds the least bytes.   -> _fewest_bytes
 
 *Variance.* The number of layers and the total are fixed, so least variance means least sum of
-squares. With mean m, r layers that end at total work x make a sum of at least
-
-    L m^2 + (x - r m)^2 L / (r (L - r))
-
-so few cuts can be the r-th if the sum exceeds L m^2 by little. We guess by how much, keep only cuts
-and runs within, and guess higher until there is a way: it is then the best.  -> _most_uniform
+squares; what is left of the cuts is searched for it.                            -> uniform.py
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stagecut.boundary import Boundary as Boundary
 from stagecut.boundary import Ints, Received
 from stagecut.errors import InfeasibleClusteringError, InvalidInputError
-
-Floats = NDArray[np.float64]
+from stagecut.uniform import Floats, most_uniform
 
 _ROUNDING = 1e-9
 """Relative; FLOPs are sums of floats, and a layer of exactly the average must pass at delta = 0."""
-
-_ROWS = 64
-"""Cuts compared at once. A matter of speed only: fewer make more calls, more compare in vain."""
 
 
 def cluster_operators(
@@ -94,7 +84,7 @@ def cluster_operators(
             smallest_delta=smallest,
         )
     cuts, reach = found
-    edges = cuts[_most_uniform(done[cuts], reach, n_layers)].tolist()
+    edges = cuts[most_uniform(done[cuts], reach, n_layers)].tolist()
     return tuple((first, end - 1) for first, end in pairwise(edges))
 
 
@@ -169,68 +159,6 @@ def _least_work(done: Floats, n_layers: int) -> float:
         else:
             high = min(limit, float(np.diff(done[edges]).max()))
     return high
-
-
-def _most_uniform(done: Floats, reach: Ints, n_layers: int) -> list[int]:
-    """Of all ways with `n_layers` runs, that with the least sum of squares of their work.
-
-    Args:
-        done: Work before each cut; increasing, on average 1 a run.
-        reach: Of each cut the index of the furthest at which a run from there may end.
-        n_layers: Runs in a way; there is at least one such way.
-
-    Returns:
-        Indices of the `n_layers + 1` cuts.
-    """
-    # As if every run missed the average by the work between two cuts. Only a start.
-    spare = n_layers * (done[-1] / (len(done) - 1)) ** 2
-    while (way := _way_within(done, reach, n_layers, spare)) is None:
-        spare *= 4
-    return way
-
-
-def _way_within(done: Floats, reach: Ints, n_layers: int, spare: float) -> list[int] | None:
-    """The same if its sum exceeds that of equal runs by at most `spare`, else None."""
-    n, total = n_layers, done[-1]
-    mean, rounding = total / n, _ROUNDING * total
-    most = total * mean + spare
-    odds = np.sqrt(spare * (n - 1) / n) + rounding
-    low, sums = 0, np.zeros(1)
-    tables: list[tuple[int, Ints]] = []
-    for r in range(1, n + 1):
-        around = np.sqrt(spare * r * (n - r) / n) + rounding
-        start, stop = np.searchsorted(done, (mean * r - around, mean * r + around))
-        start, stop = max(start, r), min(stop, len(done) - (n - r))
-        if r == n:
-            start, stop = len(done) - 1, len(done)
-        ends = np.arange(start, stop)
-        # The runs that end at each cut and have about the average work begin side by side.
-        nearest = np.searchsorted(done, done[ends] - mean + odds, side="right")
-        nearest = np.minimum(np.minimum(nearest, ends), low + len(sums))
-        longest = np.maximum(np.searchsorted(done, done[ends] - mean - odds), low)
-        best, firsts = np.full(len(ends), np.inf), np.zeros(len(ends), dtype=np.int64)
-        for rows in (slice(k, k + _ROWS) for k in range(0, len(ends), _ROWS)):
-            begin, end = int(longest[rows][0]), int(nearest[rows][-1])
-            if begin >= end:
-                continue
-            row, column = ends[rows, None], slice(begin, end)
-            cells = sums[begin - low : end - low] + (done[row] - done[column]) ** 2
-            cells[(reach[column] < row) | (np.arange(begin, end) >= row)] = np.inf
-            at = cells.argmin(axis=1)
-            best[rows] = cells[np.arange(len(at)), at]
-            firsts[rows] = begin + at
-        # What follows takes at least the square of the average each.
-        after = (total - done[ends]) ** 2 / (n - r) if r < n else 0.0
-        possible = np.flatnonzero(best + after <= most)
-        if not possible.size:
-            return None
-        kept = slice(int(possible[0]), int(possible[-1]) + 1)
-        low, sums = int(ends[kept][0]), best[kept]
-        tables.append((low, firsts[kept]))
-    way = [len(done) - 1]
-    for low, firsts in reversed(tables):
-        way.append(int(firsts[way[-1] - low]))
-    return way[::-1]
 
 
 def _check(flops: Sequence[float], n_layers: int, delta: float) -> None:
