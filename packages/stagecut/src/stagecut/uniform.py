@@ -171,7 +171,8 @@ def _least_squares(
         sums += np.where(alone, piece**2, 0.0)
         work = np.where(alone, work - piece, work)
         runs = runs - alone
-    return sums + work**2 / np.maximum(runs, 1)
+    squares: Floats = sums + work**2 / np.maximum(runs, 1)
+    return squares
 
 
 def _hull(indices: Ints, wanted: NDArray[np.bool_]) -> Ints:
