@@ -23,6 +23,8 @@ from stagecut.graph import (
     GraphSplit,
     GraphStage,
 )
+from stagecut.hosts import HostKind
+from stagecut.places import Places, SubmeshOfKind
 from stagecut.plan import (
     Alternative,
     BoundaryFunction,
@@ -56,12 +58,14 @@ __all__ = [
     "CostFunction",
     "GraphSplit",
     "GraphStage",
+    "HostKind",
     "InFlightFunction",
     "InfeasibleClusteringError",
     "InfeasibleStagesError",
     "InvalidBoundError",
     "InvalidInputError",
     "MissingExtraError",
+    "Places",
     "Slicing",
     "Span",
     "StageCost",
@@ -69,6 +73,7 @@ __all__ = [
     "StagecutError",
     "Submesh",
     "SubmeshError",
+    "SubmeshOfKind",
     "UnfinishedSearchError",
     "assign_devices",
     "at_marks",

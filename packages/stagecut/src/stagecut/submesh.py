@@ -1,19 +1,22 @@
 """Which parts of a cluster a stage may have, and which devices it gets (Alpa 5.2, appendix A)."""
 
+import itertools
 from collections.abc import Sequence
-from itertools import pairwise
 
-from stagecut.errors import InvalidInputError, SubmeshError
+from stagecut.errors import SubmeshError
+from stagecut.nearest import nearest_hosts
+from stagecut.places import Places
 from stagecut.plan import Submesh
+
+_Grid = tuple[tuple[int, ...], ...]
 
 
 def submesh_shapes(n_hosts: int, devices_per_host: int) -> tuple[Submesh, ...]:
-    """Shapes a stage's submesh may have, smallest first.
+    """Shapes a stage's submesh may have, smallest first, on hosts of one kind.
 
     Parts of one host, `(1, m)`, and whole hosts, `(n, devices_per_host)`. On a host of 2^p devices
-    m runs over the powers of two, as in Alpa. Alpa knows no other hosts; all that the proof of its
-    covering theorem uses is that each part divides the next larger one. So elsewhere m grows by the
-    smallest prime factor that is left: 1, 2, 6 on a host of 6.
+    m runs over the powers of two, as in Alpa; elsewhere over all divisors if these cover whatever
+    is asked of them (see `HostKind`). For other parts, and hosts of several kinds, see `Places`.
 
     Raises:
         InvalidInputError: There is not at least one host with one device.
@@ -22,77 +25,70 @@ def submesh_shapes(n_hosts: int, devices_per_host: int) -> tuple[Submesh, ...]:
         >>> submesh_shapes(3, 4)
         ((1, 1), (1, 2), (1, 4), (2, 4), (3, 4))
         >>> submesh_shapes(1, 6)
-        ((1, 1), (1, 2), (1, 6))
+        ((1, 1), (1, 2), (1, 3), (1, 6))
     """
-    if min(n_hosts, devices_per_host) < 1:
-        raise InvalidInputError(
-            "a cluster has at least one host with at least one device; "
-            f"got n_hosts={n_hosts}, devices_per_host={devices_per_host}"
-        )
-    parts = [1]
-    while parts[-1] < devices_per_host:
-        rest = devices_per_host // parts[-1]
-        parts.append(parts[-1] * next(f for f in range(2, rest + 1) if rest % f == 0))
-    return (
-        *((1, part) for part in parts),
-        *((hosts, devices_per_host) for hosts in range(2, n_hosts + 1)),
-    )
+    return Places.uniform(n_hosts, devices_per_host).shapes
 
 
 def assign_devices(
-    submeshes: Sequence[Submesh], cluster_shape: tuple[int, int]
-) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Give each stage its devices, so that all are used once and neighbours are close.
-
-    Follows the proof of Alpa's theorem 1: parts of the smallest size are joined, in pipeline order,
-    to parts of the next size, until all are whole hosts; these are laid down in the order of their
-    first stages. Alpa's text places larger submeshes first instead; joining also covers the
-    cluster, and keeps stages of different sizes that follow each other on one host.
+    submeshes: Sequence[Submesh], cluster: Places | tuple[int, int], *, steps: int = 20_000
+) -> tuple[_Grid, ...]:
+    """Give each stage its devices, so that none is taken twice and neighbours are close.
 
     Args:
-        submeshes: Shape of each stage in pipeline order, of those that `submesh_shapes` lists.
-        cluster_shape: Hosts, and devices per host; device d is on host `d // devices_per_host`.
+        submeshes: Of each stage in pipeline order, of the shapes that the cluster offers.
+        cluster: Hosts and devices per host, if all hosts are of one kind and all are used.
+            Device ids count through the hosts.
+        steps: How many fillings of a host to try before the best so far is taken. Enough of them,
+            and no assignment has a smaller distance. The default is ours: a fraction of a second.
 
     Returns:
-        For each stage its device ids: one row per host, consecutive within it.
+        For each stage its device ids: one row per host, consecutive within it. In a host the
+        largest part comes first, so that parts which divide each other are aligned.
 
     Raises:
-        SubmeshError: A shape is not one of the possible ones, or the sizes do not add up.
+        SubmeshError: A shape is not one of the possible ones, or they cannot be used together.
 
     Examples:
         >>> assign_devices(((1, 1), (1, 2), (1, 1), (1, 4)), (2, 4))
-        (((0,),), ((2, 3),), ((1,),), ((4, 5, 6, 7),))
+        (((2,),), ((0, 1),), ((3,),), ((4, 5, 6, 7),))
+        >>> assign_devices(((1, 3), (1, 2)), Places.uniform(1, 6, use_all=False))
+        (((0, 1, 2),), ((3, 4),))
     """
-    n_hosts, devices_per_host = cluster_shape
-    shapes = submesh_shapes(n_hosts, devices_per_host)
+    places = cluster if isinstance(cluster, Places) else Places.uniform(*cluster)
+    _check(submeshes, places)
+    takes = [places.takes[places.shapes.index(each)] for each in submeshes]
+    return _grids(nearest_hosts(takes, places, steps), submeshes, places)
+
+
+def _check(submeshes: Sequence[Submesh], places: Places) -> None:
     for stage, shape in enumerate(submeshes):
-        if shape not in shapes:
+        if shape not in places.shapes:
             raise SubmeshError(
-                f"a stage takes a submesh of one of the shapes {shapes}; "
-                f"got submeshes[{stage}]={shape} on cluster_shape={tuple(cluster_shape)}"
+                f"a stage takes a submesh of one of the shapes {places.shapes}; "
+                f"got submeshes[{stage}]={shape!r} on {places}"
             )
-    n_devices = sum(n * m for n, m in submeshes)
-    if n_devices != n_hosts * devices_per_host:
+    if not places.can_hold(submeshes):
+        n_devices = sum(n * m for n, m in submeshes)
         raise SubmeshError(
-            "the stages' submeshes together take every device once; "
-            f"got {n_devices} devices in submeshes={tuple(submeshes)} "
-            f"and {n_hosts * devices_per_host} in cluster_shape={tuple(cluster_shape)}"
+            f"the stages' submeshes together take {'every' if places.use_all else 'a'} device "
+            f"{'' if places.use_all else 'at most '}once; got {n_devices} devices in "
+            f"submeshes={tuple(submeshes)} and {places.n_devices} on {places}"
         )
-    # A block is a tuple of stages that lie side by side; blocks of one size are kept in pipeline
-    # order, which is the order of their first stages.
-    whole_hosts = [(stage,) for stage, (_, m) in enumerate(submeshes) if m == devices_per_host]
-    parts = [m for n, m in shapes if n == 1]
-    blocks: list[tuple[int, ...]] = []
-    for part, larger in pairwise(parts):
-        blocks = sorted(blocks + [(stage,) for stage, (_, m) in enumerate(submeshes) if m == part])
-        step = larger // part
-        blocks = [sum(blocks[at : at + step], ()) for at in range(0, len(blocks), step)]
-    grids: dict[int, tuple[tuple[int, ...], ...]] = {}
-    start = 0
-    for block in sorted(whole_hosts + blocks):
-        for stage in block:
-            n, m = submeshes[stage]
-            rows = range(start, start + n * m, m)
-            grids[stage] = tuple(tuple(range(row, row + m)) for row in rows)
-            start += n * m
+
+
+def _grids(
+    hosts: Sequence[tuple[int, ...]], submeshes: Sequence[Submesh], places: Places
+) -> tuple[_Grid, ...]:
+    """Lay the stages down on their hosts."""
+    sizes = [kind.n_devices for kind, n in places.hosts for _ in range(n)]
+    next_free = [0, *itertools.accumulate(sizes)]
+    grids: dict[int, _Grid] = {}
+    for stage in sorted(range(len(submeshes)), key=lambda stage: (-submeshes[stage][1], stage)):
+        m = submeshes[stage][1]
+        grids[stage] = tuple(
+            tuple(range(next_free[host], next_free[host] + m)) for host in hosts[stage]
+        )
+        for host in hosts[stage]:
+            next_free[host] += m
     return tuple(grids[stage] for stage in range(len(submeshes)))
