@@ -26,6 +26,7 @@ both, give `slice_stages` the nodes in the order of `GraphSplit.order`.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from stagecut.errors import (
     MissingExtraError,
     UnfinishedSearchError,
 )
-from stagecut.graph import GraphProblem, GraphSplit, total
+from stagecut.graph import GraphProblem, GraphSplit
 from stagecut.plan import Slicing, StageCost, Submesh
 from stagecut.schedule import InFlightFunction, one_f_one_b
 from stagecut.slice import slice_stages
@@ -153,21 +154,33 @@ def _linear_cut(problem: GraphProblem) -> tuple[int, ...] | None:
 def _slice(problem: GraphProblem) -> Slicing:
     """`slice_stages` on a cluster of one device a stage, none of which may have two."""
     n = len(problem.nodes)
-    receive_s = np.zeros((n, n))  # of the run from first to last
+    receive_s = np.zeros((n, n))  # of the run from first to last, as the next
     for value, seconds in zip(problem.values, problem.transfer_s, strict=True):
         before = value.producer
         for consumer in sorted(set(value.consumers)):
             # Of these runs, this is the first node that reads the value.
             receive_s[before + 1 : consumer + 1, consumer:] += seconds
             before = consumer
+    temporary_bytes = np.zeros((n, n), dtype=np.int64)
+    for first in range(n):
+        sizes = [node.temporary_bytes for node in problem.nodes[first:]]
+        temporary_bytes[first, first:] = np.maximum.accumulate(sizes)
+    time_s, once_s, fixed_bytes, activation_bytes = (
+        [0, *accumulate(getattr(node, name) for node in problem.nodes)]
+        for name in ("time_s", "once_s", "fixed_bytes", "activation_bytes")
+    )
 
     def cost(first: int, last: int, submesh: Submesh) -> StageCost | None:
-        if submesh != (1, 1):
+        compute_s = time_s[last + 1] - time_s[first]
+        if submesh != (1, 1) or compute_s > problem.limit_s:
             return None
-        run = total(problem.nodes[first : last + 1])
-        if run.time_s > problem.limit_s:
-            return None
-        return replace(run, time_s=run.time_s + float(receive_s[first, last]))
+        return StageCost(
+            compute_s + float(receive_s[first, last]),
+            fixed_bytes[last + 1] - fixed_bytes[first],
+            activation_bytes[last + 1] - activation_bytes[first],
+            once_s[last + 1] - once_s[first],
+            int(temporary_bytes[first, last]),
+        )
 
     return slice_stages(
         n,

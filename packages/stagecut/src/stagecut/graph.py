@@ -103,7 +103,14 @@ class GraphProblem:
         for s, held in enumerate(self.in_flight):
             members = tuple(i for i, stage in enumerate(stage_of) if stage == s)
             arriving = [v for v, stage in received if stage == s]
-            cost = total([self.nodes[i] for i in members])
+            nodes = [self.nodes[i] for i in members]
+            cost = StageCost(
+                time_s=sum(node.time_s for node in nodes),
+                fixed_bytes=sum(node.fixed_bytes for node in nodes),
+                activation_bytes=sum(node.activation_bytes for node in nodes),
+                once_s=sum(node.once_s for node in nodes),
+                temporary_bytes=max(node.temporary_bytes for node in nodes),
+            )
             stages.append(
                 GraphStage(
                     nodes=members,
@@ -119,17 +126,6 @@ class GraphProblem:
             [stage.cost.once_s for stage in stages],
         )
         return GraphSplit(tuple(stages), time_s, time_s, None)
-
-
-def total(nodes: Sequence[StageCost]) -> StageCost:
-    """What nodes cost one after another on one submesh."""
-    return StageCost(
-        time_s=sum(node.time_s for node in nodes),
-        fixed_bytes=sum(node.fixed_bytes for node in nodes),
-        activation_bytes=sum(node.activation_bytes for node in nodes),
-        once_s=sum(node.once_s for node in nodes),
-        temporary_bytes=max(node.temporary_bytes for node in nodes),
-    )
 
 
 def _runs(nodes: Sequence[int]) -> str:
