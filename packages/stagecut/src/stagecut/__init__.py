@@ -15,10 +15,13 @@ from stagecut.errors import (
     InvalidBoundError,
     InvalidInputError,
     MissingExtraError,
+    RecordError,
     StagecutError,
     SubmeshError,
     UnfinishedSearchError,
+    UnknownNameError,
 )
+from stagecut.given import price_stages
 from stagecut.graph import (
     GraphSplit,
     GraphStage,
@@ -37,6 +40,7 @@ from stagecut.plan import (
     Submesh,
     pipeline_time_s,
 )
+from stagecut.planner import plan_stages
 from stagecut.schedule import (
     SCHEDULES,
     InFlightFunction,
@@ -45,6 +49,7 @@ from stagecut.schedule import (
     one_f_one_b,
 )
 from stagecut.slice import slice_stages
+from stagecut.stage_plan import PlannedStage, Rival, StagePlan
 from stagecut.submesh import assign_devices, submesh_shapes
 
 __version__ = version("meshwright-stagecut")
@@ -66,15 +71,20 @@ __all__ = [
     "InvalidInputError",
     "MissingExtraError",
     "Places",
+    "PlannedStage",
+    "RecordError",
+    "Rival",
     "Slicing",
     "Span",
     "StageCost",
+    "StagePlan",
     "StageSlice",
     "StagecutError",
     "Submesh",
     "SubmeshError",
     "SubmeshOfKind",
     "UnfinishedSearchError",
+    "UnknownNameError",
     "assign_devices",
     "at_marks",
     "cluster_operators",
@@ -83,6 +93,8 @@ __all__ = [
     "gpipe",
     "one_f_one_b",
     "pipeline_time_s",
+    "plan_stages",
+    "price_stages",
     "repeated_blocks",
     "slice_stages",
     "split_graph",

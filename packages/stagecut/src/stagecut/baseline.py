@@ -1,13 +1,16 @@
-"""The obvious plan, priced for comparison: every stage gets as many layers and devices."""
+"""The obvious plans, to compare with: equal layers, operators or FLOPs on equal submeshes.
 
-from stagecut.errors import InfeasibleStagesError, InvalidInputError
-from stagecut.plan import (
-    BoundaryFunction,
-    CostFunction,
-    Slicing,
-    StageSlice,
-    pipeline_time_s,
-)
+Each is a rule for cutting the layers; the submeshes are as many equal parts of the cluster. What a
+rule's plan takes is priced as the search prices its own, by `price_stages`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stagecut.errors import InvalidInputError
+from stagecut.given import price_stages
+from stagecut.plan import BoundaryFunction, CostFunction, Slicing, Span
 from stagecut.schedule import InFlightFunction, one_f_one_b
 from stagecut.submesh import submesh_shapes
 
@@ -25,7 +28,7 @@ def equal_layers(
 ) -> Slicing:
     """Price the slicing into `n_stages` stages of equal submeshes and, up to one, equal layers.
 
-    The arguments mean what they mean for `slice_stages`. The first stages get the layers left over.
+    The arguments mean what they mean for `price_stages`. The first stages get the layers left over.
 
     Returns:
         This one slicing, in the form of a searched one: its lower bound is its own time, and it has
@@ -35,40 +38,63 @@ def equal_layers(
         InvalidInputError: There are fewer layers than stages, or no submesh that many times.
         InfeasibleStagesError: A stage has no price or does not fit.
     """
+    spans = equal_spans([1.0] * n_layers, cluster_shape, n_stages)
+    return price_stages(
+        spans, n_microbatches, cost, memory_bytes, boundary_s=boundary_s, in_flight=in_flight
+    )
+
+
+def equal_spans(
+    weights: Sequence[float], cluster_shape: tuple[int, int], n_stages: int
+) -> tuple[Span, ...]:
+    """Stages on equal submeshes whose largest sum of weights is as small as it can be.
+
+    Args:
+        weights: Of each layer: its FLOPs or its number of operators, or 1 for equal layers.
+        cluster_shape: Hosts, and devices per host.
+        n_stages: How many stages.
+
+    Raises:
+        InvalidInputError: There are fewer layers than stages, or no submesh that many times.
+
+    Examples:
+        >>> equal_spans((4.0, 1.0, 1.0, 2.0), (2, 4), n_stages=2)
+        ((0, 0, (1, 4)), (1, 3, (1, 4)))
+    """
     n_devices = cluster_shape[0] * cluster_shape[1]
     by_size = {n * m: (n, m) for n, m in submesh_shapes(*cluster_shape)}
-    submesh = by_size.get(n_devices // n_stages) if 1 <= n_stages <= n_layers else None
-    if submesh is None or n_devices % n_stages or n_microbatches < 1:
+    submesh = by_size.get(n_devices // n_stages) if 1 <= n_stages <= len(weights) else None
+    if submesh is None or n_devices % n_stages:
         raise InvalidInputError(
-            "equal stages need a layer each, as many devices each as a submesh can have, and a "
-            f"microbatch; got n_stages={n_stages}, n_layers={n_layers}, "
-            f"cluster_shape={tuple(cluster_shape)} with submeshes of {tuple(by_size)} devices, "
-            f"n_microbatches={n_microbatches}"
+            "equal stages need a layer each, and as many devices each as a submesh can have; got "
+            f"n_stages={n_stages}, n_layers={len(weights)}, cluster_shape={tuple(cluster_shape)} "
+            f"with submeshes of {tuple(by_size)} devices"
         )
-    size, left_over = divmod(n_layers, n_stages)
-    stages, times = [], []
-    first = 0
-    for stage in range(n_stages):
-        last = first + size - (stage >= left_over)
-        priced = cost(first, last, submesh)
-        if priced is None:
-            raise InfeasibleStagesError(
-                f"every stage must have a cost; got None for stage {stage} of {n_stages}, "
-                f"layers {first}-{last} on {submesh}",
-                stage=stage,
-                layers=(first, last),
-            )
-        peak = priced.peak_bytes(in_flight(n_stages - stage, n_microbatches))
-        if memory_bytes is not None and peak > memory_bytes:
-            raise InfeasibleStagesError(
-                f"a stage must fit in memory_bytes={memory_bytes} a device; got {peak} bytes for "
-                f"stage {stage} of {n_stages}, layers {first}-{last} on {submesh}",
-                peak_bytes=peak,
-                stage=stage,
-                layers=(first, last),
-            )
-        stages.append(StageSlice(first, last, submesh, priced))
-        times.append(priced.time_s + (boundary_s(first) if boundary_s and first else 0.0))
-        first = last + 1
-    time_s = pipeline_time_s(times, n_microbatches)
-    return Slicing(tuple(stages), time_s, time_s, n_stages, ())
+    return tuple((first, last, submesh) for first, last in balanced_runs(weights, n_stages))
+
+
+def balanced_runs(weights: Sequence[float], n_runs: int) -> tuple[tuple[int, int], ...]:
+    """Cut into runs whose largest sum is least; then the first runs are as long as they can be.
+
+    Takes O(L^2) time and memory for each run.
+
+    Examples:
+        >>> balanced_runs((1.0, 1.0, 1.0, 1.0, 1.0), 3)
+        ((0, 1), (2, 3), (4, 4))
+    """
+    n = len(weights)
+    done = np.concatenate(([0.0], np.cumsum(np.asarray(weights, dtype=np.float64))))
+    # work[k, e]: of the layers from k to e - 1, which are a run only if there are any.
+    work = np.where(np.arange(n + 1) > np.arange(n + 1)[:, None], done - done[:, None], np.inf)
+    rest = np.where(np.arange(n + 1) == n, 0.0, np.inf)  # largest sum of the runs from k on
+    tables = [rest]
+    for _ in range(n_runs):
+        rest = np.maximum(work, rest).min(axis=1)
+        tables.append(rest)
+    limit = rest[0]
+    runs, first = [], 0
+    for left in reversed(tables[:-1]):
+        end = int(np.nonzero((work[first] <= limit) & (left <= limit))[0][-1])
+        runs.append((first, end - 1))
+        first = end
+    return tuple(runs)

@@ -33,7 +33,7 @@ from costmodel import (
 )
 from numpy.typing import NDArray
 
-from stagecut.cluster import Boundary
+from stagecut.boundary import Boundary
 from stagecut.errors import InvalidInputError
 from stagecut.models import Model
 from stagecut.plan import StageCost, Submesh
@@ -41,6 +41,9 @@ from stagecut.plan import StageCost, Submesh
 Floats = NDArray[np.float64]
 LogicalMesh = tuple[int, int]
 """Devices that share the batch, times devices that share each operator."""
+
+Options = tuple[StageCost, ...]
+"""What a stage costs on each of several logical meshes."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class Profile:
             link = self.cluster.inter_host.times(min(source[0], target[0]))
         return 2 * (link.latency_s + n_bytes / link.bandwidth_bytes_per_s)
 
-    def cost(self, first: int, last: int, submesh: Submesh) -> tuple[StageCost, ...] | None:
+    def cost(self, first: int, last: int, submesh: Submesh) -> Options | None:
         """What `slice_stages` asks: the stage on each logical mesh that another does not outdo.
 
         None where no number of groups divides the samples of a microbatch, and those who share an
@@ -278,7 +281,7 @@ def _logical_meshes(submesh: Submesh, n_samples: int) -> Iterator[LogicalMesh]:
             yield d, t
 
 
-def _undominated(costs: Sequence[StageCost]) -> tuple[StageCost, ...]:
+def _undominated(costs: Sequence[StageCost]) -> Options:
     """Without those that another is at least as good as in every respect."""
 
     def amounts(cost: StageCost) -> tuple[float, ...]:

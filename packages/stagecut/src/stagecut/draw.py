@@ -1,0 +1,73 @@
+"""A stage plan as text: the pipeline's timeline, a row a stage, and the memory of each stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagecut import words
+from stagecut.errors import InvalidInputError
+from stagecut.timeline import Action, simulate
+
+if TYPE_CHECKING:
+    from stagecut.stage_plan import StagePlan
+
+_FILL = {"forward": "░", "backward": "▓"}
+_FULL = "█"
+_ASCII = str.maketrans("░▓█", ".#=")
+_DRAWN = 8
+"""Microbatches of a timeline; twice as many as stages if that is more, to see it fill and drain."""
+
+
+def timeline_of(plan: StagePlan) -> tuple[tuple[Action, ...], ...]:
+    """The actions of each stage in a step of a few microbatches, as pictures show it."""
+    n_microbatches = min(plan.n_microbatches, max(_DRAWN, 2 * len(plan.stages)))
+    held = [min(stage.in_flight, n_microbatches) for stage in plan.stages]
+    return simulate([stage.time_s for stage in plan.stages], held, n_microbatches)
+
+
+def draw(plan: StagePlan, *, width: int = 72, ascii: bool = False) -> str:
+    """The timeline and the memory of each stage, to be read in a terminal.
+
+    A cell starts with its microbatch's number where that fits; an action shorter than half a column
+    may have none. Work done once a step is not in it.
+
+    Args:
+        plan: What to draw.
+        width: Columns of the bars; labels and figures take about 30 more.
+        ascii: Draw with `.`, `#` and `=`.
+
+    Raises:
+        InvalidInputError: There is no column.
+    """
+    if width < 1:
+        raise InvalidInputError(f"a drawing has at least one column; got width={width}")
+    stages = timeline_of(plan)
+    end_s = max(actions[-1].stop_s for actions in stages)
+    n_drawn = sum(action.kind == "forward" for action in stages[0])
+    lines = [
+        f"0{_FILL['forward'] * 2} forward, 0{_FILL['backward'] * 2} backward of microbatch 0; "
+        f"{n_drawn} of {plan.n_microbatches} microbatches, {words.seconds(end_s)}"
+    ]
+    label = len(str(len(stages) - 1))
+    for number, actions in enumerate(stages):
+        bar = [" "] * width
+        for action in actions:
+            _paint(bar, action, width / end_s if end_s else 0.0)
+        lines.append(f"stage {number:>{label}} |{''.join(bar)}|")
+    peaks = [stage.peak_bytes for stage in plan.stages]
+    most = max(*peaks, plan.memory_bytes or 0, 1)
+    limit = "" if plan.memory_bytes is None else f" of {words.gib(plan.memory_bytes)}"
+    lines += ["", f"{_FULL} memory of a device at its peak{limit}"]
+    for number, peak in enumerate(peaks):
+        bar_text = _FULL * round(width * peak / most)
+        lines.append(f"stage {number:>{label}} |{bar_text:<{width}}| {words.gib(peak)}")
+    text = "\n".join(lines)
+    return text.translate(_ASCII) if ascii else text
+
+
+def _paint(bar: list[str], action: Action, columns_per_s: float) -> None:
+    start, stop = (int(time * columns_per_s + 0.5) for time in (action.start_s, action.stop_s))
+    number = str(action.microbatch)
+    if len(number) > stop - start:
+        number = ""
+    bar[start:stop] = number + _FILL[action.kind] * (stop - start - len(number))

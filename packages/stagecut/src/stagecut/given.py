@@ -1,0 +1,138 @@
+"""Price stages that somebody else chose: a baseline, a manual cut, a neighbour of the best slicing.
+
+Only the options of the stages are open. Of S stages with options o, in Alpa's Eq. 2,
+
+    minimise  sum of t_j(o_j) + max of ((B - 1) t_j(o_j) + once_j(o_j))
+    where     option o_j fits into the memory of stage j (Eq. 5)
+
+For a limit on the maximum every stage takes its fastest option below it, and the limit need only be
+one of the values that it bounds.
+"""
+
+from collections.abc import Sequence
+
+from stagecut.errors import InfeasibleStagesError, InvalidInputError
+from stagecut.plan import (
+    BoundaryFunction,
+    CostFunction,
+    Slicing,
+    Span,
+    StageCost,
+    StageSlice,
+    pipeline_time_s,
+)
+from stagecut.schedule import InFlightFunction, one_f_one_b
+from stagecut.words import of
+
+
+def price_stages(
+    spans: Sequence[Span],
+    n_microbatches: int,
+    cost: CostFunction,
+    memory_bytes: int | None = None,
+    *,
+    boundary_s: BoundaryFunction | None = None,
+    in_flight: InFlightFunction = one_f_one_b,
+) -> Slicing:
+    """The slicing into just these stages, with the best option of each.
+
+    Args:
+        spans: First layer, last layer and submesh of each stage, in order.
+        n_microbatches: This and the rest mean what they mean for `slice_stages`.
+        cost: Asked once for each stage.
+        memory_bytes: Of one device; None for no limit.
+        boundary_s: Seconds to bring a microbatch's values into a stage.
+        in_flight: Of the schedule.
+
+    Returns:
+        One slicing, in the form of a searched one: its lower bound is its own time, and it has no
+        alternatives.
+
+    Raises:
+        InvalidInputError: There is no microbatch, or the stages are not runs of layers in order.
+        InfeasibleStagesError: A stage has no price or does not fit.
+
+    Examples:
+        >>> def cost(first, last, submesh):
+        ...     return StageCost(float(last - first + 1) / submesh[1], 0, 0)
+        >>> price_stages([(0, 2, (1, 2)), (3, 3, (1, 2))], 4, cost).time_s
+        6.5
+    """
+    n_layers = 0
+    for first, last, _ in spans:
+        n_layers = last + 1 if first == n_layers <= last else -1
+    if n_microbatches < 1 or n_layers < 1:
+        raise InvalidInputError(
+            "stages are runs of layers from layer 0 on, each beginning after the one before, and "
+            f"there is a microbatch; got {[span[:2] for span in spans]} and "
+            f"n_microbatches={n_microbatches}"
+        )
+    open_to = [
+        _fitting(stage, spans, cost, memory_bytes, in_flight(len(spans) - stage, n_microbatches))
+        for stage in range(len(spans))
+    ]
+    extra_s = [boundary_s(first) if boundary_s and first else 0.0 for first, _, _ in spans]
+    chosen, time_s = _best_options(open_to, extra_s, n_microbatches)
+    stages = tuple(StageSlice(*span, each) for span, each in zip(spans, chosen, strict=True))
+    return Slicing(stages, time_s, time_s, len(spans), ())
+
+
+def _fitting(
+    stage: int,
+    spans: Sequence[Span],
+    cost: CostFunction,
+    memory_bytes: int | None,
+    in_flight: int,
+) -> list[StageCost]:
+    """The options of a stage that fit."""
+    first, last, submesh = spans[stage]
+    priced = cost(first, last, submesh)
+    options = [priced] if isinstance(priced, StageCost) else list(priced or ())
+    if not options:
+        raise InfeasibleStagesError(
+            f"every stage must have a cost; got None for stage {stage} of {len(spans)}, "
+            f"layers {first}-{last} on {tuple(submesh)}",
+            stage=stage,
+            layers=(first, last),
+        )
+    peak = min(option.peak_bytes(in_flight) for option in options)
+    if memory_bytes is not None and peak > memory_bytes:
+        raise InfeasibleStagesError(
+            f"a stage must fit in memory_bytes={memory_bytes} a device; got {peak} bytes for "
+            f"stage {stage} of {len(spans)}, layers {first}-{last} on {tuple(submesh)}, "
+            f"{of(peak, memory_bytes)}",
+            peak_bytes=peak,
+            stage=stage,
+            layers=(first, last),
+        )
+    if memory_bytes is None:
+        return options
+    return [option for option in options if option.peak_bytes(in_flight) <= memory_bytes]
+
+
+def _best_options(
+    open_to: Sequence[Sequence[StageCost]], extra_s: Sequence[float], n_microbatches: int
+) -> tuple[list[StageCost], float]:
+    """The option of each stage, and the time of the step."""
+
+    def bounded(option: StageCost, extra: float) -> float:
+        return (n_microbatches - 1) * (option.time_s + extra) + option.once_s
+
+    pairs = list(zip(open_to, extra_s, strict=True))
+    least = max(min(bounded(option, extra) for option in options) for options, extra in pairs)
+    limits = {bounded(option, extra) for options, extra in pairs for option in options}
+    found: tuple[list[StageCost], float] | None = None
+    for limit in sorted(each for each in limits if each >= least):
+        chosen = [
+            min(
+                (o for o in options if bounded(o, extra) <= limit),
+                key=lambda o: (o.time_s, o.once_s),
+            )
+            for options, extra in pairs
+        ]
+        times = [option.time_s + extra for option, extra in zip(chosen, extra_s, strict=True)]
+        time_s = pipeline_time_s(times, n_microbatches, [option.once_s for option in chosen])
+        if found is None or time_s < found[1]:
+            found = chosen, time_s
+    assert found is not None  # `least` itself is one of the limits
+    return found
