@@ -10,7 +10,7 @@ which `LocalTransport` makes one copy for all devices; more than one thread.
 
 import numpy as np
 import pytest
-from crossmesh import LocalTransport, plan_transfer
+from crossmesh import LocalTransport, plan
 from crossmesh.testing import check_delivery, shards_of
 from shardspec import Layout, Mesh, Spec
 
@@ -35,14 +35,14 @@ def test_memcpy(benchmark):
 def test_move(benchmark, how, spec):
     target = Layout(WHOLE.shape, TARGET, Spec.parse(spec))
     shards = {device: part.copy() for device, part in shards_of(SOURCE, WHOLE).items()}
-    plan = plan_transfer(SOURCE, target, WHOLE.itemsize)
-    transport = LocalTransport(plan)
+    made = plan(SOURCE, target, WHOLE.dtype)
+    transport = LocalTransport(made)
 
     def move():
         return by_hand(target, shards) if how == "numpy" else transport(shards)
 
     received = benchmark.pedantic(move, rounds=ROUNDS, warmup_rounds=1)
 
-    check_delivery(plan, WHOLE, received)
+    check_delivery(made, WHOLE, received)
     if how == "LocalTransport":
         benchmark.extra_info["baseline"] = f"test_move[numpy-{spec}]"

@@ -2,13 +2,11 @@ import sys
 
 import numpy as np
 import pytest
-from crossmesh import LocalTransport, ShardError, execute_local, plan_transfer
+from crossmesh import LocalTransport, ShardError, execute_local, plan
 from crossmesh.testing import check_delivery, shards_of, transfers
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec
-
-DTYPES = {1: "i1", 2: "f2", 4: "f4", 8: "M8[s]", 16: "c16"}
 
 
 def tensor(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -18,20 +16,23 @@ def tensor(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return whole
 
 
-@given(transfers(), st.sampled_from(["broadcast", "send_recv"]))
-def test_every_destination_shard_is_its_slice_of_the_tensor(transfer, strategy):
+COPIES = transfers(partial=False)
+
+
+@given(COPIES, st.sampled_from(["broadcast", "send_recv"]), st.sampled_from(["f4", "c16", "i1"]))
+def test_every_destination_shard_is_its_slice_of_the_tensor(transfer, strategy, dtype):
     t = transfer
-    plan = plan_transfer(t.src, t.dst, t.itemsize, t.hosts, t.rates, strategy)
-    whole = tensor(t.src.shape, DTYPES[t.itemsize])
-    check_delivery(plan, whole, execute_local(plan, shards_of(t.src, whole)))
+    made = plan(t.src, t.dst, dtype, t.hosts, t.links, strategy=strategy)
+    whole = tensor(t.src.shape, dtype)
+    check_delivery(made, whole, execute_local(made, shards_of(t.src, whole)))
 
 
-@given(transfers())
+@given(COPIES)
 def test_there_and_back_gives_the_same_shards(transfer):
     t = transfer
-    whole = tensor(t.src.shape, DTYPES[t.itemsize])
-    there = plan_transfer(t.src, t.dst, t.itemsize, t.hosts)
-    back = plan_transfer(t.dst, t.src, t.itemsize, t.hosts)
+    whole = tensor(t.src.shape, "M8[s]")
+    there = plan(t.src, t.dst, whole.dtype, t.hosts)
+    back = plan(t.dst, t.src, whole.dtype, t.hosts)
     check_delivery(back, whole, execute_local(back, execute_local(there, shards_of(t.src, whole))))
 
 
@@ -45,17 +46,17 @@ WHOLE = layout((4, 6), range(2, 5), "RR")
 
 
 def test_devices_with_equal_shards_share_one_array():
-    received = execute_local(plan_transfer(ROWS, WHOLE, 4), shards_of(ROWS, tensor((4, 6), "f4")))
+    received = execute_local(plan(ROWS, WHOLE, "f4"), shards_of(ROWS, tensor((4, 6), "f4")))
     assert received[2] is received[3] is received[4]
 
 
 def test_devices_with_different_shards_share_no_memory():
-    received = execute_local(plan_transfer(ROWS, COLUMNS, 4), shards_of(ROWS, tensor((4, 6), "f4")))
+    received = execute_local(plan(ROWS, COLUMNS, "f4"), shards_of(ROWS, tensor((4, 6), "f4")))
     assert not np.shares_memory(received[2], received[3])
 
 
 def test_transport_makes_new_arrays_each_time():
-    transport = LocalTransport(plan_transfer(ROWS, COLUMNS, 4))
+    transport = LocalTransport(plan(ROWS, COLUMNS, "f4"))
     first, second = (transport(shards_of(ROWS, tensor((4, 6), "f4"))) for _ in range(2))
     assert not np.shares_memory(first[2], second[2])
 
@@ -64,8 +65,8 @@ def test_moves_elements_that_numpy_has_no_buffer_format_for():
     dtype = np.dtype([("a", "u1"), ("b", ">f8")])
     whole = np.zeros((4, 6), dtype)
     whole["b"] = np.arange(24).reshape(4, 6)
-    plan = plan_transfer(ROWS, COLUMNS, dtype.itemsize)
-    check_delivery(plan, whole, execute_local(plan, shards_of(ROWS, whole)))
+    made = plan(ROWS, COLUMNS, "V9")
+    check_delivery(made, whole, execute_local(made, shards_of(ROWS, whole)))
 
 
 def test_holds_no_reference_to_its_shards():
@@ -73,7 +74,7 @@ def test_holds_no_reference_to_its_shards():
         device: shard.copy() for device, shard in shards_of(ROWS, tensor((4, 6), "f4")).items()
     }
     before = [sys.getrefcount(shard) for shard in shards.values()]
-    transport = LocalTransport(plan_transfer(ROWS, COLUMNS, 4))
+    transport = LocalTransport(plan(ROWS, COLUMNS, "f4"))
     for _ in range(10):
         transport(shards)
     assert [sys.getrefcount(shard) for shard in shards.values()] == before
@@ -102,11 +103,11 @@ SHARD = np.zeros((2, 6), "f4")
 )
 def test_says_what_is_wrong_with_the_shards(shards, message):
     with pytest.raises(ShardError, match=message):
-        execute_local(plan_transfer(ROWS, COLUMNS, 4), shards)
+        execute_local(plan(ROWS, COLUMNS, "f4"), shards)
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(object), np.dtype([("a", object)])])
 def test_refuses_references_to_python_objects(dtype):
     shards = dict.fromkeys(range(2), np.zeros((2, 6), dtype))
     with pytest.raises(ShardError, match="plain elements"):
-        execute_local(plan_transfer(ROWS, COLUMNS, dtype.itemsize), shards)
+        execute_local(plan(ROWS, COLUMNS, f"V{dtype.itemsize}"), shards)

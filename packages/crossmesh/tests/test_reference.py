@@ -1,20 +1,7 @@
-from unittest import mock
-
 import numpy as np
-from crossmesh import _core, plan_transfer, planner, reference
-from crossmesh.testing import transfers
+from crossmesh import _core, reference
 from hypothesis import given
 from hypothesis import strategies as st
-
-
-@given(transfers(), st.sampled_from(["broadcast", "send_recv"]))
-def test_core_and_reference_make_the_same_plan(transfer, strategy):
-    t = transfer
-    arguments = (t.src, t.dst, t.itemsize, t.hosts, t.rates, strategy)
-    with mock.patch.object(planner, "core", reference):
-        expected = plan_transfer(*arguments)
-    assert plan_transfer(*arguments) == expected
-
 
 HOSTS = st.integers(0, 4)
 FLOWS = st.lists(

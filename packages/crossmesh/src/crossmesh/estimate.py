@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from crossmesh._native import core
 from crossmesh.errors import PlanError
 from crossmesh.plan import TransferPlan, UnitTask
-from crossmesh.route import Port, checked_rates
+from crossmesh.route import Port, Route, checked_rates
 
 
 def estimate_time_s(
@@ -54,19 +54,20 @@ def estimate_time_s(
     if n_chunks < 1:
         raise PlanError(f"a slice has at least one chunk; got {n_chunks=}")
 
+    host_of = plan.host_of
     durations_s = []
     ports: list[tuple[Port, ...]] = []
-    for task, route in zip(plan.tasks, plan.routes, strict=True):
-        n_bytes = task.n_bytes(plan.itemsize)
-        if route.receiver_hosts:
-            n_hosts = len(route.receiver_hosts)
-            passing_s = route.duration_s(n_bytes, rate_of)
+    for task in plan.tasks:
+        route = Route.from_path(task.path, host_of)
+        if route.hosts[1:]:
+            n_hosts = len(route.hosts) - 1
+            passing_s = route.duration_s(task.n_bytes, rate_of)
             durations_s.append(
                 (n_chunks + n_hosts - 1) / n_chunks * passing_s + n_hosts * latency_s
             )
             ports.append(route.ports)
         else:
-            durations_s.append(n_bytes / intra_host_bytes_per_s if task.recipients else 0.0)
+            durations_s.append(task.n_bytes / intra_host_bytes_per_s)
             ports.append(_device_ports(task))
     number: dict[Port, int] = {}
     numbered = [[number.setdefault(port, len(number)) for port in group] for group in ports]
@@ -86,17 +87,18 @@ def lower_bound_s(plan: TransferPlan, rates: Mapping[int, float]) -> float:
     Raises:
         PlanError: a host has no finite positive rate.
     """
-    host_of = dict(plan.hosts)
+    host_of = plan.host_of
     rate_of = checked_rates(set(host_of.values()), rates)
-    needed: dict[int, dict[tuple[tuple[int, int], ...], int]] = {host: {} for host in rate_of}
-    leaving: dict[tuple[tuple[int, int], ...], int] = {}
+    needed: dict[int, dict[object, int]] = {host: {} for host in rate_of}
+    leaving: dict[object, int] = {}
     holders: set[int] = set()
-    for task, route in zip(plan.tasks, plan.routes, strict=True):
-        if route.receiver_hosts:
-            leaving[task.slices] = task.n_bytes(plan.itemsize)
-            holders.update(host_of[device] for device in task.senders)
-            for host in route.receiver_hosts:
-                needed[host][task.slices] = task.n_bytes(plan.itemsize)
+    for task in plan.tasks:
+        if len({host_of[device] for device in task.path}) > 1:
+            slice_ = task.pieces, task.part
+            leaving[slice_] = task.n_bytes
+            holders.update(host_of[device] for term in task.terms for device in term)
+            for host in {host_of[device] for device in task.receivers}:
+                needed[host][slice_] = task.n_bytes
     if not leaving:
         return 0.0
     arriving_s = [sum(slices.values()) / rate_of[host] for host, slices in needed.items()]
@@ -105,7 +107,5 @@ def lower_bound_s(plan: TransferPlan, rates: Mapping[int, float]) -> float:
 
 
 def _device_ports(task: UnitTask) -> tuple[Port, ...]:
-    """Of a slice that stays on its host, if it moves at all: those of its devices."""
-    if not task.recipients:
-        return ()
-    return ((task.sender, "device out"), *((device, "device in") for device in task.recipients))
+    """Of a slice that stays on its host: those of its devices."""
+    return ((task.sender, "device out"), *((device, "device in") for device in task.receivers))

@@ -1,68 +1,165 @@
-"""Transfer plans as values: which device sends which slice of a tensor to whom, in which order."""
+"""Transfer plans as values: who sends which bytes to whom, along which path, in which order."""
 
 import hashlib
-import math
+import itertools
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from shardspec import Layout
+from shardspec import Layout, Reduction
 
-from crossmesh.route import Route
+from crossmesh.dtype import item_bytes
+from crossmesh.geometry import Box
+from crossmesh.links import Links
 
-Strategy = Literal["broadcast", "send_recv"]
-"""How a slice reaches several receivers: passed on from one to the next, or sent to each."""
+Strategy = Literal["broadcast", "send_recv", "local_allgather", "global_allgather", "signal"]
+"""How bytes reach several receivers (Zhuang et al., MLSys 2023, section 3.1):
+
+- `broadcast`: each receiver passes them on to the next, chunk by chunk.
+- `send_recv`: a task for each receiver.
+- `local_allgather`: a task for each receiving host, whose devices get a part each and exchange
+  them.
+- `global_allgather`: all receivers get a part each and exchange them in a ring.
+- `signal`: a broadcast of one byte, which delivers nothing: what communication costs at least.
+"""
+
+
+class Piece(NamedTuple):
+    """A box of one tensor. Its bytes are those of its elements in the tensor's order."""
+
+    tensor: int
+    """Index into the plan's tensors."""
+    box: Box
+    """Start and stop in each dim of the whole tensor."""
+
+
+class Hop(NamedTuple):
+    """Bytes that pass from one device to another, all the while that their task takes."""
+
+    sender: int
+    receiver: int
+    n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class UnitTask:
-    """One slice of the tensor on its way from one device to others."""
+    """Bytes on their way from devices that hold them to devices that need and lack them."""
 
     index: int
-    """Position in the order of the plan."""
-    slices: tuple[tuple[int, int], ...]
-    """Start and stop in each dim of the whole tensor."""
-    senders: tuple[int, ...]
-    """All devices that hold the slice, sorted."""
-    sender: int
-    """The one of them that sends it."""
+    """Position in the one order in which all devices take up their tasks."""
+    pieces: tuple[Piece, ...]
+    """What is equal in holders and receivers, packed one after the other."""
+    part: tuple[int, int]
+    """The bytes of the packed pieces that this task moves: start and stop, between elements."""
+    terms: tuple[tuple[int, ...], ...]
+    """The devices that hold each addend, sorted; one term is a plain copy."""
+    reduction: tuple[tuple[Reduction, int], ...]
+    """How terms combine: kinds and numbers of terms, major to minor; () for a plain copy."""
     receivers: tuple[int, ...]
-    """Devices that get it, sorted; those among `senders` keep their own copy."""
+    """Devices that get the result, sorted; none of them holds it."""
+    strategy: Strategy
+    """How it reaches them."""
+    path: tuple[int, ...]
+    """The devices in the order in which the bytes pass: one adder for each term, then the
+    receivers, without the last adder if it is one. Neighbours on one host are together."""
+    n_chunks: int
+    """Into how many chunks the bytes are cut on the way."""
 
     @property
-    def extent(self) -> tuple[int, ...]:
-        """Shape of the slice."""
-        return tuple(stop - start for start, stop in self.slices)
+    def n_bytes(self) -> int:
+        """Bytes that each receiver gets."""
+        return self.part[1] - self.part[0]
 
     @property
-    def recipients(self) -> tuple[int, ...]:
-        """The receivers that do not hold the slice already."""
-        return tuple(device for device in self.receivers if device not in self.senders)
+    def adders(self) -> tuple[int, ...]:
+        """Devices that hold a term each, in the order in which they add; of a copy, its sender."""
+        return self.path[: len(self.terms)]
 
-    def n_bytes(self, itemsize: int) -> int:
-        """Bytes of the slice."""
-        return math.prod(self.extent) * itemsize
+    @property
+    def sender(self) -> int:
+        """The last adder: where the result is first, and from where the receivers get it."""
+        return self.path[len(self.terms) - 1]
+
+    @property
+    def senders(self) -> tuple[int, ...]:
+        """The chosen device of each term."""
+        adders = set(self.adders)
+        return tuple(next(d for d in term if d in adders) for term in self.terms)
+
+    @property
+    def followers(self) -> tuple[int, ...]:
+        """The receivers in the order of the path, without the sender."""
+        return self.path[len(self.terms) :]
+
+    @property
+    def hops(self) -> Iterator[Hop]:
+        """All bytes that pass between devices.
+
+        Terms of one kind are added on the way, each adder to what the one before it sends. Terms of
+        several kinds, such as a sum of maxima, do not combine in a row: the sender gets all.
+        """
+        n_bytes = 1 if self.strategy == "signal" else self.n_bytes
+        if len(self.reduction) > 1:
+            yield from (Hop(adder, self.sender, n_bytes) for adder in self.adders[:-1])
+        else:
+            yield from (Hop(a, b, n_bytes) for a, b in itertools.pairwise(self.adders))
+        if self.strategy in ("local_allgather", "global_allgather"):
+            yield from self._scatter_and_gather()
+        else:
+            ring = (self.sender, *self.followers)
+            yield from (Hop(a, b, n_bytes) for a, b in itertools.pairwise(ring))
+
+    def shares(self) -> tuple[tuple[int, int], ...]:
+        """What each follower gets of an all-gather's bytes from the sender: starts and stops."""
+        n = len(self.followers)
+        cuts = [self.part[0] + self.n_bytes * i // n for i in range(n + 1)] if n else []
+        return tuple(itertools.pairwise(cuts))
+
+    def _scatter_and_gather(self) -> Iterator[Hop]:
+        followers, sizes = self.followers, [stop - start for start, stop in self.shares()]
+        for follower, size in zip(followers, sizes, strict=True):
+            yield Hop(self.sender, follower, size)
+        # In a ring of all, each passes on everything but what the next one got from the sender.
+        if len(followers) > 1:
+            ring = (*followers, followers[0])
+            for (a, b), size in zip(itertools.pairwise(ring), (*sizes[1:], sizes[0]), strict=True):
+                yield Hop(a, b, self.n_bytes - size)
 
     def __str__(self) -> str:
-        slices = ", ".join(f"{start}:{stop}" for start, stop in self.slices)
-        return f"{self.index}: [{slices}] {self.sender} -> {', '.join(map(str, self.receivers))}"
+        pieces = [f"{tensor}[{_text(box)}]" for tensor, box in self.pieces[:_SHOWN]]
+        if len(self.pieces) > _SHOWN:
+            pieces.append(f"and {len(self.pieces) - _SHOWN} more")
+        start, stop = self.part
+        reached = [self.sender] * (self.sender in self.receivers) + list(self.followers)
+        return (
+            f"{self.index}: {' '.join(pieces)} bytes {start}:{stop} "
+            f"{' + '.join(map(str, self.adders))} -> {', '.join(map(str, reached))}"
+        )
+
+
+_SHOWN = 3
+"""Pieces of a task that are printed."""
+
+
+class Copy(NamedTuple):
+    """What a device of both meshes holds already, and keeps."""
+
+    device: int
+    pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TransferPlan:
-    """How a tensor gets from one layout to another; `plan_transfer` makes it."""
+class Tensor:
+    """One of the tensors that move."""
 
+    name: str
+    dtype: str
+    """As `dtype_name` spells it."""
     src: Layout
-    """Where the tensor is."""
+    """Where it is."""
     dst: Layout
     """Where it shall be."""
-    itemsize: int
-    """Bytes of an element."""
-    strategy: Strategy
-    """How a slice reaches several receivers."""
-    hosts: tuple[tuple[int, int], ...]
-    """(device, host) of every device of both meshes, sorted."""
-    tasks: tuple[UnitTask, ...]
-    """In the order in which they start."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -70,40 +167,83 @@ class TransferPlan:
         return self.src.shape
 
     @property
-    def routes(self) -> tuple[Route, ...]:
-        """The hosts that each task passes."""
-        host_of = dict(self.hosts)
-        return tuple(
-            Route.from_devices(task.sender, task.receivers, host_of) for task in self.tasks
-        )
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return item_bytes(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """How tensors get from their layouts to others; `plan` makes it.
+
+    A device that holds what it needs keeps it (`copies`); all else moves in `tasks`.
+    """
+
+    tensors: tuple[Tensor, ...]
+    """Sorted by name."""
+    hosts: tuple[tuple[int, int], ...]
+    """(device, host) of every device, sorted."""
+    links: Links | None
+    """How fast hosts and devices talk; None if all hosts are equal."""
+    strategy: Strategy
+    """How bytes reach several receivers."""
+    copies: tuple[Copy, ...]
+    """Sorted by device, one each."""
+    tasks: tuple[UnitTask, ...]
+    """In their order."""
+
+    @property
+    def host_of(self) -> dict[int, int]:
+        """The host of every device."""
+        return dict(self.hosts)
 
     @property
     def sent_bytes(self) -> tuple[tuple[int, int], ...]:
-        """(host, bytes it sends to other hosts), sorted: the loads that Eq. 4 balances.
+        """(host, bytes it sends to other hosts), sorted; what it passes on counts too."""
+        return self._crossing(0)
 
-        What a host only passes on inside a broadcast counts for the host that sent it first.
-        """
-        sent = dict.fromkeys(sorted({host for _, host in self.hosts}), 0)
-        for task, route in zip(self.tasks, self.routes, strict=True):
-            if route.receiver_hosts:
-                sent[route.sender_host] += task.n_bytes(self.itemsize)
-        return tuple(sent.items())
+    @property
+    def received_bytes(self) -> tuple[tuple[int, int], ...]:
+        """(host, bytes it gets from other hosts), sorted; what it passes on counts too."""
+        return self._crossing(1)
+
+    def _crossing(self, end: int) -> tuple[tuple[int, int], ...]:
+        host_of = self.host_of
+        crossing = dict.fromkeys(sorted(set(host_of.values())), 0)
+        for task in self.tasks:
+            for hop in task.hops:
+                if host_of[hop.sender] != host_of[hop.receiver]:
+                    crossing[host_of[hop[end]]] += hop.n_bytes
+        return tuple(crossing.items())
 
     @property
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of everything that decides what is sent.
 
         Ranks that plan for themselves compare it before they communicate. Names of mesh axes do
-        not enter.
+        not enter, nor the links, which show in what was chosen.
         """
-        layouts = [
-            (layout.mesh.shape, tuple(layout.mesh.device_ids), str(layout.spec), layout.rules)
-            for layout in (self.src, self.dst)
+        tensors = [(t.name, t.dtype, _layout_key(t.src), _layout_key(t.dst)) for t in self.tensors]
+        tasks = [
+            (t.pieces, t.part, t.terms, t.reduction, t.receivers, t.strategy, t.path, t.n_chunks)
+            for t in self.tasks
         ]
-        tasks = [(task.slices, task.sender, task.receivers) for task in self.tasks]
-        content = (self.shape, self.itemsize, self.strategy, layouts, self.hosts, tasks)
-        return hashlib.sha256(repr(content).encode()).hexdigest()
+        content = json.dumps([tensors, self.hosts, self.copies, tasks], separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def __str__(self) -> str:
-        head = f"{self.src.spec} -> {self.dst.spec} of {self.shape}, {self.strategy}"
-        return "\n".join([head, *(f"  {task}" for task in self.tasks)])
+        heads = (
+            f"{i} {t.name}: {t.dtype}{list(t.shape)} {t.src.spec} on {t.src.mesh.shape} -> "
+            f"{t.dst.spec} on {t.dst.mesh.shape}"
+            for i, t in enumerate(self.tensors)
+        )
+        return "\n".join([*heads, *(f"  {task}" for task in self.tasks)])
+
+
+def _layout_key(layout: Layout) -> tuple[object, ...]:
+    mesh = layout.mesh
+    return layout.shape, mesh.shape, tuple(mesh.device_ids), str(layout.spec), layout.rules
+
+
+def _text(box: Box) -> str:
+    return ", ".join(f"{start}:{stop}" for start, stop in box)

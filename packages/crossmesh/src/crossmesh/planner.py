@@ -1,183 +1,356 @@
-"""`plan_transfer`: from two layouts to a plan.
+"""`plan`: from two layouts, or two sets of them, to a plan.
 
-A plan is a pure function of its arguments, so all ranks make the same one without talking. Unit
-tasks, senders and order follow Zhuang et al., "On Optimizing the Communication of Model
-Parallelism", MLSys 2023:
+A plan is a pure function of its arguments, so all ranks make the same one without talking. It
+follows Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023:
 
-    unit tasks   section 2.2            → core.unit_tasks
-    senders      Eq. 4                  → core.balance, in _sender_hosts
-    order        Eq. 3, section 3.2     → core.order_jobs, in _in_order
+    unit tasks   section 2.2            → _drafts: who holds the same, who needs the same
+    strategies   section 3.1            → _groups: which receivers share a task
+    senders      Eq. 4                  → _sends
+    order        Eq. 3, section 3.2     → _sends
+    paths        section 3.1, broadcast → _path
 """
 
-import dataclasses
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import NamedTuple, get_args
 
-from shardspec import Layout
+import numpy.typing as npt
+from shardspec import Layout, Reduction
 
+from crossmesh import reference
 from crossmesh._native import core
+from crossmesh.dtype import can_add, dtype_name
 from crossmesh.errors import PartialLayoutError, PlanError
-from crossmesh.plan import Strategy, TransferPlan, UnitTask
-from crossmesh.route import Route, checked_rates
+from crossmesh.geometry import n_elements, reduction, tiles
+from crossmesh.links import Links
+from crossmesh.plan import Copy, Piece, Strategy, Tensor, TransferPlan, UnitTask
 
-Cell = tuple[Sequence[tuple[int, int]], Sequence[int], Sequence[int]]
-"""Slices, devices that hold them, devices that need them."""
+FUSE_BYTES = 25 * 2**20
+"""Up to how many bytes pieces are fused: a bucket of torch's DistributedDataParallel, whose
+`bucket_cap_mb` is 25 (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3)."""
+
+CHUNKS = 100
+"""`K` of section 3.1: "relatively large compared to A (e.g., K ≈ 100 in our experiments)"."""
+
+Devices = tuple[int, ...]
+Levels = tuple[tuple[Reduction, int], ...]
 
 
-def plan_transfer(
-    src: Layout,
-    dst: Layout,
-    itemsize: int,
+def plan(
+    src: Layout | Mapping[str, Layout],
+    dst: Layout | Mapping[str, Layout],
+    dtype: npt.DTypeLike | Mapping[str, npt.DTypeLike],
     hosts: Mapping[int, int] | None = None,
-    rates: Mapping[int, float] | None = None,
+    links: Links | None = None,
+    *,
     strategy: Strategy = "broadcast",
+    chunks: int = CHUNKS,
+    fuse_bytes: int = FUSE_BYTES,
 ) -> TransferPlan:
-    """Plan how a tensor moves from one layout to another.
+    """Plan how tensors move from their layouts to others.
 
-    Each slice is sent once to all devices that need it, by a host chosen so that hosts share the
-    load, in an order that lets many slices move at the same time. A receiver on a host that holds
-    the slice gets it there. Layouts may be uneven and meshes may overlap.
+    Each element is sent once to all devices that need it and lack it, from devices that hold it;
+    partial results are combined on the way. A receiver whose host holds the element gets it there.
+    Layouts may be uneven, strided and padded, and meshes may overlap.
 
     Args:
-        src: Where the tensor is; its replicas are taken to be equal.
-        dst: Where it shall be; the same shape.
-        itemsize: Bytes of an element.
-        hosts: Host of each device of both meshes; other devices are ignored. None: each device is a
+        src: Where the tensor is, or where each of several is, by name; replicas are taken to be
+            equal.
+        dst: Where it shall be; the same shape. With names, the same ones.
+        dtype: Of the elements: numpy's, or a name such as "bfloat16"; or one for each name.
+        hosts: Host of each device of all meshes; other devices are ignored. None: each device is a
             host of its own.
-        rates: Bytes per second of each host's network interface, each way; other hosts are ignored.
-            None: all equal, and then their value does not matter.
-        strategy: "broadcast" sends a slice once to all its receivers; "send_recv" once to each, the
-            baseline of section 3.1.
+        links: How fast hosts and devices talk. None: all hosts are equally fast.
+        strategy: How bytes reach several receivers.
+        chunks: Into how many chunks a task's bytes are cut at most.
+        fuse_bytes: Pieces that have holders and receivers in common are fused up to this size; a
+            larger piece is a task of its own.
 
     Returns:
         The plan; equal arguments give equal plans in every process.
 
     Raises:
-        PartialLayoutError: a layout holds partial sums.
-        PlanError: a layout is strided or padded, the shapes differ, `itemsize` is not positive, a
-            device has no host or a host no finite positive rate, the strategy is unknown, or the
-            tensor has 2**63 bytes or more.
+        PartialLayoutError: a destination is partial, or elements cannot be added.
+        PlanError: names or shapes differ, a device has no host or a host no rate, an unknown dtype
+            or strategy, `chunks` below 1, `fuse_bytes` below 0, or 2**63 bytes or more.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
         >>> rows = Layout((4, 4), Mesh((2,), ("x",), (0, 1)), Spec.parse("S0R"))
         >>> columns = Layout((4, 4), Mesh((2,), ("x",), (2, 3)), Spec.parse("RS0"))
-        >>> print(plan_transfer(rows, columns, itemsize=4))
-        S0R -> RS0 of (4, 4), broadcast
-          0: [0:2, 0:2] 0 -> 2
-          1: [2:4, 2:4] 1 -> 3
-          2: [0:2, 2:4] 0 -> 3
-          3: [2:4, 0:2] 1 -> 2
+        >>> print(plan(rows, columns, "float32"))
+        0 tensor: float32[4, 4] S0R on (2,) -> RS0 on (2,)
+          0: 0[0:2, 0:2] bytes 0:16 0 -> 2
+          1: 0[2:4, 2:4] bytes 0:16 1 -> 3
+          2: 0[0:2, 2:4] bytes 0:16 0 -> 3
+          3: 0[2:4, 0:2] bytes 0:16 1 -> 2
     """
     if strategy not in get_args(Strategy):
         known = " or ".join(map(repr, get_args(Strategy)))
         raise PlanError(f"a strategy is {known}; got {strategy!r}")
-    itemsize = _check_tensor(src, dst, itemsize)
-    host_of = _host_of(src, dst, hosts)
-    rate_of = checked_rates(set(host_of.values()), rates)
-
-    one_receiver = strategy == "send_recv"
-    cells = core.unit_tasks(src.shape, _shards(src), _shards(dst), host_of, one_receiver)
-    tasks = _in_order(_with_senders(cells, itemsize, host_of, rate_of), itemsize, host_of, rate_of)
-    return TransferPlan(src, dst, itemsize, strategy, tuple(sorted(host_of.items())), tasks)
-
-
-def _check_tensor(src: Layout, dst: Layout, itemsize: int) -> int:
-    for side, layout in (("source", src), ("destination", dst)):
-        if not layout.is_contiguous or "padded" in layout.rules:
-            raise PlanError(
-                "a transfer moves shards of one block without padding; got the strided or padded "
-                f"{side} {layout}; reshard on that mesh before, or after, the transfer"
-            )
-        if layout.spec.is_partial:
-            raise PartialLayoutError(
-                f"a transfer copies, it cannot add up partial sums; got the {side} spec "
-                f"{layout.spec}; reduce on that mesh before, or reduce to it after, the transfer"
-            )
-    if src.shape != dst.shape:
-        raise PlanError(f"both layouts are of one tensor; got shapes {src.shape} and {dst.shape}")
-    itemsize = operator.index(itemsize)
-    if itemsize < 1:
-        raise PlanError(f"an element has at least one byte; got itemsize={itemsize}")
-    if math.prod(size for size in src.shape if size) * itemsize >= 2**63:
+    if chunks < 1 or fuse_bytes < 0:
         raise PlanError(
-            f"a tensor has fewer than 2**63 bytes; got shape={src.shape} and itemsize={itemsize}"
+            "there is at least one chunk, and a size to fuse up to is not negative; "
+            f"got chunks={chunks} and fuse_bytes={fuse_bytes}"
         )
-    return itemsize
+    tensors = _tensors(src, dst, dtype)
+    host_of = _host_of(tensors, hosts)
+    rate_of = links.rates(set(host_of.values())) if links else dict.fromkeys(host_of.values(), 1.0)
+
+    copies, drafts = _drafts(tensors, host_of, strategy, fuse_bytes)
+    sends = _sends(drafts, host_of, rate_of)
+    return TransferPlan(
+        tensors,
+        tuple(sorted(host_of.items())),
+        links,
+        strategy,
+        copies,
+        _tasks(drafts, sends, host_of, strategy, chunks),
+    )
 
 
-def _host_of(src: Layout, dst: Layout, hosts: Mapping[int, int] | None) -> dict[int, int]:
-    devices = sorted({*src.mesh.device_ids, *dst.mesh.device_ids})
+def _tensors(
+    src: Layout | Mapping[str, Layout],
+    dst: Layout | Mapping[str, Layout],
+    dtype: npt.DTypeLike | Mapping[str, npt.DTypeLike],
+) -> tuple[Tensor, ...]:
+    sources = {"tensor": src} if isinstance(src, Layout) else dict(src)
+    destinations = {"tensor": dst} if isinstance(dst, Layout) else dict(dst)
+    dtypes: dict[str, npt.DTypeLike]
+    dtypes = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(sources, dtype)
+    if not sources.keys() == destinations.keys() == dtypes.keys():
+        raise PlanError(
+            "source, destination and dtype are of the same tensors; "
+            f"got {_names(sources)}, {_names(destinations)} and {_names(dtypes)}"
+        )
+    tensors = []
+    for name in sorted(sources):
+        tensor = Tensor(name, dtype_name(dtypes[name]), sources[name], destinations[name])
+        _check(tensor)
+        tensors.append(tensor)
+    total = sum(math.prod(size for size in t.shape if size) * t.item_bytes for t in tensors)
+    if total >= 2**63:
+        raise PlanError(f"a plan moves fewer than 2**63 bytes; got {total}")
+    return tuple(tensors)
+
+
+def _check(tensor: Tensor) -> None:
+    name, src, dst = tensor.name, tensor.src, tensor.dst
+    if src.shape != dst.shape:
+        raise PlanError(
+            f"both layouts are of one tensor; got shapes {src.shape} and {dst.shape} for {name!r}"
+        )
+    if reduction(dst):
+        raise PartialLayoutError(
+            "a transfer delivers whole results; got the partial destination spec "
+            f"{dst.spec} for {name!r}; plan to the same spec without +P, and have one device of "
+            "each group keep the result, the others zeros"
+        )
+    if reduction(src) and not can_add(tensor.dtype):
+        raise PartialLayoutError(
+            "partial results are of numbers, to combine them; "
+            f"got dtype {tensor.dtype} and the source spec {src.spec} for {name!r}"
+        )
+
+
+def _names(mapping: Mapping[str, object]) -> str:
+    names = sorted(mapping)
+    return f"{names[:4]}" if len(names) <= 4 else f"{names[:4]} and {len(names) - 4} more"
+
+
+def _host_of(tensors: Sequence[Tensor], hosts: Mapping[int, int] | None) -> dict[int, int]:
+    meshes = {layout.mesh for tensor in tensors for layout in (tensor.src, tensor.dst)}
+    devices = sorted({device for mesh in meshes for device in mesh.device_ids})
     if hosts is None:
         return {device: device for device in devices}
     missing = [device for device in devices if device not in hosts]
     if missing:
-        raise PlanError(f"every device of both meshes needs a host; hosts lacks {missing}")
+        raise PlanError(f"every device of all meshes needs a host; hosts lacks {missing}")
     return {device: operator.index(hosts[device]) for device in devices}
 
 
-def _shards(layout: Layout) -> list[tuple[int, list[tuple[int, int]]]]:
-    return [
-        (device, [(part.start, part.stop) for part in layout.slices(device)])
-        for device in layout.mesh.device_ids
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A unit task before its senders, its path and its place in the order are chosen."""
+
+    pieces: tuple[Piece, ...]
+    n_bytes: int
+    terms: tuple[Devices, ...]
+    reduction: Levels
+    receivers: Devices
+
+
+def _drafts(
+    tensors: Sequence[Tensor], host_of: Mapping[int, int], strategy: Strategy, fuse_bytes: int
+) -> tuple[tuple[Copy, ...], list[_Draft]]:
+    """What devices keep, and what has to move: pieces with equal holders and receivers, fused."""
+    alike: defaultdict[tuple[tuple[Devices, ...], Devices, Levels, str], list[Piece]]
+    alike = defaultdict(list)
+    tiles_of = {layout: tiles(layout) for t in tensors for layout in (t.src, t.dst)}
+    for i, tensor in enumerate(tensors):
+        src, dst, levels = tiles_of[tensor.src], tiles_of[tensor.dst], reduction(tensor.src)
+        for s, d, boxes in reference.cells([t.runs for t in src], [t.runs for t in dst]):
+            # What is added while it moves is of one dtype.
+            key = (src[s].terms, dst[d].terms[0], levels, tensor.dtype if levels else "")
+            alike[key] += [Piece(i, box) for box in boxes]
+
+    kept: defaultdict[int, list[Piece]] = defaultdict(list)
+    drafts = []
+    for (terms, needing, levels, _), pieces in alike.items():
+        holders = terms[0] if len(terms) == 1 else ()
+        for device in set(needing).intersection(holders):
+            kept[device] += pieces
+        receivers = [device for device in needing if device not in holders]
+        groups = _groups(holders, receivers, host_of, strategy)
+        for fused, n_bytes in _fused(pieces, tensors, fuse_bytes):
+            drafts += [_Draft(fused, n_bytes, terms, levels, group) for group in groups]
+    return tuple(Copy(device, tuple(pieces)) for device, pieces in sorted(kept.items())), drafts
+
+
+def _groups(
+    holders: Devices, receivers: Sequence[int], host_of: Mapping[int, int], strategy: Strategy
+) -> list[Devices]:
+    """Receivers that one task serves: those on a host with a replica apart, as it stays there."""
+    with_replica = {host_of[device] for device in holders}
+    groups: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
+    for device in receivers:
+        host = host_of[device]
+        if strategy == "send_recv":
+            groups[host not in with_replica, device].append(device)
+        elif strategy == "local_allgather" or host in with_replica:
+            groups[host not in with_replica, host].append(device)
+        else:
+            groups[True, 0].append(device)
+    return [tuple(devices) for _, devices in sorted(groups.items())]
+
+
+def _fused(
+    pieces: Iterable[Piece], tensors: Sequence[Tensor], fuse_bytes: int
+) -> Iterator[tuple[tuple[Piece, ...], int]]:
+    """Runs of pieces of up to `fuse_bytes` together, or of one, with their bytes."""
+    batch: list[Piece] = []
+    total = 0
+    for piece in pieces:
+        n_bytes = n_elements(piece.box) * tensors[piece.tensor].item_bytes
+        if batch and total + n_bytes > fuse_bytes:
+            yield tuple(batch), total
+            batch, total = [], 0
+        batch.append(piece)
+        total += n_bytes
+    yield tuple(batch), total
+
+
+class _Send(NamedTuple):
+    """Bytes of a draft on their way through hosts."""
+
+    draft: int
+    part: tuple[int, int]
+    senders: tuple[int, ...]
+    """The host of each term's sender."""
+    path: tuple[int, ...]
+    """The hosts in the order in which the bytes pass: those that add, then those that receive."""
+
+
+def _sends(
+    drafts: Sequence[_Draft], host_of: Mapping[int, int], rate_of: Mapping[int, float]
+) -> list[_Send]:
+    """The hosts that each draft passes, and the order (Eq. 3 and 4)."""
+    to = [sorted({host_of[device] for device in draft.receivers}) for draft in drafts]
+    choices = [
+        [sorted({host_of[device] for device in term}) for term in draft.terms] for draft in drafts
     ]
-
-
-def _sender_hosts(
-    cells: Sequence[Cell], itemsize: int, host_of: Mapping[int, int], rate_of: Mapping[int, float]
-) -> list[int]:
-    """Eq. 4 chooses the host of each slice that crosses the network; the others stay on theirs."""
-    chosen = [host_of[receivers[0]] for _, _, receivers in cells]
-    holders = [sorted({host_of[device] for device in senders}) for _, senders, _ in cells]
-    crossing = [index for index, host in enumerate(chosen) if host not in holders[index]]
+    # A slice whose receivers are where it is stays there; of partial results, all that can do.
+    senders = [
+        tuple(_nearest(term, hosts) for term in terms)
+        for terms, hosts in zip(choices, to, strict=True)
+    ]
+    crossing = [i for i, d in enumerate(drafts) if len(d.terms) == 1 and senders[i][0] not in to[i]]
     balanced = core.balance(
-        [math.prod(b - a for a, b in cells[index][0]) * itemsize for index in crossing],
-        [holders[index] for index in crossing],
-        [sorted({host_of[device] for device in cells[index][2]}) for index in crossing],
+        [drafts[i].n_bytes for i in crossing],
+        [choices[i][0] for i in crossing],
+        [to[i] for i in crossing],
         rate_of,
     )
-    for index, host in zip(crossing, balanced, strict=True):
-        chosen[index] = host
-    return chosen
-
-
-def _with_senders(
-    cells: Sequence[Cell], itemsize: int, host_of: Mapping[int, int], rate_of: Mapping[int, float]
-) -> list[UnitTask]:
-    """On its host, a slice is sent by the device that has sent least so far (then the lowest)."""
-    sent: defaultdict[int, int] = defaultdict(int)
-    tasks: list[UnitTask] = []
-    sender_hosts = _sender_hosts(cells, itemsize, host_of, rate_of)
-    for (slices, senders, receivers), host in zip(cells, sender_hosts, strict=True):
-        on_host = [device for device in senders if host_of[device] == host]
-        sender = min(on_host, key=lambda device: (sent[device], device))
-        task = UnitTask(len(tasks), tuple(slices), tuple(senders), sender, tuple(receivers))
-        sent[sender] += task.n_bytes(itemsize) if task.recipients else 0
-        tasks.append(task)
-    return tasks
-
-
-def _in_order(
-    tasks: Sequence[UnitTask],
-    itemsize: int,
-    host_of: Mapping[int, int],
-    rate_of: Mapping[int, float],
-) -> tuple[UnitTask, ...]:
-    routes = [Route.from_devices(task.sender, task.receivers, host_of) for task in tasks]
-    ports = [route.ports for route in routes]
-    number = {port: index for index, port in enumerate(sorted(set(chain.from_iterable(ports))))}
+    for i, host in zip(crossing, balanced, strict=True):
+        senders[i] = (host,)
+    paths = []
+    for hosts, chosen in zip(to, senders, strict=True):
+        # The result is where it is needed if the last one that adds is there.
+        adders = sorted(set(chosen), key=lambda host: (host in hosts, host))
+        paths.append((*adders, *(host for host in hosts if host != adders[-1])))
+    ports = [[port for a, b in pairwise(path) for port in (2 * a, 2 * b + 1)] for path in paths]
+    number = {port: i for i, port in enumerate(sorted(set(chain.from_iterable(ports))))}
     order = core.order_jobs(
         [
-            route.duration_s(task.n_bytes(itemsize), rate_of)
-            for task, route in zip(tasks, routes, strict=True)
+            draft.n_bytes / min(map(rate_of.__getitem__, path)) if len(path) > 1 else 0.0
+            for draft, path in zip(drafts, paths, strict=True)
         ],
-        [[number[port] for port in group] for group in ports],
-        [1 + len(task.receivers) for task in tasks],
+        [sorted({number[port] for port in group}) for group in ports],
+        [len(draft.terms) + len(draft.receivers) for draft in drafts],
     )
-    return tuple(
-        dataclasses.replace(tasks[position], index=index) for index, position in enumerate(order)
+    return [_Send(i, (0, drafts[i].n_bytes), senders[i], paths[i]) for i in order]
+
+
+def _nearest(choices: Sequence[int], to: Sequence[int]) -> int:
+    return next((host for host in choices if host in to), choices[0])
+
+
+def _tasks(
+    drafts: Sequence[_Draft],
+    sends: Iterable[_Send],
+    host_of: Mapping[int, int],
+    strategy: Strategy,
+    chunks: int,
+) -> tuple[UnitTask, ...]:
+    sent: defaultdict[int, int] = defaultdict(int)
+    tasks = []
+    for index, (draft_index, part, senders, hosts) in enumerate(sends):
+        draft = drafts[draft_index]
+        path = _path(draft, senders, hosts, host_of, sent)
+        for device in path[:-1]:
+            sent[device] += part[1] - part[0]
+        n_chunks = max(1, min(chunks, part[1] - part[0]))
+        tasks.append(
+            UnitTask(
+                index,
+                draft.pieces,
+                part,
+                draft.terms,
+                draft.reduction,
+                draft.receivers,
+                strategy,
+                path,
+                n_chunks,
+            )
+        )
+    return tuple(tasks)
+
+
+def _path(
+    draft: _Draft,
+    senders: Sequence[int],
+    hosts: Sequence[int],
+    host_of: Mapping[int, int],
+    sent: Mapping[int, int],
+) -> Devices:
+    """The devices on a path of hosts; each host sends from where least was sent (then the lowest).
+
+    On the last host that adds, devices that receive add last, so that they need not be sent to.
+    """
+    adders = []
+    for term, host in zip(draft.terms, senders, strict=True):
+        on_host = [device for device in term if host_of[device] == host]
+        adders.append(min(on_host, key=lambda device: (sent[device], device)))
+    needed, position = (
+        set(draft.receivers),
+        {host: i for i, host in enumerate(hosts[: len(set(senders))])},
     )
+    adders.sort(key=lambda device: (position[host_of[device]], device in needed))
+    followers = []
+    for host in hosts[len(position) - 1 :]:
+        followers += [d for d in draft.receivers if host_of[d] == host and d != adders[-1]]
+    return (*adders, *followers)

@@ -4,6 +4,7 @@ The functions have the core's names and arguments and, for valid ones, its resul
 They do not check their arguments.
 """
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-Box = tuple[tuple[int, int], ...]
+from crossmesh.geometry import Box, Runs
 
 # As in cpp/src/order.cpp.
 PASSES = 16
@@ -19,41 +20,23 @@ BUDGET = 1 << 22
 SEED = 2023
 
 
-def unit_tasks(
-    shape: Sequence[int],
-    src: Sequence[tuple[int, Sequence[tuple[int, int]]]],
-    dst: Sequence[tuple[int, Sequence[tuple[int, int]]]],
-    host_of: Mapping[int, int],
-    one_receiver: bool,
-) -> list[tuple[list[tuple[int, int]], list[int], list[int]]]:
-    """The common part of each distinct source shard with each distinct destination shard."""
-    tasks = []
-    for held, senders in _distinct(src):
-        for needed, receivers in _distinct(dst):
-            cell = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(held, needed, strict=True)]
-            if any(start >= stop for start, stop in cell):
-                continue
-            groups: dict[int | None, list[int]] = {}
-            for host in sorted({host_of[device] for device in senders}):
-                groups[host] = []
-            groups[None] = []
-            for device in receivers:
-                host_with_replica = host_of[device] if host_of[device] in groups else None
-                groups[host_with_replica].append(device)
-            for group in groups.values():
-                parts = [[device] for device in group] if one_receiver else [group]
-                tasks += [(cell, senders, part) for part in parts if part]
-    return tasks
-
-
-def _distinct(
-    shards: Sequence[tuple[int, Sequence[tuple[int, int]]]],
-) -> list[tuple[Box, list[int]]]:
-    devices_of: defaultdict[Box, list[int]] = defaultdict(list)
-    for device, slices in sorted(shards):
-        if all(start < stop for start, stop in slices):
-            devices_of[tuple(slices)].append(device)
-    return sorted(devices_of.items())
+def cells(src: Sequence[Runs], dst: Sequence[Runs]) -> list[tuple[int, int, list[Box]]]:
+    """The boxes that each source tile has in common with each destination tile, if any."""
+    found = []
+    for s, held in enumerate(src):
+        for d, needed in enumerate(dst):
+            common = [
+                [
+                    (max(a, c), min(b, e))
+                    for a, b in runs
+                    for c, e in others
+                    if max(a, c) < min(b, e)
+                ]
+                for runs, others in zip(held, needed, strict=True)
+            ]
+            if all(common):
+                found.append((s, d, list(itertools.product(*common))))
+    return found
 
 
 def balance(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 
 from crossmesh.errors import PlanError
 
@@ -12,45 +13,35 @@ Port = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The hosts that a slice passes, in order."""
+    """The hosts that bytes pass, in order; one if they stay on their host."""
 
-    sender_host: int
-    """Where the slice is."""
-    receiver_hosts: tuple[int, ...]
-    """The other hosts that get it, sorted; empty if the slice stays on its host."""
+    hosts: tuple[int, ...]
 
     @classmethod
-    def from_devices(
-        cls, sender: int, receivers: Iterable[int], host_of: Mapping[int, int]
-    ) -> "Route":
-        """The route of a slice from one device to others."""
-        hosts = {host_of[device] for device in receivers} - {host_of[sender]}
-        return cls(host_of[sender], tuple(sorted(hosts)))
+    def from_path(cls, path: Iterable[int], host_of: Mapping[int, int]) -> "Route":
+        """The route along devices."""
+        return cls(tuple(host for host, _ in groupby(host_of[device] for device in path)))
 
     @property
     def ports(self) -> tuple[Port, ...]:
-        """What the slice keeps busy while it moves; routes that share a port exclude each other.
+        """What the bytes keep busy while they move; routes that share a port exclude each other.
 
-        A broadcast is a ring through the receiver hosts, in which all but the last pass the slice
-        on. If no host both sends and receives, sharing a port is exactly the conflict of Eq. 3
-        (Zhuang et al., MLSys 2023); else it also keeps a host from sending while it passes on.
+        All hosts but the last pass them on. If no host both sends and receives, sharing a port is
+        exactly the conflict of Eq. 3 (Zhuang et al., MLSys 2023); else it also keeps a host from
+        sending while it passes on.
         """
-        if not self.receiver_hosts:
-            return ()
-        incoming = ((host, "in") for host in self.receiver_hosts)
-        passed_on = ((host, "out") for host in self.receiver_hosts[:-1])
-        return ((self.sender_host, "out"), *incoming, *passed_on)
+        return tuple(port for a, b in pairwise(self.hosts) for port in ((a, "out"), (b, "in")))
 
     def duration_s(self, n_bytes: int, rates: Mapping[int, float]) -> float:
-        """Time on the network at the rate of the slowest host; 0.0 if the slice stays on its host.
+        """Time on the network at the rate of the slowest host; 0.0 if there is one host.
 
         Args:
-            n_bytes: Size of the slice.
+            n_bytes: Size of what moves.
             rates: Bytes per second of each host's network interface, each way.
         """
-        if not self.receiver_hosts:
+        if len(self.hosts) == 1:
             return 0.0
-        return n_bytes / min(rates[host] for host in (self.sender_host, *self.receiver_hosts))
+        return n_bytes / min(rates[host] for host in self.hosts)
 
 
 def checked_rates(hosts: Iterable[int], rates: Mapping[int, float] | None) -> dict[int, float]:

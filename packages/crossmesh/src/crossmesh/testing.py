@@ -1,94 +1,263 @@
 """Hypothesis strategies and checkers, for our tests and those of siblings (extra `testing`)."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
-from shardspec import Layout, Mesh
-from shardspec.testing import meshes, specs
+from shardspec import Layout, Mesh, Rule, shard
+from shardspec.testing import EVERY_RULE, layouts, meshes, specs
 
-from crossmesh.plan import TransferPlan
+from crossmesh.links import Links
+from crossmesh.plan import Tensor, TransferPlan, UnitTask
 
 Array = npt.NDArray[np.generic]
+
+DTYPES = ("float32", "int8", "bfloat16", "float64", "uint16")
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Valid arguments of `plan_transfer`."""
+    """Valid arguments of `plan`."""
 
     src: Layout
     dst: Layout
-    itemsize: int
+    dtype: str
     hosts: dict[int, int]
-    rates: dict[int, float]
+    links: Links
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Valid arguments of `plan`, for several tensors."""
+
+    src: dict[str, Layout]
+    dst: dict[str, Layout]
+    dtype: dict[str, str]
+    hosts: dict[int, int]
+    links: Links
 
 
 @st.composite
-def transfers(draw: st.DrawFn, *, max_rank: int = 3, max_size: int = 7) -> Transfer:
-    """Transfers of small tensors, of any sizes, between meshes that may share devices and hosts."""
-    shape = tuple(draw(st.lists(st.integers(0, max_size), max_size=max_rank)))
-    layouts = []
-    for offset in (0, draw(st.sampled_from([0, 3, 100]))):
-        mesh = draw(meshes(max_ndim=2))
-        mesh = Mesh(mesh.shape, mesh.axis_names, tuple(id + offset for id in mesh.device_ids))
-        layouts.append(Layout(shape, mesh, draw(specs(mesh, len(shape), partial=False))))
-    devices = sorted({device for layout in layouts for device in layout.mesh.device_ids})
+def transfers(
+    draw: st.DrawFn, *, max_rank: int = 3, partial: bool = True, strided: bool = True
+) -> Transfer:
+    """Transfers of small tensors, of any sizes, between meshes that may share devices and hosts.
+
+    Args:
+        draw: Given by Hypothesis.
+        max_rank: Most dims.
+        partial: Whether the source may hold partial results, of one kind or several.
+        strided: Whether shards may be strided.
+    """
+    src, dst = draw(_pairs(max_rank, partial, strided))
+    hosts, links = draw(_clusters([src, dst]))
+    return Transfer(src, dst, draw(st.sampled_from(DTYPES)), hosts, links)
+
+
+@st.composite
+def batches(
+    draw: st.DrawFn, *, max_tensors: int = 4, partial: bool = True, strided: bool = True
+) -> Batch:
+    """As `transfers`, of several tensors, some of which lie alike."""
+    pairs = draw(st.lists(_pairs(2, partial, strided), max_size=max_tensors))
+    pairs += draw(st.lists(st.sampled_from(pairs), max_size=2)) if pairs else []
+    names = draw(st.permutations([f"layer.{i}" for i in range(len(pairs))]))
+    hosts, links = draw(_clusters(list(itertools.chain(*pairs))))
+    return Batch(
+        {name: src for name, (src, _) in zip(names, pairs, strict=True)},
+        {name: dst for name, (_, dst) in zip(names, pairs, strict=True)},
+        {name: draw(st.sampled_from(DTYPES)) for name in names},
+        hosts,
+        links,
+    )
+
+
+@st.composite
+def _pairs(draw: st.DrawFn, max_rank: int, partial: bool, strided: bool) -> tuple[Layout, Layout]:
+    src = draw(
+        layouts(
+            max_rank=max_rank,
+            partial=partial,
+            sub_axes=True,
+            strided=strided,
+            mixed_kinds=True,
+            chunking=EVERY_RULE,
+            mesh=_moved(draw(meshes(max_ndim=2, max_length=6, max_size=12)), 0),
+        )
+    )
+    mesh = draw(meshes(max_ndim=2, max_length=6, max_size=12))
+    mesh = _moved(mesh, draw(st.sampled_from([0, 3, 100])))
+    spec = draw(specs(mesh, len(src.shape), partial=False, sub_axes=True, strided=strided))
+    return src, Layout(src.shape, mesh, spec, draw(st.sampled_from(get_args(Rule))))
+
+
+def _moved(mesh: Mesh, offset: int) -> Mesh:
+    return Mesh(mesh.shape, mesh.axis_names, tuple(device + offset for device in mesh.device_ids))
+
+
+@st.composite
+def _clusters(draw: st.DrawFn, of: Sequence[Layout]) -> tuple[dict[int, int], Links]:
+    devices = sorted({device for layout in of for device in layout.mesh.device_ids})
     host_ids = st.integers(0, draw(st.integers(0, 5)))
     hosts = {device: draw(host_ids) for device in devices}
     rate = st.sampled_from([1.0, 1.0, 3.0, 0.1, 12.5e9])
     rates = {host: draw(rate) for host in sorted(set(hosts.values()))}
-    return Transfer(layouts[0], layouts[1], draw(st.sampled_from([1, 2, 4, 8, 16])), hosts, rates)
+    return hosts, Links(
+        rates, device_bytes_per_s=1e12, latency_s=draw(st.sampled_from([0.0, 1e-5]))
+    )
 
 
 def shards_of(layout: Layout, whole: Array) -> dict[int, Array]:
-    """Each device's shard of a whole tensor, as a view of it unless it is a scalar."""
-    return {device: np.asarray(whole[layout.slices(device)]) for device in layout.mesh.device_ids}
+    """Each device's shard of a whole tensor; a view of it if it is one block of it."""
+    if layout.is_contiguous and "padded" not in layout.rules:
+        return {d: np.asarray(whole[layout.slices(d)]) for d in layout.mesh.device_ids}
+    return shard(layout, whole)
 
 
 def check_plan(plan: TransferPlan) -> None:
     """Assert from the layouts alone that a plan delivers each element exactly once.
 
-    Also that its tasks are numbered in order, name all holders and a true sender, cross no host
-    boundary that a replica makes unnecessary, and, if sent one by one, have one receiver each.
+    Every destination device gets each of its elements from its own shard or from one task, every
+    task names all devices that hold each of its terms, each term is added once, and the bytes that
+    pass are those that arrive. A copy crosses no host boundary that a replica makes unnecessary.
+    Shares no code with the planner.
     """
     host_of = dict(plan.hosts)
-    arrived = {
-        device: np.zeros(plan.dst.local_shape(device), int) for device in plan.dst.mesh.device_ids
-    }
+    held = [
+        {device: _mask(t.src, device) for device in t.src.mesh.device_ids} for t in plan.tensors
+    ]
+    arrived = [
+        {device: np.zeros(t.shape, int) for device in t.dst.mesh.device_ids} for t in plan.tensors
+    ]
+    for copy in plan.copies:
+        for i, elements in _elements(plan, copy.pieces, None):
+            assert _n_terms(plan.tensors[i]) == 1, f"{copy}: a term of several is no result"
+            assert held[i][copy.device].flat[elements].all(), f"{copy}: the device lacks some of it"
+            arrived[i][copy.device].reshape(-1)[elements] += 1
     for index, task in enumerate(plan.tasks):
         assert task.index == index, f"{task} is number {index}"
-        holders = {d for d in plan.src.mesh.device_ids if _inside(task.slices, plan.src, d)}
-        assert set(task.senders) == holders, f"{task}: {holders} hold the slice"
-        assert task.sender in holders, f"{task}: the sender does not hold the slice"
-        assert plan.strategy == "broadcast" or len(task.receivers) == 1, (
-            f"{task}: one receiver each"
-        )
-        holder_hosts = {host_of[device] for device in holders}
+        assert task.part[0] < task.part[1], f"{task} moves nothing"
+        for i, elements in _elements(plan, task.pieces, task.part):
+            _check_terms(plan.tensors[i], task, held[i], elements)
+            for device in task.receivers:
+                assert device in arrived[i], f"{task}: device {device} needs nothing"
+                arrived[i][device].reshape(-1)[elements] += 1
+        _check_path(task, host_of)
+    for tensor, of_tensor in zip(plan.tensors, arrived, strict=True):
+        for device, times in of_tensor.items():
+            needed = _mask(tensor.dst, device)
+            assert (times == needed).all(), (
+                f"device {device} gets elements of {tensor.name} {times[times != needed]} times"
+            )
+
+
+def _mask(layout: Layout, device: int) -> npt.NDArray[np.bool_]:
+    """Which elements of the whole tensor a device has."""
+    mask = np.zeros(layout.shape, bool)
+    mask[np.ix_(*layout.indices(device))] = True
+    return mask
+
+
+def _elements(
+    plan: TransferPlan, pieces: Sequence[Any], part: tuple[int, int] | None
+) -> list[tuple[int, npt.NDArray[np.intp]]]:
+    """Tensor by tensor, the positions of the elements that a byte range of packed pieces holds."""
+    found = []
+    at = 0
+    for i, box in pieces:
+        tensor = plan.tensors[i]
+        numbers = np.arange(np.prod(tensor.shape, dtype=int)).reshape(tensor.shape)
+        elements = numbers[tuple(slice(*interval) for interval in box)].reshape(-1)
+        starts = at + np.arange(len(elements)) * tensor.item_bytes
+        at += len(elements) * tensor.item_bytes
+        if part is not None:
+            inside = (starts >= part[0]) & (starts + tensor.item_bytes <= part[1])
+            outside = (starts + tensor.item_bytes <= part[0]) | (starts >= part[1])
+            assert (inside | outside).all(), f"{part} cuts an element of {tensor.name} in two"
+            elements = elements[inside]
+        if len(elements):
+            found.append((i, elements))
+    assert part is None or 0 <= part[0] <= part[1] <= at, f"{part} is no part of {at} bytes"
+    return found
+
+
+def _places(layout: Layout) -> list[list[int]]:
+    """The devices that hold each term of a partial layout, the major axis first."""
+    axes = [p.axis for p in layout.spec.partial]
+    of_place: dict[tuple[int, ...], list[int]] = {
+        place: [] for place in itertools.product(*(range(layout.mesh.length(a)) for a in axes))
+    }
+    for device in layout.mesh.device_ids:
+        coordinates = layout.mesh.coordinates(device)
+        of_place[tuple(layout.mesh.coordinate(coordinates, axis) for axis in axes)].append(device)
+    return list(of_place.values())
+
+
+def _n_terms(tensor: Tensor) -> int:
+    return len(_places(tensor.src))
+
+
+def _check_terms(
+    tensor: Tensor,
+    task: UnitTask,
+    held: Mapping[int, npt.NDArray[np.bool_]],
+    elements: npt.NDArray[np.intp],
+) -> None:
+    places = _places(tensor.src)
+    assert len(task.terms) == len(places), f"{task}: {tensor.name} has {len(places)} terms"
+    for term, devices in zip(task.terms, places, strict=True):
+        for device in devices:
+            has = held[device].flat[elements]
+            assert has.all() if device in term else not has.any(), f"{task}: who holds {term}"
+        assert set(term) <= set(devices), f"{task}: {term} is another term's"
+    kinds = [p.kind for p in tensor.src.spec.partial if tensor.src.mesh.length(p.axis) > 1]
+    assert [kind for kind, _ in itertools.groupby(kinds)] == [kind for kind, _ in task.reduction]
+    assert np.prod([count for _, count in task.reduction], dtype=int) == len(places)
+
+
+def _check_path(task: UnitTask, host_of: Mapping[int, int]) -> None:
+    adders, sender = task.path[: len(task.terms)], task.path[len(task.terms) - 1]
+    followers = task.path[len(task.terms) :]
+    for term in task.terms:
+        assert len(set(term).intersection(adders)) == 1, f"{task}: one adder for {term}"
+    assert len(set(adders)) == len(task.terms), f"{task}: one adder for each term"
+    assert sorted(followers) == sorted(set(task.receivers) - {sender}), f"{task}: all receivers"
+    for side in (adders, (sender, *followers)):
+        hosts = [host for host, _ in itertools.groupby(host_of[device] for device in side)]
+        assert len(hosts) == len(set(hosts)), f"{task}: {hosts} passes a host twice"
+    if len(task.terms) == 1:
+        assert not set(task.terms[0]).intersection(task.receivers), f"{task}: a receiver has it"
+        with_replica = {host_of[device] for device in task.terms[0]}
         for device in task.receivers:
-            assert host_of[device] == host_of[task.sender] or host_of[device] not in holder_hosts, (
+            assert host_of[device] == host_of[sender] or host_of[device] not in with_replica, (
                 f"{task}: host {host_of[device]} holds a replica for device {device}"
             )
-            assert _inside(task.slices, plan.dst, device), f"{task}: not all for device {device}"
-            parts = zip(task.slices, plan.dst.slices(device), strict=True)
-            box = tuple(slice(a - part.start, b - part.start) for (a, b), part in parts)
-            arrived[device][box] += 1
-    for device, times in arrived.items():
-        assert (times == 1).all(), f"device {device} gets its elements {times} times"
+    if task.strategy == "send_recv":
+        assert len(task.receivers) == 1, f"{task}: one receiver each"
+    if task.strategy == "local_allgather":
+        assert len({host_of[device] for device in task.receivers}) == 1, f"{task}: one host each"
+    assert task.n_chunks >= 1, f"{task}: at least one chunk"
+    incoming = dict.fromkeys(followers, 0)
+    for a, b, n_bytes in list(task.hops)[len(task.terms) - 1 :]:
+        assert a in (sender, *followers), f"{task}: {a} has nothing to send"
+        incoming[b] += n_bytes
+    arriving = 1 if task.strategy == "signal" else task.part[1] - task.part[0]
+    assert set(incoming.values()) <= {arriving}, f"{task}: {incoming} bytes arrive"
 
 
 def check_delivery(plan: TransferPlan, whole: Array, received: Mapping[int, Array]) -> None:
     """Assert that each destination shard is the slice of the whole tensor that it stands for."""
-    assert tuple(received) == tuple(plan.dst.mesh.device_ids)
+    (tensor,) = plan.tensors
+    assert tuple(received) == tuple(tensor.dst.mesh.device_ids)
+    expected = shard(tensor.dst, whole)
     for device, array in received.items():
-        expected = np.asarray(whole[plan.dst.slices(device)])
-        np.testing.assert_array_equal(array, expected, err_msg=f"device {device}", strict=True)
+        np.testing.assert_array_equal(
+            array, expected[device], err_msg=f"device {device}", strict=True
+        )
         assert array.flags.c_contiguous, f"device {device}: not contiguous"
         assert array.flags.writeable, f"device {device}: not writeable"
         assert not np.shares_memory(array, whole), f"device {device}: not a copy"
-
-
-def _inside(slices: tuple[tuple[int, int], ...], layout: Layout, device: int) -> bool:
-    parts = zip(slices, layout.slices(device), strict=True)
-    return all(part.start <= start < stop <= part.stop for (start, stop), part in parts)

@@ -283,14 +283,14 @@ class _Candidates:
             Layout(value.shape, stages[source].mesh, src),
             Layout(value.shape, stages[to].mesh, dst),
         )
-        seconds = self._transfer_s(*layouts, value.itemsize)
+        seconds = self._transfer_s(*layouts, value.dtype)
         return Transfer(name, phase, source, to, src, dst, value.n_bytes, seconds)
 
-    def _transfer_s(self, src: Layout, dst: Layout, itemsize: int) -> float:
+    def _transfer_s(self, src: Layout, dst: Layout, dtype: str) -> float:
         hosts = {d: self.cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}
         network = self.cluster.inter_host if self.cluster.levels else self.cluster.intra_host
         return crossmesh.estimate_time_s(
-            crossmesh.plan_transfer(src, dst, itemsize, hosts),
+            crossmesh.plan(src, dst, dtype, hosts),
             dict.fromkeys(hosts.values(), network.bandwidth_bytes_per_s),
             intra_host_bytes_per_s=self.cluster.intra_host.bandwidth_bytes_per_s,
             latency_s=network.latency_s,

@@ -99,10 +99,10 @@ def make_transports(
         source = plan.stages[transfer.source].mesh
         destination = plan.stages[transfer.destination].mesh
         hosts = {d: cluster.host(d) for mesh in (source, destination) for d in mesh.device_ids}
-        planned = crossmesh.plan_transfer(
+        planned = crossmesh.plan(
             Layout(value.shape, source, transfer.src_spec),
             Layout(value.shape, destination, transfer.dst_spec),
-            value.itemsize,
+            value.dtype,
             hosts,
         )
         transports.append(crossmesh.LocalTransport(planned))

@@ -10,7 +10,7 @@ Not shown: what plans are worth on a network; `estimate_time_s` predicts that.
 
 import crossmesh.planner
 import pytest
-from crossmesh import plan_transfer, reference
+from crossmesh import plan, reference
 from shardspec import Layout, Mesh, Spec
 
 SHAPE = (1024, 4096)
@@ -30,18 +30,18 @@ def layout(mesh_shape, spec, first):
 
 @pytest.mark.parametrize("transfer", TRANSFERS)
 @pytest.mark.parametrize("core", ["python", "cpp"])
-def test_plan_transfer(benchmark, monkeypatch, core, transfer):
+def test_plan(benchmark, monkeypatch, core, transfer):
     src_shape, src_spec, dst_shape, dst_spec = TRANSFERS[transfer]
     src = layout(src_shape, src_spec, 0)
     dst = layout(dst_shape, dst_spec, src.mesh.size)
     hosts = {device: device // 4 for device in (*src.mesh.device_ids, *dst.mesh.device_ids)}
-    expected = plan_transfer(src, dst, 4, hosts)
+    expected = plan(src, dst, "float32", hosts)
     if core == "python":
         monkeypatch.setattr(crossmesh.planner, "core", reference)
 
-    plan = benchmark.pedantic(plan_transfer, (src, dst, 4, hosts), rounds=9, warmup_rounds=1)
+    made = benchmark.pedantic(plan, (src, dst, "float32", hosts), rounds=9, warmup_rounds=1)
 
-    assert plan == expected
-    benchmark.extra_info["slices"] = len(plan.tasks)
+    assert made == expected
+    benchmark.extra_info["slices"] = len(made.tasks)
     if core == "cpp":
-        benchmark.extra_info["baseline"] = f"test_plan_transfer[python-{transfer}]"
+        benchmark.extra_info["baseline"] = f"test_plan[python-{transfer}]"
