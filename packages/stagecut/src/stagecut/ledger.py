@@ -55,10 +55,11 @@ class Ledger:
 
     def after_whole(self, n_hosts: int) -> NDArray[np.intp]:
         """The state after each, shape (n_states,), once a stage takes so many whole hosts."""
-        padded = np.append(self.after[-1], -1)  # what -1 points at
-        state = np.arange(self.n_states)
-        for _ in range(n_hosts):
-            state = padded[state]
+        state, step = np.arange(self.n_states), self.after[-1]
+        while n_hosts:  # step is that of 1, 2, 4 and so on hosts
+            padded = np.append(step, -1)  # what -1 points at
+            state = padded[state] if n_hosts % 2 else state
+            step, n_hosts = padded[step], n_hosts // 2
         return state
 
 

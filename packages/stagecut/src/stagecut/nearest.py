@@ -180,13 +180,16 @@ class _Search:
         # As many of the next parts as fill the host, and some more the longer the search.
         enough = bisect.bisect_left(sums, most) + width.bit_length() - 1
         for last in range(len(sums)):
-            if found and (last > enough or self.is_over):
+            if found and last > enough:
                 self.is_exhaustive = False
                 return
-            for block in _blocks(parts[:last], least, most):
+            for block in _blocks(parts[:last], sums, least, most):
                 if self._can_follow(filling, at, block):
                     found = True
                     yield block
+                    if self.is_over:
+                        self.is_exhaustive = False
+                        return
 
     def _can_follow(self, filling: _Filling, at: int, block: Sequence[int]) -> bool:
         """Whether what is left can be placed once a host of this kind is filled with a block."""
@@ -228,30 +231,31 @@ class _Search:
             (hosts[n] for hosts, n in zip(self._hosts, used, strict=True) if n < len(hosts)),
             default=len(self._kind_of),
         )
+        bound, still_open = self._bound(distance, near, placed, next_host)
+        used_now, idle_now = tuple(used), tuple(idle)
+        return (
+            _Filling(placed, used_now, idle_now, distance, bound, still_open, added, before),
+            next_host,
+        )
+
+    def _bound(
+        self, distance: int, near: dict[int, _Hosts], placed: int, next_host: int
+    ) -> tuple[int, tuple[tuple[int, _Hosts], ...]]:
+        """The least distance in the end; and which of the placed stages `near` are still open."""
         still_open = []
-        bound, missing = distance, 0  # the first stage that is missing from here on
+        missing = 0  # from this stage on up to the next that is placed
         for stage, hosts in sorted(near.items()):
             before_it = stage > 0 and not placed >> (stage - 1) & 1
             after_it = stage + 1 < len(self.takes) and not placed >> (stage + 1) & 1
             if before_it:
-                bound += self.least(missing, stage)
+                distance += self.least(missing, stage)
             if before_it or after_it:
                 still_open.append((stage, hosts))
-                bound += (before_it + after_it) * max(1, next_host - hosts[-1])
+                distance += (before_it + after_it) * max(1, next_host - hosts[-1])
                 missing = stage + 1
         if not placed >> (len(self.takes) - 1) & 1:
-            bound += self.least(missing)
-        filling = _Filling(
-            placed,
-            tuple(used),
-            tuple(idle),
-            distance,
-            bound,
-            tuple(still_open),
-            added,
-            before,
-        )
-        return filling, next_host
+            distance += self.least(missing)
+        return distance, tuple(still_open)
 
 
 def _promise(filling: _Filling) -> tuple[int, int, int]:
@@ -265,25 +269,27 @@ def _distance(hosts: _Hosts, others: _Hosts) -> int:
 
 
 def _blocks(
-    parts: Sequence[tuple[int, int]], least: int, most: int, *, with_last: bool = True
+    parts: Sequence[tuple[int, int]], sums: Sequence[int], least: int, most: int
 ) -> Iterator[tuple[int, ...]]:
-    """Stages whose parts have at least and at most so many devices together.
+    """Stages, the last of them included, that have at least and at most so many devices together.
 
     Args:
         parts: Stages and how many devices each takes.
+        sums: How many devices the first stages take together, from none of them to all.
         least: Devices, perhaps below 0.
         most: Devices.
-        with_last: Whether the last of the parts, if there is any, must be among them.
     """
     if not parts:
         if least <= 0:
             yield ()
         return
-    if sum(m for _, m in parts) < least:
+    stage, m = parts[-1]
+    if m > most:
         return
-    *others, (stage, m) = parts
-    if m <= most:
-        for block in _blocks(others, least - m, most - m, with_last=False):
+    if least <= m:
+        yield (stage,)
+    for end in range(len(parts) - 1, 0, -1):
+        if sums[end] + m < least:
+            return
+        for block in _blocks(parts[:end], sums, least - m, most - m):
             yield (*block, stage)
-    if not with_last:
-        yield from _blocks(others, least, most, with_last=False)
