@@ -84,6 +84,11 @@ class GraphProblem:
         return sum(node.time_s for node in self.nodes)
 
     @property
+    def slowest_s(self) -> float:
+        """What the slowest stage computes at least, for one microbatch."""
+        return max(self.compute_s / len(self.in_flight), max(node.time_s for node in self.nodes))
+
+    @property
     def edges(self) -> list[tuple[int, int]]:
         """Every node with each that reads from it, once, ascending."""
         return sorted({(value.producer, c) for value in self.values for c in value.consumers})

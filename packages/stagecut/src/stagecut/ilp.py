@@ -65,6 +65,9 @@ a row for kept that is 1e-6 off (mip_feasibility_tolerance), which is 1e-10 of t
 _GAP = 1e-9
 """At which HiGHS stops, relative and absolute. python-mip's own, 1e-4, is more than rounding."""
 
+_ROUNDING = 1e-9
+"""Relative; the start must keep to what is derived from it, in sums of floats."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -92,16 +95,16 @@ def solve(
         time_limit_s: Of wall clock.
         max_search_nodes: Of branch and bound; None for no limit.
     """
-    n_stages, more = len(problem.in_flight), problem.n_microbatches - 1
-    heaviest_s = max(node.time_s for node in problem.nodes)
-    least_s = problem.compute_s + more * max(problem.compute_s / n_stages, heaviest_s)
+    more = problem.n_microbatches - 1
+    least_s = problem.compute_s + more * problem.slowest_s
     limit_s = problem.limit_s
     if start is not None:
         started = problem.split(start)
         if started.time_s <= least_s:
             return Outcome(tuple(start), started.time_s, is_finished=True)
         if more:
-            limit_s = min(limit_s, (started.time_s - problem.compute_s) / more * (1 + _GAP))
+            slowest_s = (started.time_s - problem.compute_s) / more
+            limit_s = min(limit_s, slowest_s * (1 + _ROUNDING))
     first, last = _bounds(problem, limit_s)
     if (first > last).any():
         return Outcome(None, math.inf, is_finished=True)
@@ -112,7 +115,8 @@ def solve(
     status = program.model.optimize(
         time_limit_s, mip.INT_MAX if max_search_nodes is None else max_search_nodes
     )
-    # All columns have bounds; "unbounded" is python-mip's name for "unbounded or infeasible".
+    # No column costs less than 0, so what python-mip calls unbounded, HiGHS' "unbounded or
+    # infeasible", is infeasible.
     if status in (mip.OptimizationStatus.INFEASIBLE, mip.OptimizationStatus.UNBOUNDED):
         return Outcome(None, math.inf, is_finished=True)
     return Outcome(
@@ -145,9 +149,8 @@ class _Program:
         self.model = mip.Model(solver_name=mip.HIGHS)
         self.model.verbose, self.model.threads = 0, 1
         self.model.max_mip_gap = self.model.max_mip_gap_abs = _GAP
-        total_s = problem.compute_s or sum(problem.transfer_s) or 1.0
-        self.unit_s = total_s / (len(self._stages) * _SCALE)
-        self.unit_bytes = max(problem.memory_bytes or 0, 1) / _SCALE
+        self.unit_s = (problem.slowest_s or max(problem.transfer_s, default=0.0) or 1.0) / _SCALE
+        self._unit_bytes = max(problem.memory_bytes or 0, 1) / _SCALE
         self._weights = [seconds / self.unit_s for seconds in problem.transfer_s]
         self._add_places(first, last)
         self._add_reads()
@@ -158,22 +161,22 @@ class _Program:
         self.model.objective = (
             problem.compute_s / self.unit_s
             + mip.xsum(self._weights[v] * received for (v, _), received in self._y.items())
-            + self._slowest
+            + max(problem.n_microbatches - 1, 1) * self._slowest
         )
 
     def start_from(self, stage_of: Sequence[int]) -> None:
         """Hand HiGHS a split that keeps to the limits."""
         split = self._problem.split(stage_of)
         transfers_s = sum(stage.receive_s for stage in split.stages)
-        slowest_s = split.time_s - self._problem.compute_s - transfers_s
+        after_s = split.time_s - self._problem.compute_s - transfers_s
         self.model.start = [
             *((self._u[i][s], 1.0) for i, last in enumerate(stage_of) for s in range(last + 1)),
             *((self._y[v, s], 1.0) for v, s in self._problem.received(stage_of)),
             *(
-                (column, stage.cost.temporary_bytes / self.unit_bytes)
+                (column, stage.cost.temporary_bytes / self._unit_bytes)
                 for column, stage in zip(self._temporary, split.stages, strict=False)
             ),
-            (self._slowest, slowest_s / self.unit_s),
+            (self._slowest, after_s / max(self._problem.n_microbatches - 1, 1) / self.unit_s),
         ]
 
     def stage_of(self) -> tuple[int, ...]:
@@ -211,30 +214,35 @@ class _Program:
                     self.model.add_constr(mip.xsum(received[s - 1 :]) >= read[s] - made[s])
 
     def _add_stages(self) -> None:
-        """Each has a node, keeps to the limit, and takes no longer than column T."""
+        """Each has a node, keeps to the limit, and takes no longer than T, here over B - 1."""
         problem, more = self._problem, self._problem.n_microbatches - 1
-        self._slowest = self.model.add_var()
+        self._slowest = self.model.add_var(lb=problem.slowest_s / self.unit_s if more else 0.0)
+        times = [node.time_s / self.unit_s for node in problem.nodes]
+        onces = [node.once_s / self.unit_s / max(more, 1) for node in problem.nodes]
         for s in self._stages:
-            self.model.add_constr(self._sum([1.0] * len(problem.nodes), s) >= 1)
-            compute = self._sum([node.time_s / self.unit_s for node in problem.nodes], s)
-            once = self._sum([node.once_s / self.unit_s for node in problem.nodes], s)
-            receive = mip.xsum(
-                weight * self._y[v, s] for v, weight in enumerate(self._weights) if s
-            )
+            self.model.add_constr(self._sum([1.0] * len(times), s) >= 1)
+            compute, once = self._sum(times, s), self._sum(onces, s)
             if problem.limit_s < math.inf:
                 self.model.add_constr(compute <= problem.limit_s / self.unit_s)
-            self.model.add_constr(more * (compute + receive) + once <= self._slowest)
+            if more:
+                arriving = enumerate(self._weights) if s else ()
+                receive = mip.xsum(weight * self._y[v, s] for v, weight in arriving)
+                self.model.add_constr(compute + receive + once <= self._slowest)
+            else:
+                self.model.add_constr(once <= self._slowest)
 
     def _add_memory(self, memory_bytes: int) -> None:
         """Columns P[s], and that each stage fits."""
         self._temporary += [self.model.add_var() for _ in self._stages]
         for s, held in enumerate(self._problem.in_flight):
             kept = [node.fixed_bytes + held * node.activation_bytes for node in self._problem.nodes]
-            kept_bytes = self._sum([n_bytes / self.unit_bytes for n_bytes in kept], s)
-            self.model.add_constr(kept_bytes + self._temporary[s] <= memory_bytes / self.unit_bytes)
+            kept_bytes = self._sum([n_bytes / self._unit_bytes for n_bytes in kept], s)
+            self.model.add_constr(
+                kept_bytes + self._temporary[s] <= memory_bytes / self._unit_bytes
+            )
             for node, places in zip(self._problem.nodes, self._u, strict=True):
                 if node.temporary_bytes:
-                    needed = (node.temporary_bytes / self.unit_bytes) * (places[s] - places[s + 1])
+                    needed = (node.temporary_bytes / self._unit_bytes) * (places[s] - places[s + 1])
                     self.model.add_constr(self._temporary[s] >= needed)
 
     def _sum(self, of_each_node: Sequence[float], stage: int) -> Any:
