@@ -371,23 +371,3 @@ def _all_runs(n: int) -> Iterator[tuple[tuple[int, int], ...]]:
         for cuts in itertools.combinations(range(1, n), n_cuts):
             edges = (0, *cuts, n)
             yield tuple((start, stop - 1) for start, stop in itertools.pairwise(edges))
-
-
-@st.composite
-def stage_plans(draw: st.DrawFn) -> StagePlan:
-    """Plans for any of `slicing_problems` that has one, with what they are compared with."""
-    problem = draw(slicing_problems())
-    try:
-        return plan_stages(
-            problem.n_layers,
-            problem.cluster_shape,
-            problem.n_microbatches,
-            problem.cost,
-            problem.memory_bytes,
-            schedule=draw(st.sampled_from(sorted(SCHEDULES))),
-            boundary_s=problem.boundary_s,
-            flops=[1.0] * problem.n_layers,
-            title=draw(st.text(max_size=5)),
-        )
-    except InfeasibleStagesError:
-        reject()
