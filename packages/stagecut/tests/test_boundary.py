@@ -55,3 +55,8 @@ def test_rejects_more_bytes_than_can_be_counted():
     values = (Boundary(0, 2**61, (1,)), Boundary(0, 2**61, (1,)))
     with pytest.raises(InvalidInputError, match=r"less than 2\*\*62 bytes; got 46116860184273"):
         Received(values, 2)
+
+
+def test_bytes_are_whole():
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        Received((Boundary(0, 1.5, (1,)),), 2)

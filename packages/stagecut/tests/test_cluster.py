@@ -79,7 +79,7 @@ def test_more_imbalance_never_makes_a_layer_receive_more(problem, more):
     assert layer_quality(problem, solve(relaxed))[1] <= received
 
 
-@given(clustering_problems(), st.sampled_from((2.0**-20, 3.0, 1e15)))
+@given(clustering_problems(), st.sampled_from((2.0**-1060, 3.0, 1e307)))
 def test_the_unit_of_flops_does_not_matter(problem, unit):
     assume(brute_force_clustering(problem) is not None)
     scaled = replace(problem, flops=tuple(each * unit for each in problem.flops))
@@ -117,7 +117,7 @@ def test_rejects_impossible_sizes(n_layers, delta):
         cluster_operators((1.0, 1.0, 1.0), (), n_layers, delta)
 
 
-@pytest.mark.parametrize("flops", [-1.0, math.inf, math.nan])
+@pytest.mark.parametrize("flops", [-1.0, math.inf, math.nan, 10**400], ids=str)
 def test_rejects_flops_that_are_no_number_of_operations(flops):
     with pytest.raises(InvalidInputError, match=r"FLOPs are finite .* got flops\[1\]="):
         cluster_operators((1.0, flops), (), 1)

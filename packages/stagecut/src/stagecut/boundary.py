@@ -10,6 +10,7 @@ binary tree over the consumers whose nodes have their arrivals sorted by b.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class Received:
         _check(values, n)
         arrivals = np.array(
             [
-                (before, consumer, value.n_bytes)
+                (before, consumer, index(value.n_bytes))
                 for value in values
                 for consumers in [sorted(set(value.consumers))]
                 for before, consumer in zip([value.producer, *consumers], consumers, strict=False)

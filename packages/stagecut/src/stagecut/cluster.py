@@ -22,6 +22,7 @@ the furthest cuts are known (`Received`), and bisection finds the least bytes.  
 squares; what is left of the cuts is searched for it.                            -> uniform.py
 """
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -69,7 +70,8 @@ def cluster_operators(
     work = np.asarray(flops, dtype=np.float64)
     if not work.any():
         work, delta = np.ones_like(work), np.inf
-    # In units of the average, so that squares stay near 1.
+    # In units of the average, so that squares stay near 1; by way of units that no sum exceeds.
+    work = np.ldexp(work, -int(np.frexp(work.max())[1]))
     done = np.concatenate(([0.0], np.cumsum(work)))
     done *= n_layers / done[-1]
 
@@ -100,6 +102,9 @@ def _fewest_bytes(received: Received, furthest: Ints, n_layers: int) -> tuple[In
         received: Of K operators.
         furthest: Of each cut from 0 to K, the furthest at which a run from there may end.
         n_layers: Runs in a way.
+
+    Returns:
+        As `_ways`.
     """
     found = _ways(np.arange(len(furthest)), furthest, n_layers)
     low, high = 0, int(received.crossing.max())
@@ -169,5 +174,5 @@ def _check(flops: Sequence[float], n_layers: int, delta: float) -> None:
             f"got n_layers={n_layers}, {n} operators, delta={delta}"
         )
     for k, each in enumerate(flops):
-        if not 0 <= each < np.inf:
+        if not 0 <= each <= sys.float_info.max:
             raise InvalidInputError(f"FLOPs are finite and not negative; got flops[{k}]={each}")
