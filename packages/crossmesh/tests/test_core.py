@@ -5,38 +5,35 @@ import sys
 
 import numpy as np
 import pytest
-from crossmesh import _core
+from crossmesh import _core, reference
 from hypothesis import given
 from hypothesis import strategies as st
 
 BIG = 2**63 - 1
 
-MALFORMED_TASKS = {
-    "negative size": ([-1], [], [], "must not be negative"),
-    "overflowing shape": ([2**62, 4], [], [], r"fewer than 2\*\*63 elements"),
-    "overflow beside zero": ([2**62, 0, 4], [], [], r"fewer than 2\*\*63 elements"),
-    "rank": ([4], [(0, [(0, 4), (0, 1)])], [], r"got \[0:4, 0:1\] in shape=\(4,\)"),
-    "outside": ([4], [(0, [(0, 5)])], [], r"got \[0:5\] in shape=\(4,\)"),
-    "negative start": ([4], [(0, [(-1, 4)])], [], r"inside the tensor; got \[-1:4\]"),
-    "backwards": ([4], [(0, [(3, 1)])], [], r"inside the tensor; got \[3:1\]"),
-    "destination outside": ([4], [(0, [(0, 4)])], [(1, [(0, BIG)])], "inside the tensor"),
-    "device twice": ([4], [(0, [(0, 4)]), (0, [(0, 4)])], [], "got two of device 0"),
-    "no host": ([4], [(9, [(0, 4)])], [], "got none for device 9"),
-    "overlap": (
-        [4],
-        [(0, [(0, 3)]), (1, [(1, 4)])],
-        [],
-        r"equal or disjoint; got \[0:3\] and \[1:4\]",
-    ),
-    "hole": ([4], [(0, [(0, 3)])], [], r"cover the tensor; 1 elements of shape=\(4,\)"),
-}
+WHOLE = [[[(0, 8)]]]
 
 
-@pytest.mark.parametrize("case", MALFORMED_TASKS)
-def test_unit_tasks_refuses(case):
-    *arguments, message = MALFORMED_TASKS[case]
+@pytest.mark.parametrize(
+    ("src", "dst", "message"),
+    [
+        (WHOLE, [[]], "all tiles have the same dims; got 0 and 1"),
+        ([[[]]], WHOLE, "got a dim without an interval"),
+        ([[[(-1, 2)]]], WHOLE, "rise; got -1:2 after 0"),
+        (WHOLE, [[[(3, 1)]]], "rise; got 3:1 after 0"),
+        ([[[(0, 2), (1, 3)]]], WHOLE, "rise; got 1:3 after 2"),
+        ([[[(0, 3)]], [[(2, BIG)]]], WHOLE, f"got 0:3 and 2:{BIG} in dim 0"),
+        (WHOLE, WHOLE * 2, "distinct; got number 0 again as number 1"),
+    ],
+)
+def test_cells_refuses(src, dst, message):
     with pytest.raises(ValueError, match=message):
-        _core.unit_tasks(*arguments, {0: 0, 1: 0}, False)
+        _core.cells(src, dst)
+
+
+def test_cells_takes_thousands_of_dims():
+    tile = [[(0, 2)]] * 3000
+    assert _core.cells([tile], [tile]) == [(0, 0, tile)]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +114,7 @@ def test_copy_box_takes_disjoint_boxes_of_one_array():
 @pytest.mark.parametrize("wrong", [None, "text", 1.5, object(), [[None]], 2**70])
 def test_other_types_are_type_errors(wrong):
     for function, n_arguments in (
-        (_core.unit_tasks, 5),
+        (_core.cells, 2),
         (_core.balance, 4),
         (_core.order_jobs, 3),
         (_core.finish_s, 3),
@@ -129,18 +126,17 @@ def test_other_types_are_type_errors(wrong):
 
 INT = st.one_of(st.integers(-2, 5), st.sampled_from([BIG, -BIG - 1, 2**31]))
 INTS = st.lists(INT, max_size=3)
-SHARDS = st.lists(st.tuples(INT, st.lists(st.tuples(INT, INT), max_size=3)), max_size=4)
+TILES = st.lists(st.lists(st.lists(st.tuples(INT, INT), max_size=3), max_size=3), max_size=4)
 FLOATS = st.lists(st.floats(), max_size=3)
 
 
-@given(INTS, SHARDS, SHARDS, st.booleans())
-def test_any_shards_are_tasks_or_a_value_error(shape, src, dst, one_receiver):
-    host_of = {device: 0 for device, _ in src + dst}
+@given(TILES, TILES)
+def test_any_tiles_are_cells_or_a_value_error(src, dst):
     try:
-        tasks = _core.unit_tasks(shape, src, dst, host_of, one_receiver)
+        found = _core.cells(src, dst)
     except ValueError:
         return
-    assert all(senders and receivers for _, senders, receivers in tasks)
+    assert found == reference.cells(src, dst)
 
 
 @given(st.lists(INTS, min_size=2, max_size=2), INTS, INTS, INTS)
@@ -166,14 +162,14 @@ def test_any_jobs_are_ordered_or_a_value_error(durations, ports, n_devices):
 
 def test_errors_keep_no_reference_to_arguments():
     array, start, extent = A.copy(), [0, 0], [2, 2]
-    shape, shards, host_of = [4], [(0, [(0, 3)])], {0: 0}
-    arguments = (array, start, extent, shape, shards, host_of)
+    tiles = [[[(0, 3)]], [[(2, 4)]]]
+    arguments = (array, start, extent, tiles)
     before = [sys.getrefcount(argument) for argument in arguments]
     for _ in range(100):
         with pytest.raises(ValueError, match="overlap"):
             _core.copy_box(array, start, array, start, extent)
-        with pytest.raises(ValueError, match="cover"):
-            _core.unit_tasks(shape, shards, [], host_of, False)
+        with pytest.raises(ValueError, match="disjoint"):
+            _core.cells(tiles, tiles)
     assert [sys.getrefcount(argument) for argument in arguments] == before
 
 

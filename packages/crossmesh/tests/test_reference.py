@@ -1,7 +1,16 @@
 import numpy as np
 from crossmesh import _core, reference
+from crossmesh.geometry import tiles
+from crossmesh.testing import transfers
 from hypothesis import given
 from hypothesis import strategies as st
+
+
+@given(transfers())
+def test_core_and_reference_find_the_same_cells(transfer):
+    src, dst = ([tile.runs for tile in tiles(side)] for side in (transfer.src, transfer.dst))
+    assert _core.cells(src, dst) == reference.cells(src, dst)
+
 
 HOSTS = st.integers(0, 4)
 FLOWS = st.lists(

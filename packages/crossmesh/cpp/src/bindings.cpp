@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "crossmesh/balance.hpp"
+#include "crossmesh/cells.hpp"
 #include "crossmesh/copy.hpp"
 #include "crossmesh/order.hpp"
-#include "crossmesh/tasks.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -23,34 +23,39 @@ using crossmesh::Index;
 namespace {
 
 using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
-using Hosts = std::map<std::int64_t, std::int64_t>;
-using Shards = std::vector<std::pair<std::int64_t, Pairs>>;
-using Tasks = std::vector<std::tuple<Pairs, Index, Index>>;
+using Tiles = std::vector<std::vector<Pairs>>;
+using Cells = std::vector<std::tuple<std::size_t, std::size_t, std::vector<Pairs>>>;
 
-std::vector<crossmesh::Shard> to_shards(const Shards& pairs) {
-  std::vector<crossmesh::Shard> shards;
-  for (const auto& [device, slices] : pairs) {
-    crossmesh::Box box;
-    for (const auto& [start, stop] : slices) {
-      box.push_back({start, stop});
+std::vector<crossmesh::Tile> to_tiles(const Tiles& pairs) {
+  std::vector<crossmesh::Tile> tiles;
+  for (const auto& of_tile : pairs) {
+    crossmesh::Tile tile;
+    for (const auto& of_dim : of_tile) {
+      crossmesh::Runs runs;
+      for (const auto& [start, stop] : of_dim) {
+        runs.push_back({start, stop});
+      }
+      tile.push_back(std::move(runs));
     }
-    shards.push_back({device, std::move(box)});
+    tiles.push_back(std::move(tile));
   }
-  return shards;
+  return tiles;
 }
 
-Tasks unit_tasks(const Index& shape, const Shards& src, const Shards& dst, const Hosts& host_of,
-                 bool one_receiver) {
-  Tasks tasks;
-  for (auto& task :
-       crossmesh::unit_tasks(shape, to_shards(src), to_shards(dst), host_of, one_receiver)) {
-    Pairs slices;
-    for (const auto& interval : task.box) {
-      slices.emplace_back(interval.start, interval.stop);
+Cells cells(const Tiles& src, const Tiles& dst) {
+  Cells found;
+  for (const auto& cell : crossmesh::cells(to_tiles(src), to_tiles(dst))) {
+    std::vector<Pairs> common;
+    for (const auto& runs : cell.common) {
+      Pairs of_dim;
+      for (const auto& interval : runs) {
+        of_dim.emplace_back(interval.start, interval.stop);
+      }
+      common.push_back(std::move(of_dim));
     }
-    tasks.emplace_back(std::move(slices), std::move(task.senders), std::move(task.receivers));
+    found.emplace_back(cell.src, cell.dst, std::move(common));
   }
-  return tasks;
+  return found;
 }
 
 std::vector<std::int64_t> balance(const std::vector<std::int64_t>& n_bytes,
@@ -119,8 +124,9 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "Geometry, search and copies of crossmesh; crossmesh.reference says the same in Python.";
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
 
-  m.def("unit_tasks", &unit_tasks, "shape"_a, "src"_a, "dst"_a, "host_of"_a, "one_receiver"_a,
-        unlocked, "Cut a transfer into (slices, senders, receivers); shards are (device, slices).");
+  m.def("cells", &cells, "src"_a, "dst"_a, unlocked,
+        "What source and destination tiles have in common: (source, destination, runs of each dim)."
+        " A tile has for each dim its intervals.");
   m.def("balance", &balance, "n_bytes"_a, "sender_hosts"_a, "receiver_hosts"_a, "rates"_a, unlocked,
         "Choose a sender host for each flow, largest first, where it would be sent earliest.");
   m.def("order_jobs", &order_jobs, "durations_s"_a, "ports"_a, "n_devices"_a, unlocked,

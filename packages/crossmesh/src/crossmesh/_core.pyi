@@ -3,13 +3,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-def unit_tasks(
-    shape: Sequence[int],
-    src: Sequence[tuple[int, Sequence[tuple[int, int]]]],
-    dst: Sequence[tuple[int, Sequence[tuple[int, int]]]],
-    host_of: Mapping[int, int],
-    one_receiver: bool,
-) -> list[tuple[list[tuple[int, int]], list[int], list[int]]]: ...
+def cells(
+    src: Sequence[Sequence[Sequence[tuple[int, int]]]],
+    dst: Sequence[Sequence[Sequence[tuple[int, int]]]],
+) -> list[tuple[int, int, list[list[tuple[int, int]]]]]: ...
 def balance(
     n_bytes: Sequence[int],
     sender_hosts: Sequence[Sequence[int]],

@@ -1,9 +1,13 @@
 """Element types by name: a plan needs their size, and what adds partial results their kind."""
 
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
 
 from crossmesh.errors import PlanError
+
+DType = str | type[Any] | np.dtype[Any]
+"""An element type, as callers write it: a name, numpy's scalar type, or a dtype."""
 
 _EXTENSIONS = {
     "bfloat16": 2,
@@ -30,7 +34,7 @@ byte each there, however few bits they need. Their names do not need the library
 """
 
 
-def dtype_name(dtype: npt.DTypeLike) -> str:
+def dtype_name(dtype: DType) -> str:
     """The name that a plan keeps: equal for equal types, and enough to find the size again.
 
     Raises:

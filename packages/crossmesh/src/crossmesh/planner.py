@@ -15,15 +15,13 @@ import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, pairwise, product
 from typing import NamedTuple, get_args
 
-import numpy.typing as npt
 from shardspec import Layout, Reduction
 
-from crossmesh import reference
 from crossmesh._native import core
-from crossmesh.dtype import can_add, dtype_name
+from crossmesh.dtype import DType, can_add, dtype_name
 from crossmesh.errors import PartialLayoutError, PlanError
 from crossmesh.geometry import n_elements, reduction, tiles
 from crossmesh.links import Links
@@ -43,7 +41,7 @@ Levels = tuple[tuple[Reduction, int], ...]
 def plan(
     src: Layout | Mapping[str, Layout],
     dst: Layout | Mapping[str, Layout],
-    dtype: npt.DTypeLike | Mapping[str, npt.DTypeLike],
+    dtype: DType | Mapping[str, DType],
     hosts: Mapping[int, int] | None = None,
     links: Links | None = None,
     *,
@@ -116,11 +114,10 @@ def plan(
 def _tensors(
     src: Layout | Mapping[str, Layout],
     dst: Layout | Mapping[str, Layout],
-    dtype: npt.DTypeLike | Mapping[str, npt.DTypeLike],
+    dtype: DType | Mapping[str, DType],
 ) -> tuple[Tensor, ...]:
     sources = {"tensor": src} if isinstance(src, Layout) else dict(src)
     destinations = {"tensor": dst} if isinstance(dst, Layout) else dict(dst)
-    dtypes: dict[str, npt.DTypeLike]
     dtypes = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(sources, dtype)
     if not sources.keys() == destinations.keys() == dtypes.keys():
         raise PlanError(
@@ -193,10 +190,10 @@ def _drafts(
     tiles_of = {layout: tiles(layout) for t in tensors for layout in (t.src, t.dst)}
     for i, tensor in enumerate(tensors):
         src, dst, levels = tiles_of[tensor.src], tiles_of[tensor.dst], reduction(tensor.src)
-        for s, d, boxes in reference.cells([t.runs for t in src], [t.runs for t in dst]):
+        for s, d, common in core.cells([t.runs for t in src], [t.runs for t in dst]):
             # What is added while it moves is of one dtype.
             key = (src[s].terms, dst[d].terms[0], levels, tensor.dtype if levels else "")
-            alike[key] += [Piece(i, box) for box in boxes]
+            alike[key] += [Piece(i, box) for box in product(*common)]
 
     kept: defaultdict[int, list[Piece]] = defaultdict(list)
     drafts = []

@@ -4,7 +4,6 @@ The functions have the core's names and arguments and, for valid ones, its resul
 They do not check their arguments.
 """
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from crossmesh.geometry import Box, Runs
+from crossmesh.geometry import Runs
 
 # As in cpp/src/order.cpp.
 PASSES = 16
@@ -20,8 +19,10 @@ BUDGET = 1 << 22
 SEED = 2023
 
 
-def cells(src: Sequence[Runs], dst: Sequence[Runs]) -> list[tuple[int, int, list[Box]]]:
-    """The boxes that each source tile has in common with each destination tile, if any."""
+def cells(
+    src: Sequence[Runs], dst: Sequence[Runs]
+) -> list[tuple[int, int, list[list[tuple[int, int]]]]]:
+    """The intervals that each source tile has in common with each destination tile, if any."""
     found = []
     for s, held in enumerate(src):
         for d, needed in enumerate(dst):
@@ -35,7 +36,7 @@ def cells(src: Sequence[Runs], dst: Sequence[Runs]) -> list[tuple[int, int, list
                 for runs, others in zip(held, needed, strict=True)
             ]
             if all(common):
-                found.append((s, d, list(itertools.product(*common))))
+                found.append((s, d, common))
     return found
 
 

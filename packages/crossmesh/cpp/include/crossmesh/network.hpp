@@ -1,0 +1,89 @@
+// The network of hosts, and what one send occupies of it (Zhuang et al., MLSys 2023, section 3.1).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace crossmesh {
+
+using Host = std::int64_t;  ///< 0, 1, ...
+
+/// Every host has one interface that sends and receives at the same time, each at its rate, and any
+/// two hosts are connected equally well. What stays inside a host takes no time.
+struct Network {
+  std::vector<double> rates;  ///< bytes per second of each host, each way
+  double latency_s;           ///< from one host to another
+};
+
+/// How bytes reach several receivers.
+enum class Strategy {
+  broadcast,         ///< in chunks from each host of the path to the next
+  send_recv,         ///< to each device in turn
+  local_allgather,   ///< once to each host in turn; its devices gather the parts
+  global_allgather,  ///< a part to each device; all devices pass the parts on in a ring
+  signal,            ///< one byte, broadcast
+};
+
+/// One send: bytes along a path of hosts. The first `n_adders` hosts of the path add up the terms
+/// of a partial sum, one after the other (a plain copy has one: the sender); the others receive.
+/// If the last to add is a receiver too, it is named once.
+struct Job {
+  std::int64_t n_bytes;
+  std::vector<Host> path;
+  std::size_t n_adders;
+  std::vector<std::int64_t> devices;  ///< that receive, at each host of the path
+  Strategy strategy;
+  std::int64_t n_chunks;  ///< K; of broadcasts
+};
+
+/// Bytes on their way from one host to another.
+struct Hop {
+  Host from;
+  Host to;
+  double start_s;
+  double duration_s;
+  double n_bytes;
+};
+
+/// A port in the hands of one send. Port 2h is the sending side of host h, 2h + 1 its receiving.
+struct Use {
+  std::size_t port;
+  double start_s;
+  double stop_s;
+};
+
+/// The hops of a job and the ports that it uses, timed from its own start, and when it is done.
+struct Passage {
+  std::vector<Hop> hops;
+  std::vector<Use> uses;  ///< by port, one span for each
+  double total_s;
+};
+
+/// How a job passes through the network, with t = bytes / rate of the slowest host, A receiver
+/// hosts other than the sender's and B devices on each:
+///
+///   broadcast         t (1 + (A - 1) / K); the paper's K + A counts the first chunk twice
+///   send_recv         A B t
+///   local_allgather   A t
+///   global_allgather  t, and t (A B - 1) / (A B) more if A > 1; the paper rounds up to 2 t
+///
+/// and the latency of every hop that waits for another. A host that a path passes twice shares its
+/// port between the two. Terms of a sum pass along a chain: in chunks if broadcast, else whole.
+Passage passage(const Job& job, const Network& network);
+
+/// The earliest start at which every port is free when the passage comes to it.
+double start_s(const Passage& passed, const std::vector<double>& free_s);
+
+/// Says when a passage that starts at `at_s` leaves its ports free again.
+void occupy(const Passage& passed, double at_s, std::vector<double>& free_s);
+
+/// Throws std::invalid_argument if there are more than 16384 hosts, a rate is not finite and
+/// positive, or the latency not finite and not negative.
+void check(const Network& network);
+
+/// Throws std::invalid_argument if the job has no path in the network, or counts that make no sense
+/// or would overflow.
+void check(const Job& job, const Network& network);
+
+}  // namespace crossmesh
