@@ -28,8 +28,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stagecut.boundary import Boundary as Boundary
-from stagecut.boundary import Ints, Received
+from stagecut.boundary import Boundary, Ints, Received
 from stagecut.errors import InfeasibleClusteringError, InvalidInputError
 from stagecut.uniform import Floats, most_uniform
 
