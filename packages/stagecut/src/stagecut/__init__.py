@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from stagecut.ask import PriceCache
 from stagecut.baseline import equal_layers
 from stagecut.blocks import at_marks, repeated_blocks
 from stagecut.boundary import Boundary
@@ -27,12 +28,14 @@ from stagecut.graph import (
     GraphStage,
 )
 from stagecut.hosts import HostKind
+from stagecut.network import TransferFunction
 from stagecut.places import Places, SubmeshOfKind
 from stagecut.plan import (
     Alternative,
     BoundaryFunction,
     BoundFunction,
     CostFunction,
+    Rejection,
     Slicing,
     Span,
     StageCost,
@@ -72,7 +75,9 @@ __all__ = [
     "MissingExtraError",
     "Places",
     "PlannedStage",
+    "PriceCache",
     "RecordError",
+    "Rejection",
     "Rival",
     "Slicing",
     "Span",
@@ -83,6 +88,7 @@ __all__ = [
     "Submesh",
     "SubmeshError",
     "SubmeshOfKind",
+    "TransferFunction",
     "UnfinishedSearchError",
     "UnknownNameError",
     "assign_devices",

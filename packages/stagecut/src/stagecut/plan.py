@@ -72,6 +72,15 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejection:
+    """Something that was not taken, and why."""
+
+    what: str
+    """Such as "3 stages"."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Slicing:
     """Stages in pipeline order, and why these."""
 
@@ -84,6 +93,10 @@ class Slicing:
     """How often the cost was asked for."""
     alternatives: tuple[Alternative, ...]
     """The best for each number of stages that is possible, the chosen number included."""
+    rejected: tuple[Rejection, ...] = ()
+    """What else was looked at: numbers of stages that are impossible, numbers of microbatches."""
+    n_microbatches: int | None = None
+    """That the search took; None if the slicing is not of a search."""
 
     def __str__(self) -> str:
         lines = [
@@ -101,16 +114,21 @@ class Slicing:
             for other in self.alternatives
             if len(other.spans) != len(self.stages)
         ]
+        lines += [f"  rejected: {other.what}, {other.reason}" for other in self.rejected]
         return "\n".join(lines)
 
 
-CostFunction = Callable[[int, int, Submesh], StageCost | None]
-"""Of first layer, last layer and submesh; None if those layers cannot run there."""
+CostFunction = Callable[..., StageCost | Sequence[StageCost] | None]
+"""Of first layer, last layer and submesh: the ways to run them there; None if there is none.
 
-BoundFunction = Callable[[int, int, Submesh], float]
+If the number of microbatches is searched, it is told that too, as a fourth argument. So are the
+functions below.
+"""
+
+BoundFunction = Callable[..., float]
 """Of the same: seconds that a `CostFunction` never falls below."""
 
-BoundaryFunction = Callable[[int], float]
+BoundaryFunction = Callable[..., float]
 """Of a layer: seconds to bring one microbatch's values into a stage that begins there."""
 
 

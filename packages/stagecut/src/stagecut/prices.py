@@ -1,126 +1,157 @@
 """What a search knows about the cost of every stage it may use, and how it learns more."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stagecut.errors import InvalidBoundError, InvalidInputError
-from stagecut.plan import (
-    BoundaryFunction,
-    BoundFunction,
-    CostFunction,
-    Span,
-    StageCost,
-)
-from stagecut.submesh import submesh_shapes
-from stagecut.table import Cut, Floats
+from stagecut.arcs import Floats, Ints
+from stagecut.ask import Asker, Options
+from stagecut.errors import InvalidBoundError
+from stagecut.places import Places
+from stagecut.plan import BoundFunction, Span, StageCost
+from stagecut.relax import ROUNDING
+from stagecut.usable import usable_stages
 
-_ROUNDING = 1e-9
-"""Relative; a cost may miss a bound that was summed up in another order by this much."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Arrays of one entry for each way to run each stage, in the order of the stages."""
+
+    stage: Ints
+    """Index of the stage."""
+    option: Ints
+    """Which of its options."""
+    time_s: Floats
+    once_s: Floats
+    base_bytes: Floats
+    """Memory with no microbatch in flight."""
+    activation_bytes: Floats
 
 
 class Prices:
-    """Times and memory of the usable stages, as arrays over shape, first layer and last layer.
+    """The stages that may be used, and their costs as far as they are known.
 
-    Before it is priced, a stage takes its bound and no memory.
+    Stages of equal structure on equal submeshes are one to ask for. Before that is done, a stage
+    has one option that takes its bound and no memory.
     """
 
     def __init__(
         self,
         n_layers: int,
-        cluster_shape: tuple[int, int],
-        cost: CostFunction,
+        places: Places,
+        asker: Asker,
         bound_s: BoundFunction | None,
-        boundary_s: BoundaryFunction | None,
+        structure: Sequence[Hashable] | None,
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        self.shapes = submesh_shapes(*cluster_shape)
-        self.sizes = tuple(n * m for n, m in self.shapes)
-        self.n_layers, self.n_devices = n_layers, self.sizes[-1]
-        self.costs: dict[Cut, StageCost | None] = {}
-        self.usable = _usable(n_layers, self.n_devices, self.sizes)
-        self._cost, self._progress = cost, progress
-        self._boundary_s = [0.0] * n_layers
-        if boundary_s is not None:
-            for first in range(1, n_layers):
-                self._boundary_s[first] = boundary_s(first)
-                if not 0 <= self._boundary_s[first] < math.inf:
-                    raise InvalidInputError(
-                        "a boundary's time is finite and not negative; "
-                        f"got boundary_s({first})={self._boundary_s[first]}"
-                    )
-        everything = (len(self.shapes), n_layers, n_layers)
-        self.time_s: Floats = np.full(everything, np.inf)
-        self._fixed_bytes: Floats = np.zeros(everything)
-        self._activation_bytes: Floats = np.zeros(everything)
-        for first, last, h in self.usable:
-            bound = 0.0 if bound_s is None else bound_s(first, last, self.shapes[h])
-            if not bound >= 0:
-                raise InvalidBoundError(
-                    "a bound is a time and not negative; "
-                    f"got bound_s({first}, {last}, {self.shapes[h]})={bound}"
-                )
-            self.time_s[h, first, last] = bound + self._boundary_s[first]
+        self.stages = usable_stages(n_layers, places)
+        self.n_asked = 0
+        self._shapes, self._asker, self._progress = places.shapes, asker, progress
+        self._structure = structure
+        # A shape may stand in `shapes` twice, on hosts of several kinds.
+        shape = np.array([places.shapes.index(each) for each in places.shapes])
+        run = _runs(n_layers, range(n_layers) if structure is None else structure)
+        key = run[self.stages.first, self.stages.last] * len(shape) + shape[self.stages.shape]
+        _, self._example, self._key = np.unique(key, return_index=True, return_inverse=True)
+        bounds = np.zeros((self._example.size, 4))
+        if bound_s is not None:
+            bounds[:, 0] = [_checked(bound_s, self.span(each)) for each in self._example.tolist()]
+        self._bounds_s = bounds[:, 0].copy()
+        # A row for each option of a key: the bound, then where they are known those that are.
+        self._rows, self._new_rows = bounds, list[tuple[float, ...]]()
+        self._begin = np.arange(self._example.size)
+        self._n_options = np.isfinite(self._bounds_s).astype(np.int64)
+        self._options: dict[int, Options] = {}
 
-    def learn(self, cuts: Iterable[Cut]) -> None:
+    def span(self, stage: int) -> Span:
+        """A stage as the caller names it."""
+        stages = self.stages
+        return (
+            int(stages.first[stage]),
+            int(stages.last[stage]),
+            self._shapes[stages.shape[stage]],
+        )
+
+    def option(self, stage: int, option: int) -> StageCost:
+        """The cost of a priced stage."""
+        return self._options[int(self._key[stage])][option]
+
+    def are_known(self, stages: Iterable[int]) -> bool:
+        """Whether all of these stages were priced."""
+        return all(int(self._key[stage]) in self._options for stage in stages)
+
+    def are_all_known(self) -> bool:
+        """Whether nothing is left to ask."""
+        return len(self._options) == self._example.size
+
+    def learn_all(self) -> None:
+        """Ask for the cost of every stage."""
+        self._learn(range(self._example.size))
+
+    def learn(self, stages: Iterable[int]) -> None:
         """Ask for the cost of those stages whose cost is not known yet."""
-        for first, last, h in cuts:
-            if (first, last, h) in self.costs:
-                continue
-            cost = self._cost(first, last, self.shapes[h])
-            self.costs[first, last, h] = cost
-            at = h, first, last
-            if cost is None:
-                self.time_s[at] = np.inf
-            else:
-                time_s = cost.time_s + self._boundary_s[first]
-                if time_s < self.time_s[at] * (1 - _ROUNDING):
+        self._learn(dict.fromkeys(int(self._key[stage]) for stage in stages))
+
+    def _learn(self, keys: Iterable[int]) -> None:
+        keys = [key for key in keys if key not in self._options]
+        spans = [self.span(self._example[key]) for key in keys]
+        if self._structure is None:
+            contents: list[Hashable] = [span[:2] for span in spans]
+        else:
+            contents = [tuple(self._structure[first : last + 1]) for first, last, _ in spans]
+        for key, span, (options, asked) in zip(
+            keys, spans, self._asker.ask(spans, contents), strict=True
+        ):
+            for each in options:
+                if each.time_s < self._bounds_s[key] * (1 - ROUNDING):
                     raise InvalidBoundError(
                         "bound_s must never exceed the cost of a stage; "
-                        f"got bound_s={self.time_s[at] - self._boundary_s[first]} and "
-                        f"time_s={cost.time_s} for layers {first}-{last} on {self.shapes[h]}"
+                        f"got bound_s={self._bounds_s[key]} and time_s={each.time_s} for layers "
+                        f"{span[0]}-{span[1]} on {span[2]}"
                     )
-                self.time_s[at] = time_s
-                self._fixed_bytes[at] = cost.peak_bytes(0)
-                self._activation_bytes[at] = cost.activation_bytes
+            self._options[key] = options
+            self._begin[key] = len(self._rows) + len(self._new_rows)
+            self._n_options[key] = len(options)
+            self._new_rows += [
+                (each.time_s, each.once_s, each.peak_bytes(0), each.activation_bytes)
+                for each in options
+            ]
+            self.n_asked += asked
             if self._progress is not None:
-                self._progress(len(self.costs), len(self.usable))
+                self._progress(len(self._options), self._example.size)
 
-    def peak_bytes(self, in_flight: int) -> Floats:
-        """Memory of each stage with so many microbatches in flight (Eq. 5)."""
-        return self._fixed_bytes + in_flight * self._activation_bytes
+    def candidates(self) -> Candidates:
+        """All ways to run all stages, as far as they are known."""
+        if self._new_rows:
+            self._rows = np.concatenate((self._rows, np.array(self._new_rows)))
+            self._new_rows = []
+        n_options = self._n_options[self._key]
+        stage = np.repeat(np.arange(self._key.size), n_options)
+        option = np.arange(stage.size) - np.repeat(np.cumsum(n_options) - n_options, n_options)
+        rows = self._rows[self._begin[self._key[stage]] + option]
+        return Candidates(stage, option, *rows.T)
 
-    def are_known(self, cuts: Iterable[Cut]) -> bool:
-        """Whether all of these stages were priced."""
-        return all(cut in self.costs for cut in cuts)
 
-    def span(self, cut: Cut) -> Span:
-        """The same stage as the caller names it."""
-        return cut[0], cut[1], self.shapes[cut[2]]
+def _runs(n_layers: int, structure: Iterable[Hashable]) -> Ints:
+    """A number for each run of layers, the same for runs of equal structure: (first, last)."""
+    structure = tuple(structure)
+    run = np.zeros((n_layers, n_layers), dtype=np.int64)
+    # A run is the run without its last layer, and that layer.
+    known: dict[tuple[int, Hashable], int] = {}
+    for first in range(n_layers):
+        shorter = 0
+        for last in range(first, n_layers):
+            shorter = known.setdefault((shorter, structure[last]), len(known) + 1)
+            run[first, last] = shorter
+    return run
 
 
-def _usable(n_layers: int, n_devices: int, sizes: Sequence[int]) -> tuple[Cut, ...]:
-    """Stages that some slicing of all layers over all devices contains, smallest submesh first.
-
-    A stage can stay if the layers before it can use up some number of devices, and those after it
-    the rest. So few layers cannot follow a small submesh on a large cluster, for example.
-    """
-    fewest = [0]  # stages that take exactly x devices
-    for x in range(1, n_devices + 1):
-        fewest.append(1 + min(fewest[x - size] for size in sizes if size <= x))
-    layers = np.arange(n_layers + 1)[:, None]
-    fills: NDArray[np.bool_] = np.asarray(fewest) <= layers  # (layers, devices)
-    fills[1:, 0] = False  # layers that get no device
-    cuts = []
-    for h, size in enumerate(sizes):
-        before = fills[:, : n_devices - size + 1].astype(np.int64)
-        possible = before @ before[:, ::-1].T  # (layers before, layers after)
-        cuts += [
-            (first, last, h)
-            for first in range(n_layers)
-            for last in range(first, n_layers)
-            if possible[first, n_layers - 1 - last]
-        ]
-    return tuple(cuts)
+def _checked(bound_s: BoundFunction, span: Span) -> float:
+    bound = bound_s(*span)
+    if not bound >= 0:
+        raise InvalidBoundError(
+            "a bound is a time and not negative; "
+            f"got bound_s({span[0]}, {span[1]}, {span[2]})={bound}"
+        )
+    return bound

@@ -1,18 +1,15 @@
 """Cut layers into stages and the cluster into submeshes, together (Alpa 5.2).
 
-Given are L layers, a cluster of N x M devices, B microbatches and the cost t of every run of layers
-on every submesh. Wanted are the stages, each a run of layers on a submesh, in order, that
+Given are L layers, a cluster, B microbatches and what every run of layers costs on every submesh:
+time t for each microbatch, once for each step. Wanted are the stages, each a run of layers on a
+submesh and one of the ways to run it there, in order, that
 
-    minimise  sum of t_j + (B - 1) * max of t_j                         (Eq. 2)  -> pipeline_time_s
-    where     the stages take every layer once, in order                         -> tabulate
-              their submeshes take every device once                             -> tabulate
-              fixed_j + in_flight(S - j) * activation_j <= memory_bytes (Eq. 5)  -> _times_below
+    minimise  sum of t_j + max of ((B - 1) t_j + once_j)                (Eq. 2)  -> shortest_step
+    where     the stages take every layer once, in order                         -> Network
+              their submeshes take every device once                             -> Places
+              fixed_j + in_flight(S - j) * activation_j <= memory_bytes (Eq. 5)  -> CountedLengths
 
-with j from 0 to S - 1. For a limit on max t_j the least sum is a dynamic program (Eq. 3). Alpa
-tries the limits from below, every price in turn. We come from above: a slicing with the least sum
-under some limit, whose slowest stage takes m, is as good as any under that limit whose slowest
-takes m or more, so the next limit is just below m. That visits only trade-offs between sum and
-maximum, and is exact without Alpa's epsilon.
+with j from 0 to S - 1. Eq. 2 has no once. Receiving what a stage reads is part of its t.
 
 Prices are expensive (a search for the sharding of a stage each), so a caller may give a cheap bound
 below each. Then stages enter the search at their bound, and only those are priced that occur in the
@@ -20,47 +17,64 @@ best slicing, until that has no bound left in it: what was never priced is prove
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stagecut.arcs import Arcs
+from stagecut.ask import Asker, PriceCache
+from stagecut.boundary import Boundary
 from stagecut.errors import InfeasibleStagesError, InvalidInputError
+from stagecut.network import Network, TransferFunction
+from stagecut.places import Places
 from stagecut.plan import (
     Alternative,
     BoundaryFunction,
     BoundFunction,
     CostFunction,
+    Rejection,
     Slicing,
     StageSlice,
-    pipeline_time_s,
 )
-from stagecut.prices import Prices
-from stagecut.schedule import InFlightFunction, one_f_one_b
-from stagecut.table import Cut, Floats, tabulate, trace
+from stagecut.prices import Candidates, Prices
+from stagecut.reasons import Reasons
+from stagecut.schedule import InFlightFunction, in_flight_of
+from stagecut.search import Limits, shortest_step
 
 
 def slice_stages(
     n_layers: int,
-    cluster_shape: tuple[int, int],
-    n_microbatches: int,
+    cluster_shape: tuple[int, int] | Places,
+    n_microbatches: int | Sequence[int],
     cost: CostFunction,
     memory_bytes: int | None = None,
     *,
     bound_s: BoundFunction | None = None,
     boundary_s: BoundaryFunction | None = None,
-    in_flight: InFlightFunction = one_f_one_b,
+    edges: Sequence[Boundary] = (),
+    transfer_s: TransferFunction | None = None,
+    schedule: str = "1f1b",
+    in_flight: InFlightFunction | None = None,
+    n_stages: int | Sequence[int] | None = None,
+    structure: Sequence[Hashable] | None = None,
     gap: float = 0.0,
+    alternatives: bool = True,
+    processes: int = 1,
+    cache: PriceCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Slicing:
     """Find the stages and submeshes with the shortest step (Alpa Eq. 2 to 5).
 
     Args:
         n_layers: Layers of the model; stages are runs of them.
-        cluster_shape: Hosts, and devices per host.
-        n_microbatches: Of a step.
+        cluster_shape: Hosts, and devices per host; or what else the cluster offers.
+        n_microbatches: Of a step. If there are several to choose from, `cost`, `bound_s`,
+            `boundary_s` and `transfer_s` are told the number as one more argument, as microbatches
+            are the smaller the more there are.
         cost: Of first layer, last layer and submesh: what that stage costs, None if it cannot run.
-            Asked at most once for each, and only for stages that some slicing of the whole has.
+            There may be several ways to run it, such as faster and leaner ones. Asked at most once
+            for each, and only for stages that some slicing of the whole has.
         memory_bytes: Of one device; None for no limit.
         bound_s: Of the same, a time that `cost` never falls below, such as FLOPs over peak FLOP/s;
             inf if the stage cannot run. The closer it is, the fewer stages are priced. Without it,
@@ -68,55 +82,110 @@ def slice_stages(
         boundary_s: Of a layer, the time to bring one microbatch's values (and back, its gradients)
             into a stage that begins there; not called for layer 0. It counts as part of that
             stage's time, as if nothing overlapped it. Alpa leaves it out.
-        in_flight: Of the number of stages from this one to the last, and of `n_microbatches`: how
-            many microbatches the stage holds at most. The default is 1F1B's; Alpa's Eq. 5 is the
-            same, but does not stop at the number of microbatches.
-        gap: Stop when a priced slicing takes at most `1 + gap` times the lower bound.
+        edges: Or else, values between layers. A stage receives each that it reads and did not make,
+            once, from the stage that made it. This takes as long as `transfer_s` says, counted as
+            `boundary_s` is.
+        transfer_s: Of a value's bytes, the submesh that made it and the one that reads it: seconds
+            to bring it there, and back its gradient.
+        schedule: A name in `SCHEDULES`: how many microbatches a stage holds at most. Alpa's Eq. 5
+            is that of 1F1B, but does not stop at the number of microbatches.
+        in_flight: The same as a function, of the number of stages from this one to the last, and of
+            `n_microbatches`. It takes the place of `schedule`.
+        n_stages: How many stages there must be, or the numbers to choose from; None for any.
+        structure: Of each layer, what it is like. Runs of equal ones are taken to cost the same,
+            and `cost` and `bound_s` are asked for one of them.
+        gap: Stop when a slicing takes at most `1 + gap` times the lower bound.
+        alternatives: Whether to find the best for every other number of stages too.
+        processes: How many processes ask for costs; `cost` must then be a function of a module.
+        cache: Where costs are kept from one run to the next.
         progress: Called after each price with the number of prices so far and the number there can
             be; with `bound_s` the search mostly ends long before that.
 
     Returns:
-        The best slicing, with the best for every other number of stages. Equal input gives equal
-        output: ties go to fewer stages, then to the smaller submesh and fewer layers in front.
+        The best slicing. Equal input gives equal output; with `alternatives`, ties go to fewer
+        stages.
 
     Raises:
-        InvalidInputError: A size is below 1, or `gap` or a boundary's time is negative.
+        InvalidInputError: A size is below 1, or `gap` or a time is negative, or there are edges and
+            no time for them, or there is no such schedule.
         InfeasibleStagesError: No slicing fits, or none has a price.
         InvalidBoundError: A bound is negative, or a stage took less than its bound.
     """
-    if min(n_layers, n_microbatches, *cluster_shape) < 1 or not gap >= 0:
+    several = not isinstance(n_microbatches, int)
+    microbatches = (
+        tuple(n_microbatches) if not isinstance(n_microbatches, int) else (n_microbatches,)
+    )
+    counts = (n_stages,) if isinstance(n_stages, int) else n_stages and tuple(sorted(n_stages))
+    shape = () if isinstance(cluster_shape, Places) else cluster_shape
+    smallest = min(n_layers, *shape, *microbatches, *(counts or ()), processes)
+    if smallest < 1 or not microbatches or not gap >= 0:
         raise InvalidInputError(
             "layers, microbatches, hosts and devices per host are at least 1, and gap at least 0; "
             f"got n_layers={n_layers}, n_microbatches={n_microbatches}, "
-            f"cluster_shape={tuple(cluster_shape)}, gap={gap}"
+            f"cluster_shape={cluster_shape}, gap={gap}, n_stages={n_stages}, processes={processes}"
         )
-    prices = Prices(n_layers, cluster_shape, cost, bound_s, boundary_s, progress)
-    search = _Search(prices, n_microbatches, memory_bytes, in_flight)
-    if bound_s is None:
-        prices.learn(prices.usable)
-    chosen: _Found | None = None
-    while True:
-        found = search.best_slicings()
-        if not found:
-            raise search.infeasible()
-        best = min(found, key=_rank)
-        prices.learn(best.cuts)
-        priced = search.evaluate(best.cuts)
-        chosen = min(chosen or priced, priced, key=_rank)
-        if chosen.time_s <= (1 + gap) * best.time_s:
-            return _slicing(prices, chosen, best.time_s, search.best_slicings(of_each_count=True))
+    if structure is not None and len(structure) != n_layers:
+        raise InvalidInputError(
+            f"structure has an entry for each layer; got {len(structure)} and n_layers={n_layers}"
+        )
+    places = cluster_shape if isinstance(cluster_shape, Places) else Places.uniform(*cluster_shape)
+    held = in_flight or in_flight_of(schedule)
+    slicings: list[Slicing] = []
+    rejected: list[Rejection] = []
+    errors: list[InfeasibleStagesError] = []
+    for n in microbatches:
+        told = (n,) if several else ()
+        boundaries_s = [0.0] + [
+            boundary_s(first, *told) if boundary_s else 0.0 for first in range(1, n_layers)
+        ]
+        network = Network(n_layers, places.shapes, boundaries_s, edges, _also(transfer_s, told))
+        most_stages = min(n_layers, places.n_devices)
+        limits = Limits.of(
+            places,
+            math.inf if memory_bytes is None else memory_bytes,
+            tuple(held(s, n) for s in range(1, most_stages + 1)),
+        )
+        with Asker(cost, told, processes, cache) as asker:
+            prices = Prices(n_layers, places, asker, _also(bound_s, told), structure, progress)
+            if bound_s is None:
+                prices.learn_all()
+            search = _Search(prices, network, limits, counts, n)
+            try:
+                slicings.append(search.run(gap, alternatives))
+            except InfeasibleStagesError as error:
+                errors.append(error)
+                rejected.append(Rejection(f"{n} microbatches", str(error)))
+    if not slicings:
+        raise min(errors, key=lambda error: error.peak_bytes or math.inf)
+    best = min(slicings, key=lambda slicing: slicing.time_s)
+    rejected += [
+        Rejection(f"{other.n_microbatches} microbatches", f"{other.time_s:.4g} s")
+        for other in slicings
+        if other is not best
+    ]
+    return replace(
+        best,
+        n_priced=sum(each.n_priced for each in slicings),
+        rejected=(*best.rejected, *rejected),
+    )
+
+
+def _also(
+    function: Callable[..., float] | None, told: tuple[int, ...]
+) -> Callable[..., float] | None:
+    """The function, told the number of microbatches too."""
+    if function is None or not told:
+        return function
+    return lambda *arguments: function(*arguments, *told)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The best slicing with some number of stages, as far as prices are known."""
+class _Known:
+    """A slicing, as far as its costs are known: stages and which of their options."""
 
-    cuts: tuple[Cut, ...]
+    stages: tuple[int, ...]
+    options: tuple[int, ...]
     time_s: float
-
-
-def _rank(found: _Found) -> tuple[float, int]:
-    return found.time_s, len(found.cuts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,119 +193,110 @@ class _Search:
     """One problem, with what is known of its prices."""
 
     prices: Prices
+    network: Network
+    limits: Limits
+    counts: Sequence[int] | None
     n_microbatches: int
-    memory_bytes: int | None
-    in_flight: InFlightFunction
 
-    def best_slicings(self, *, of_each_count: bool = False) -> list[_Found]:
-        """Slicings of different numbers of stages, fewest first; the best of all is among them.
+    def run(self, gap: float, alternatives: bool) -> Slicing:
+        """The best slicing.
 
-        With `of_each_count` every number of stages that is possible is there with its best.
+        Raises:
+            InfeasibleStagesError: There is none.
         """
-        prices, n_devices = self.prices, self.prices.n_devices
-        counts = list(range(1, min(prices.n_layers, n_devices) + 1))
-        times = self._times_below(math.inf)
-        smallest = tabulate(times, prices.sizes, n_devices, counts[-1], np.maximum)
-        best: dict[int, _Found] = {}
-        slowest: dict[int, float] = {}
-        limit = math.inf
-        while counts:
-            table = tabulate(times, prices.sizes, n_devices, counts[-1], np.add)
-            for count in counts:
-                total = float(table[count][0, n_devices])
-                # Lower limits only raise the total, and no maximum is below the mean.
-                longest = max(total / count, float(smallest[count][0, n_devices]))
-                at_least = total + (self.n_microbatches - 1) * longest
-                rivals = [best[n] for n in best if n == count or not of_each_count]
-                if total == math.inf or any(at_least >= rival.time_s for rival in rivals):
-                    slowest[count] = 0.0
-                elif slowest.get(count, math.inf) >= limit:
-                    cuts = trace(table, times, prices.sizes, count, np.add)
-                    found = self.evaluate(cuts)
-                    best[count] = min(best.get(count, found), found, key=_rank)
-                    slowest[count] = max(float(prices.time_s[h, i, j]) for i, j, h in cuts)
-            counts = [count for count in counts if slowest[count]]
-            limit = max((slowest[count] for count in counts), default=0.0)
-            times = self._times_below(limit)
-        return [best[count] for count in sorted(best)]
-
-    def evaluate(self, cuts: tuple[Cut, ...]) -> _Found:
-        """The time of one slicing at the prices known now; inf if it does not fit."""
-        stage_values = self._times_below(math.inf)
-        times = [
-            float(stage_values(len(cuts) - stage)[h, first, last])
-            for stage, (first, last, h) in enumerate(cuts)
-        ]
-        possible = max(times) < math.inf
-        return _Found(cuts, pipeline_time_s(times, self.n_microbatches) if possible else math.inf)
-
-    def infeasible(self) -> InfeasibleStagesError:
-        """Why there is no slicing: the one that needs least memory, and what it needs."""
-        prices = self.prices
-        stage_values = self._peaks
-        max_stages = min(prices.n_layers, prices.n_devices)
-        table = tabulate(stage_values, prices.sizes, prices.n_devices, max_stages, np.maximum)
-        peaks = [float(each[0, prices.n_devices]) for each in table]
-        n_stages = int(np.argmin(peaks))
-        if self.memory_bytes is None or peaks[n_stages] == math.inf:
-            return InfeasibleStagesError(
-                "every slicing of the layers over the cluster has a stage whose cost is None; "
-                f"got n_layers={prices.n_layers}, shapes={prices.shapes}"
-            )
-        cuts = trace(table, stage_values, prices.sizes, n_stages, np.maximum)
-        each = [
-            float(stage_values(n_stages - stage)[h, first, last])
-            for stage, (first, last, h) in enumerate(cuts)
-        ]
-        stage = int(np.argmax(each))
-        first, last, _ = cuts[stage]
-        peak = int(each[stage])
-        at_least = "" if prices.are_known(prices.usable) else "at least "
-        return InfeasibleStagesError(
-            f"no slicing fits in {_gib(self.memory_bytes)} a device; the smallest peak is "
-            f"{at_least}{_gib(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
-            "raise memory_bytes, take more devices, or make microbatches smaller",
-            peak_bytes=peak,
-            stage=stage,
-            layers=(first, last),
+        # Between bounds there is no gap: a slicing with bounds in it is no result yet.
+        own_gap = gap if self.prices.are_all_known() else 0.0
+        chosen: _Known | None = None
+        while True:
+            view = self._view()
+            best = view.best(self.counts, own_gap)
+            if best is None:
+                raise view.reasons().infeasible(self.counts)
+            self.prices.learn(best.stages)
+            priced = self._view(best.stages).best((len(best.stages),))
+            chosen = min(filter(None, (chosen, priced)), key=_rank, default=None)
+            if chosen is not None and chosen.time_s <= (1 + gap) * best.time_s:
+                break
+        lower_bound_s = best.time_s / (1 + own_gap)
+        others: list[_Known] = []
+        missing: list[int] = []
+        rejected: list[Rejection] = []
+        if alternatives:
+            view = self._view()
+            allowed = self.counts or range(1, len(self.limits.in_flight) + 1)
+            for count in allowed:
+                other = view.best((count,))
+                if other is None:
+                    missing.append(count)
+                    continue
+                others.append(other)
+                if self.prices.are_known(other.stages):
+                    chosen = min(chosen, other, key=_rank)
+            if missing:
+                reasons = view.reasons().of_each(missing)
+                rejected += [
+                    Rejection(f"{count} stages", reason)
+                    for count, reason in zip(missing, reasons, strict=True)
+                ]
+        return Slicing(
+            stages=tuple(
+                StageSlice(*self.prices.span(stage), self.prices.option(stage, option))
+                for stage, option in zip(chosen.stages, chosen.options, strict=True)
+            ),
+            time_s=chosen.time_s,
+            lower_bound_s=min(lower_bound_s, chosen.time_s),
+            n_priced=self.prices.n_asked,
+            alternatives=tuple(
+                Alternative(
+                    tuple(map(self.prices.span, other.stages)),
+                    other.time_s,
+                    self.prices.are_known(other.stages),
+                )
+                for other in others
+            ),
+            rejected=tuple(rejected),
+            n_microbatches=self.n_microbatches,
         )
 
-    def _times_below(self, limit: float) -> Callable[[int], Floats]:
-        """Of s, the time of each stage that has s - 1 after it; inf if too long or too large."""
-        times = np.where(self.prices.time_s < limit, self.prices.time_s, np.inf)
-
-        def stage_values(s: int) -> Floats:
-            if self.memory_bytes is None:
-                return times
-            return np.where(self._peaks(s) <= self.memory_bytes, times, np.inf)
-
-        return stage_values
-
-    def _peaks(self, s: int) -> Floats:
-        """The memory of each stage that has s - 1 after it; inf if it has no price."""
-        peaks = self.prices.peak_bytes(self.in_flight(s, self.n_microbatches))
-        return np.where(np.isfinite(self.prices.time_s), peaks, np.inf)
+    def _view(self, stages: Sequence[int] | None = None) -> "_View":
+        """The problem at the prices known now, of some stages or all."""
+        candidates = self.prices.candidates()
+        arcs = self.network.arcs(self.prices.stages, candidates, self.n_microbatches)
+        if stages is not None:
+            arcs = arcs.take(np.isin(candidates.stage[arcs.row], stages))
+        return _View(self, candidates, arcs)
 
 
-def _slicing(
-    prices: Prices, chosen: _Found, lower_bound_s: float, alternatives: list[_Found]
-) -> Slicing:
-    stages = []
-    for cut in chosen.cuts:
-        cost = prices.costs[cut]
-        assert cost is not None  # a stage without a cost takes for ever, and is in no slicing
-        stages.append(StageSlice(*prices.span(cut), cost))
-    return Slicing(
-        stages=tuple(stages),
-        time_s=chosen.time_s,
-        lower_bound_s=lower_bound_s,
-        n_priced=len(prices.costs),
-        alternatives=tuple(
-            Alternative(tuple(map(prices.span, a.cuts)), a.time_s, prices.are_known(a.cuts))
-            for a in alternatives
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A problem at the prices known at some time."""
+
+    search: _Search
+    candidates: Candidates
+    arcs: Arcs
+
+    def best(self, counts: Sequence[int] | None, gap: float = 0.0) -> _Known | None:
+        """The best slicing into one of those numbers of stages."""
+        found = shortest_step(self.arcs, self.search.limits, counts, gap)
+        if found is None:
+            return None
+        rows = list(found.rows)
+        return _Known(
+            tuple(self.candidates.stage[rows].tolist()),
+            tuple(self.candidates.option[rows].tolist()),
+            found.time_s,
+        )
+
+    def reasons(self) -> Reasons:
+        """Why there is none."""
+        prices = self.search.prices
+        return Reasons(
+            self.arcs,
+            self.search.limits,
+            lambda row: prices.span(int(self.candidates.stage[row])),
+            are_priced=prices.are_all_known(),
+        )
 
 
-def _gib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**30:.3g} GiB ({n_bytes} bytes)"
+def _rank(known: _Known) -> tuple[float, int]:
+    return known.time_s, len(known.stages)

@@ -1,0 +1,165 @@
+"""Asks for the costs of stages: each once, in this process or in several, or from a folder."""
+
+import hashlib
+import json
+from ast import literal_eval
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Self
+
+from stagecut.errors import InvalidInputError
+from stagecut.plan import CostFunction, Span, StageCost
+
+Options = tuple[StageCost, ...]
+"""The ways to run a stage; none if it cannot run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceCache:
+    """Costs kept in a folder, from one run of a program to the next.
+
+    What a cost function does cannot be seen from outside. So whoever keeps its results says what
+    they depend on, and gets them back only for the very same.
+    """
+
+    folder: Path | str
+    about: str
+    """All that costs depend on beside layers, submesh and microbatches: the model and its sizes,
+    the cluster, the version of what prices."""
+
+    @property
+    def path(self) -> Path:
+        """The file of these costs, named after the content of `about`."""
+        return Path(self.folder) / f"{hashlib.sha256(self.about.encode()).hexdigest()}.jsonl"
+
+    def read(self) -> dict[str, Options]:
+        """The costs that are there, by the content of what was asked. Half a line is left out."""
+        known: dict[str, Options] = {}
+        if self.path.exists():
+            for line in self.path.read_text().splitlines():
+                try:
+                    key, options = json.loads(line)
+                    known[key] = tuple(_read(*row) for row in options)
+                except (ValueError, TypeError, SyntaxError):
+                    continue
+        return known
+
+    def add(self, key: str, options: Options) -> None:
+        """Append a cost.
+
+        Raises:
+            InvalidInputError: An option is not written as it is printed, as tuples, strings and
+                numbers are.
+        """
+        for each in options:
+            if not _is_literal(each.option):
+                raise InvalidInputError(
+                    "costs that are kept in a folder have options made of tuples, strings, numbers "
+                    f"and None; got option={each.option!r}"
+                )
+        rows = [
+            [getattr(each, name) for name in _NUMBERS] + [repr(each.option)] for each in options
+        ]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps([key, rows]) + "\n")
+
+
+_NUMBERS = "time_s", "fixed_bytes", "activation_bytes", "once_s", "temporary_bytes"
+"""Fields of a `StageCost` in the order in which they are kept."""
+
+
+class Asker:
+    """Asks a cost function, from within `with`."""
+
+    def __init__(
+        self,
+        cost: CostFunction,
+        arguments: tuple[int, ...],
+        processes: int,
+        cache: PriceCache | None,
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            cost: The function.
+            arguments: What it is told after first layer, last layer and submesh.
+            processes: How many ask at the same time; 1 for this one alone.
+            cache: Where to look first, and to keep what is new.
+        """
+        self._cost, self._arguments, self._cache = cost, arguments, cache
+        self._known = {} if cache is None else cache.read()
+        self._pool = (
+            None
+            if processes == 1
+            # Not fork: a copy of a process that has threads, as jax and torch have, can hang.
+            else ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def ask(
+        self, spans: Sequence[Span], contents: Sequence[Hashable]
+    ) -> Iterator[tuple[Options, bool]]:
+        """The options of stages in their order, and whether the function was asked for them.
+
+        Args:
+            spans: The stages.
+            contents: What the cache knows their layers by.
+
+        Raises:
+            InvalidInputError: What the cache should know a stage by cannot be written there.
+        """
+        keys = [""] * len(spans)
+        if self._cache is not None:
+            keys = [self._key(content, span) for content, span in zip(contents, spans, strict=True)]
+        new = [span for span, key in zip(spans, keys, strict=True) if key not in self._known]
+        answers = self._answers(new)
+        for key in keys:
+            if key in self._known:
+                yield self._known[key], False
+                continue
+            answer = next(answers)
+            options = (answer,) if isinstance(answer, StageCost) else tuple(answer or ())
+            if self._cache is not None:
+                self._cache.add(key, options)
+                self._known[key] = options
+            yield options, True
+
+    def _answers(self, spans: Sequence[Span]) -> Iterator[StageCost | Sequence[StageCost] | None]:
+        if self._pool is None:
+            return (self._cost(*span, *self._arguments) for span in spans)
+        firsts, lasts, submeshes = zip(*spans, strict=True) if spans else ((), (), ())
+        rest = [[argument] * len(spans) for argument in self._arguments]
+        return self._pool.map(self._cost, firsts, lasts, submeshes, *rest)
+
+    def _key(self, content: Hashable, span: Span) -> str:
+        if not _is_literal(content):
+            raise InvalidInputError(
+                "costs are kept in a folder by the structure of layers, made of tuples, strings, "
+                f"numbers and None; got structure={content!r}"
+            )
+        asked = content, tuple(span[2]), getattr(span[2], "hosts", None), self._arguments
+        return hashlib.sha256(repr(asked).encode()).hexdigest()
+
+
+def _read(
+    time_s: float, fixed: int, activation: int, once_s: float, temporary: int, option: str
+) -> StageCost:
+    return StageCost(time_s, fixed, activation, once_s, temporary, literal_eval(option))
+
+
+def _is_literal(value: object) -> bool:
+    """Whether a value is the same in every process, and can be read as it is printed."""
+    try:
+        return bool(literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError):
+        return False

@@ -1,0 +1,132 @@
+"""From stages and their costs to arcs: what entering a stage takes, and what a step then takes."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stagecut.arcs import Arcs, Floats, Ints
+from stagecut.boundary import Boundary
+from stagecut.errors import InvalidInputError
+from stagecut.plan import Submesh
+from stagecut.prices import Candidates
+from stagecut.usable import Stages
+
+TransferFunction = Callable[..., float]
+"""Of bytes, the submesh that has them and that which needs them: seconds there and back."""
+
+
+class Network:
+    """The arcs of one problem.
+
+    A stage begins by receiving the values that it reads and did not make, each once, from the stage
+    that made it. How long that takes depends on both submeshes. That of the stage before is known
+    from the node (arcs.py). Where a value comes from farther away, the fastest sender is
+    taken for a lower bound.
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        shapes: Sequence[Submesh],
+        boundary_s: Sequence[float],
+        edges: Sequence[Boundary],
+        transfer_s: TransferFunction | None,
+    ) -> None:
+        """Ask for the time of all transfers.
+
+        Args:
+            n_layers: Of the model.
+            shapes: Submeshes.
+            boundary_s: Seconds to enter each layer from the one before.
+            edges: Values between layers.
+            transfer_s: Seconds for one.
+
+        Raises:
+            InvalidInputError: A time is negative or not finite, or there are values without times.
+        """
+        self.n_layers, self.shapes, self.edges = n_layers, tuple(shapes), tuple(edges)
+        self.sizes = np.array([n * m for n, m in shapes])
+        self.boundary_s = np.array(boundary_s)
+        for first, seconds in enumerate(boundary_s):
+            if not 0 <= seconds < np.inf:
+                raise InvalidInputError(
+                    "a boundary's time is finite and not negative; "
+                    f"got boundary_s({first})={seconds}"
+                )
+        self.transfers_s: dict[int, Floats] = {}
+        """By bytes: from each shape to each, shape (n_shapes, n_shapes)."""
+        for n_bytes in sorted({edge.n_bytes for edge in edges}):
+            if transfer_s is None:
+                raise InvalidInputError(
+                    "values between layers take a time to send; got edges and transfer_s=None"
+                )
+            times = np.zeros((len(shapes), len(shapes)))
+            for g, sender in enumerate(shapes):
+                for h, receiver in enumerate(shapes):
+                    times[g, h] = transfer_s(n_bytes, sender, receiver)
+                    if not 0 <= times[g, h] < np.inf:
+                        raise InvalidInputError(
+                            "a transfer's time is finite and not negative; "
+                            f"got transfer_s({n_bytes}, {sender}, {receiver})={times[g, h]}"
+                        )
+            self.transfers_s[n_bytes] = times
+        # The first layer at or after each that reads the value.
+        self.readers = np.full((len(edges), n_layers + 1), n_layers)
+        for v, edge in enumerate(edges):
+            for reader in sorted(edge.consumers, reverse=True):
+                self.readers[v, : reader + 1] = reader
+
+    def arcs(self, stages: Stages, candidates: Candidates, n_microbatches: int) -> Arcs:
+        """A stage for each way to run it and each submesh that it may receive from."""
+        stage = candidates.stage
+        first, last, shape = (
+            stages.first[stage],
+            stages.last[stage],
+            stages.shape[stage],
+        )
+        row = np.arange(stage.size)
+        tail, head, n_nodes = first, last + 1, self.n_layers + 1
+        received_s = self.boundary_s[first]
+        if self.edges:
+            n_shapes = len(self.shapes)
+            # For each stage, and each shape before it; node k, g is 1 + (k - 1) n_shapes + g.
+            before = np.tile(np.arange(n_shapes), stage.size)
+            row = np.repeat(row, n_shapes)[keep := np.repeat(first > 0, n_shapes) | (before == 0)]
+            before, first, last, shape = before[keep], first[row], last[row], shape[row]
+            n_nodes = 2 + (self.n_layers - 1) * n_shapes
+            tail = np.where(first == 0, 0, 1 + (first - 1) * n_shapes + before)
+            is_end = last == self.n_layers - 1
+            head = np.where(is_end, n_nodes - 1, 1 + last * n_shapes + shape)
+            received_s = received_s[row] + self._received_s(first, last, before, shape)
+            order = np.argsort(tail, kind="stable")
+            row, tail, head, received_s = (
+                row[order],
+                tail[order],
+                head[order],
+                received_s[order],
+            )
+            shape = shape[order]
+        time_s = candidates.time_s[row] + received_s
+        return Arcs(
+            n_nodes=n_nodes,
+            tail=tail,
+            head=head,
+            shape=shape,
+            size=self.sizes[shape],
+            time_s=time_s,
+            rest_s=(n_microbatches - 1) * time_s + candidates.once_s[row],
+            base_bytes=candidates.base_bytes[row],
+            activation_bytes=candidates.activation_bytes[row],
+            row=row,
+        )
+
+    def _received_s(self, first: Ints, last: Ints, before: Ints, shape: Ints) -> Floats:
+        """Seconds to receive what stages read, from what is known about those before: a bound."""
+        seconds = np.zeros(first.size)
+        for edge, reader in zip(self.edges, self.readers, strict=True):
+            times = self.transfers_s[edge.n_bytes]
+            known = np.flatnonzero((edge.producer == first - 1) & (reader[first] <= last))
+            seconds[known] += times[before[known], shape[known]]
+            unknown = np.flatnonzero((edge.producer < first - 1) & (reader[first] <= last))
+            seconds[unknown] += times.min(axis=0)[shape[unknown]]
+        return seconds
