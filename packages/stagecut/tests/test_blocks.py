@@ -23,7 +23,7 @@ def test_rejects_marks_that_leave_a_layer_empty(marks, n):
         at_marks(marks, n)
 
 
-def repetitions(word):
+def repetitions(word, begin=0):
     """Operators in all copies, minus the period, minus the start, of every repetition."""
     for start, period in itertools.product(range(len(word)), range(1, len(word) // 2 + 1)):
         block = word[start : start + period]
@@ -31,19 +31,33 @@ def repetitions(word):
         while word[start + count * period :].startswith(block):
             count += 1
         if count > 1:
-            yield count * period, -period, -start
+            yield count * period, -period, -begin - start
 
 
-@given(words)
-def test_finds_the_repetition_with_most_operators_then_the_shortest_block_then_the_first(word):
-    best = max(repetitions(word), default=None)
-    if best is None:
-        with pytest.raises(InvalidInputError, match="must follow itself; got"):
-            repeated_blocks(word)
-        return
-    covered, period, start = best[0], -best[1], -best[2]
-    cuts = range(start, start + covered + 1, period)
-    assert repeated_blocks(word) == at_marks([k for k in cuts if 0 < k < len(word)], len(word))
+def cut_by_brute_force(word, n_groups):
+    """Where layers begin or end; None if too few blocks repeat."""
+    cuts, rest = {0, len(word)}, [(0, len(word))]
+    for _ in range(n_groups):
+        found = [(best, part) for part in rest for best in repetitions(word[slice(*part)], part[0])]
+        if not found:
+            return None
+        (covered, period, start), (begin, end) = max(found)
+        copies = range(-start, covered - start + 1, -period)
+        rest = [*(set(rest) - {(begin, end)}), (begin, copies[0]), (copies[-1], end)]
+        cuts.update(copies)
+    return cuts
+
+
+@given(words, st.integers(1, 3))
+def test_finds_the_repetitions_with_most_operators_then_the_shortest_block_then_the_first(word, n):
+    cuts = cut_by_brute_force(word, n)
+    if cuts is None:
+        with pytest.raises(InvalidInputError, match=r"must follow themselves .* got n_groups="):
+            repeated_blocks(word, n_groups=n)
+    else:
+        assert repeated_blocks(word, n_groups=n) == at_marks(
+            sorted(cuts - {0, len(word)}), len(word)
+        )
 
 
 def test_a_transformer_has_its_blocks_and_a_head_and_a_tail():
@@ -52,6 +66,11 @@ def test_a_transformer_has_its_blocks_and_a_head_and_a_tail():
     assert layers[0] == (0, 3)
     assert layers[1:-1] == tuple((4 + 150 * k, 153 + 150 * k) for k in range(48))
     assert layers[-1] == (4 + 150 * 48, 8 + 150 * 48)
+
+
+def test_a_network_of_several_blocks_has_as_many_groups():
+    layers = repeated_blocks("_" + "aab" * 5 + "xy" * 3 + "." + "zzu" * 2, n_groups=3)
+    assert [last + 1 - first for first, last in layers] == [1, *[3] * 5, *[2] * 3, 1, 3, 3]
 
 
 def test_blocks_within_blocks_are_left_together():
