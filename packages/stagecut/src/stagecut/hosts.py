@@ -45,7 +45,9 @@ class HostKind:
     """How many devices of a host a stage may have, rising, at last all.
 
     Left out: all divisors of `n_devices` if these cover whatever is asked of them, else as many as
-    divide each other, growing by the smallest prime factor that is left.
+    divide each other, growing by the smallest prime factor that is left. Any others may be given,
+    such as 4 devices of 6; but if they do not divide the host, what can be used together has to be
+    explored (`ledger`), which takes the longer the more hosts and sizes there are.
     """
 
     def __post_init__(self) -> None:

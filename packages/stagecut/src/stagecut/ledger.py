@@ -13,7 +13,7 @@ their number. Elsewhere the states are found:
   fewest states that there can be (minimisation of an acyclic automaton, Revuz 1992).
 """
 
-from collections import Counter
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from stagecut.hosts import HostKind, uncoverable
 
 _Layout = tuple[int, ...]
-"""Free devices of each host that has any, falling."""
+"""How many pieces of 0, 1, 2, ... devices are free together; of 0 there are none."""
 
 _Layouts = frozenset[_Layout]
 
@@ -89,7 +89,7 @@ def _counted(kind: HostKind, n_hosts: int, use_all: bool) -> Ledger:
 
 def _explored(kind: HostKind, n_hosts: int, use_all: bool) -> Ledger:
     steps: dict[_Layouts, tuple[_Layouts, ...]] = {}
-    waiting = [frozenset({(kind.n_devices,) * n_hosts})]
+    waiting = [frozenset({(0,) * kind.n_devices + (n_hosts,)})]
     while waiting:
         layouts = waiting.pop()
         if layouts not in steps:
@@ -97,7 +97,7 @@ def _explored(kind: HostKind, n_hosts: int, use_all: bool) -> Ledger:
             waiting += filter(None, steps[layouts])
 
     def n_free(layouts: _Layouts) -> int:
-        return sum(next(iter(layouts)))
+        return sum(n * free for free, n in enumerate(next(iter(layouts))))
 
     numbers: dict[tuple[bool, tuple[int, ...]], int] = {}
     number_of: dict[_Layouts, int] = {frozenset(): -1}
@@ -118,18 +118,26 @@ def _explored(kind: HostKind, n_hosts: int, use_all: bool) -> Ledger:
 def _place(layouts: _Layouts, part: int, kind: HostKind) -> _Layouts:
     """The layouts that are left, none of which fits into another, after one more part is taken."""
     left = {
-        _falling(Counter(layout) - Counter((free,)) + Counter(_split(free - part, kind.parts)))
+        _exchange(layout, piece, _split(piece - part, kind.parts))
         for layout in layouts
-        for free in set(layout)
-        if free >= part
+        for piece in range(part, len(layout))
+        if layout[piece]
     }
     return frozenset(
         each for each in left if not any(each != other and _fits(each, other) for other in left)
     )
 
 
+def _exchange(layout: _Layout, piece: int, pieces: Iterable[int]) -> _Layout:
+    changed = list(layout)
+    changed[piece] -= 1
+    for each in pieces:
+        changed[each] += 1
+    return tuple(changed)
+
+
 @cache
-def _split(free: int, parts: tuple[int, ...]) -> _Layout:
+def _split(free: int, parts: tuple[int, ...]) -> tuple[int, ...]:
     """Free devices of a host, divided as far as whatever fits into them fits into the pieces."""
     if free == 0:
         return ()
@@ -159,22 +167,18 @@ def _sums(parts: tuple[int, ...]) -> set[int]:
     return sums
 
 
-@cache
 def _fits(inner: _Layout, outer: _Layout) -> bool:
-    """Whether the free parts of one layout fit into those of another of as many free devices."""
-    # Equal parts can fill each other: what else lies in the one can lie where the other lay.
-    inner_only, outer_only = Counter(inner), Counter(outer)
-    inner_only, outer_only = inner_only - outer_only, outer_only - inner_only
-    if not inner_only:
-        return True
-    first = max(inner_only)
-    rest = _falling(inner_only - Counter((first,)))
-    return any(
-        _fits(rest, _falling(outer_only - Counter((free,)) + Counter((free - first,))))
-        for free in outer_only
-        if free > first
+    """Whether the free pieces of one layout fit into those of another of as many free devices."""
+    # Equal pieces can fill each other: what else lies in the one can lie where the other lay.
+    return _differ_and_fit(tuple(map(operator.sub, outer, inner)))
+
+
+@cache
+def _differ_and_fit(more: tuple[int, ...]) -> bool:
+    """The same, given how many more pieces of each size the outer layout has."""
+    largest = max((piece for piece, n in enumerate(more) if n < 0), default=0)
+    return largest == 0 or any(
+        _differ_and_fit(_exchange(more, free, (free - largest, largest)))
+        for free in range(largest + 1, len(more))
+        if more[free] > 0
     )
-
-
-def _falling(layout: Counter[int]) -> _Layout:
-    return tuple(sorted(layout.elements(), reverse=True))
