@@ -194,6 +194,27 @@ def test_schedule_that_holds_more_microbatches_needs_more_memory():
     assert caught.value.peak_bytes == 16
 
 
+def test_memory_is_counted_to_the_byte():
+    nodes = [node(fixed_bytes=2**34 + 1)] * 8
+    arguments = nodes, edges((0, 1), (2, 3)), 4, 8
+    full = 2 * (2**34 + 1)
+    split = split_graph(*arguments, transfer_s=float, memory_bytes=full)
+    assert [stage.peak_bytes for stage in split.stages] == [full] * 4
+    with pytest.raises(InfeasibleStagesError, match=f"memory_bytes={full};"):
+        split_graph(*arguments, transfer_s=float, memory_bytes=full - 1)
+    with pytest.raises(InfeasibleStagesError, match=f"memory_bytes={full};"):
+        split_graph(*arguments, transfer_s=float, memory_bytes=1)
+
+
+@pytest.mark.parametrize("seconds_per_byte", [1e-16, 1e-9, 1.0, 1e6])
+def test_network_may_be_much_faster_or_slower_than_the_devices(seconds_per_byte):
+    nodes = [node(1e-6 * (k % 3 + 1)) for k in range(12)]
+    values = edges(*((k, k + 2) for k in range(10)), (10, 11), n_bytes=10**9)
+    split = split_graph(nodes, values, 3, 4096, transfer_s=lambda n: n * seconds_per_byte)
+    assert split.gap == 0
+    assert split.time_s < split.linear_s
+
+
 def test_stopped_search_returns_the_linear_cut_with_a_bound():
     split = split_graph(*TOWERS, transfer_s=lambda n: n / 16, time_limit_s=0)
     assert split.time_s == split.linear_s

@@ -5,10 +5,10 @@ orders that respect who reads what, and each has other runs. Every split of the 
 that only read from themselves and from stages before them is a cut of one of these orders, so the
 search for the split is the search for the order. Rhino writes it as an integer linear program;
 `ilp.py` has it, with what we changed. The objective is that of `slice_stages`, so that the two can
-be compared: with B microbatches, d stages, and T_s the time of stage s for one microbatch, its
-computation and what it receives,
+be compared: with B microbatches, T_s the time of stage s for one of them, its computation and what
+it receives, and O_s what it does once a step,
 
-    minimise  sum of T_s + (B - 1) * max of T_s          (Alpa, Eq. 2)  -> pipeline_time_s
+    minimise  sum of T_s + max of ((B - 1) T_s + O_s)    (Alpa, Eq. 2)  -> pipeline_time_s
 
 Rhino minimises the bytes that are sent, among the splits that are balanced within a tolerance. That
 is the same for B = 1, where the sum of the computation is constant: balance is only worth something
@@ -67,7 +67,8 @@ def split_graph(
 
     Args:
         nodes: What each operator or layer costs on the submesh of a stage, in an order in which
-            each is after those it reads from. A stage costs the sum of its nodes.
+            each is after those it reads from. A stage costs the sum of its nodes; what it keeps of
+            what it receives is theirs to count. Temporary memory is that of one node at a time.
         values: What nodes hand each other. A stage receives a value once, however many of its nodes
             read it, and from the stage that made it. Rhino counts every edge: give one `Boundary`
             for each consumer to have that.

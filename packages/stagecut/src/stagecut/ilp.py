@@ -59,8 +59,11 @@ if not has_highs:
     raise ImportError("python-mip is installed without HiGHS")
 
 _SCALE = 1e4
-"""What the average stage computes, and a full memory, in the numbers that HiGHS is given. It takes
-a row for kept that is 1e-6 off (mip_feasibility_tolerance), which is 1e-10 of these."""
+"""What a stage takes, about, in the numbers that HiGHS is given. HiGHS takes a row for kept that is
+1e-6 off (its mip_feasibility_tolerance), which is 1e-10 of them."""
+
+_MEMORY = 1e7
+"""A full memory in those numbers, so that a byte too much of a terabyte is seen."""
 
 _GAP = 1e-9
 """At which HiGHS stops, relative and absolute. python-mip's own, 1e-4, is more than rounding."""
@@ -97,23 +100,22 @@ def solve(
     """
     more = problem.n_microbatches - 1
     least_s = problem.compute_s + more * problem.slowest_s
-    limit_s = problem.limit_s
+    most_s = math.inf  # of what a stage of a better split takes, and of a value it receives
     if start is not None:
-        started = problem.split(start)
-        if started.time_s <= least_s:
-            return Outcome(tuple(start), started.time_s, is_finished=True)
-        if more:
-            slowest_s = (started.time_s - problem.compute_s) / more
-            limit_s = min(limit_s, slowest_s * (1 + _ROUNDING))
-    first, last = _bounds(problem, limit_s)
+        start_s = problem.split(start).time_s
+        if start_s <= least_s:
+            return Outcome(tuple(start), start_s, is_finished=True)
+        most_s = (start_s - problem.compute_s) / max(more, 1) * (1 + _ROUNDING)
+    first, last = _bounds(problem, min(problem.limit_s, most_s if more else math.inf))
     if (first > last).any():
         return Outcome(None, math.inf, is_finished=True)
 
-    program = _Program(problem, first, last)
+    program = _Program(problem, first, last, most_s)
     if start is not None:
         program.start_from(start)
     status = program.model.optimize(
-        time_limit_s, mip.INT_MAX if max_search_nodes is None else max_search_nodes
+        time_limit_s,
+        mip.INT_MAX if max_search_nodes is None else min(max_search_nodes, mip.INT_MAX),
     )
     # No column costs less than 0, so what python-mip calls unbounded, HiGHS' "unbounded or
     # infeasible", is infeasible.
@@ -143,25 +145,30 @@ def _bounds(problem: GraphProblem, limit_s: float) -> tuple[Ints, Ints]:
 class _Program:
     """The columns and rows of the program, made when it is."""
 
-    def __init__(self, problem: GraphProblem, first: Ints, last: Ints) -> None:
+    def __init__(self, problem: GraphProblem, first: Ints, last: Ints, most_s: float) -> None:
         self._problem = problem
         self._stages = range(len(problem.in_flight))
         self.model = mip.Model(solver_name=mip.HIGHS)
         self.model.verbose, self.model.threads = 0, 1
         self.model.max_mip_gap = self.model.max_mip_gap_abs = _GAP
-        self.unit_s = (problem.slowest_s or max(problem.transfer_s, default=0.0) or 1.0) / _SCALE
-        self._unit_bytes = max(problem.memory_bytes or 0, 1) / _SCALE
-        self._weights = [seconds / self.unit_s for seconds in problem.transfer_s]
+        self._after = max(problem.n_microbatches - 1, 1)
+        # Longer transfers than a better split can have all the same keep their stages apart.
+        transfers_s = [min(seconds, most_s) for seconds in problem.transfer_s]
+        onces_s = [node.once_s / self._after for node in problem.nodes]
+        self.unit_s = (max(problem.slowest_s, *transfers_s, *onces_s) or 1.0) / _SCALE
+        self._weights = [seconds / self.unit_s for seconds in transfers_s]
+        self._onces = [seconds / self.unit_s for seconds in onces_s]
+        self._temporary: list[Any] = []  # columns, if there is a limit
+        self._unit_bytes = max(problem.memory_bytes or 1, 1) / _MEMORY
         self._add_places(first, last)
         self._add_reads()
         self._add_stages()
-        self._temporary: list[Any] = []
         if problem.memory_bytes is not None:
             self._add_memory(problem.memory_bytes)
         self.model.objective = (
             problem.compute_s / self.unit_s
             + mip.xsum(self._weights[v] * received for (v, _), received in self._y.items())
-            + max(problem.n_microbatches - 1, 1) * self._slowest
+            + self._after * self._slowest
         )
 
     def start_from(self, stage_of: Sequence[int]) -> None:
@@ -176,7 +183,7 @@ class _Program:
                 (column, stage.cost.temporary_bytes / self._unit_bytes)
                 for column, stage in zip(self._temporary, split.stages, strict=False)
             ),
-            (self._slowest, after_s / max(self._problem.n_microbatches - 1, 1) / self.unit_s),
+            (self._slowest, after_s / self._after / self.unit_s),
         ]
 
     def stage_of(self) -> tuple[int, ...]:
@@ -215,35 +222,37 @@ class _Program:
 
     def _add_stages(self) -> None:
         """Each has a node, keeps to the limit, and takes no longer than T, here over B - 1."""
-        problem, more = self._problem, self._problem.n_microbatches - 1
-        self._slowest = self.model.add_var(lb=problem.slowest_s / self.unit_s if more else 0.0)
-        times = [node.time_s / self.unit_s for node in problem.nodes]
-        onces = [node.once_s / self.unit_s / max(more, 1) for node in problem.nodes]
+        problem, has_more = self._problem, self._problem.n_microbatches > 1
+        self._slowest = self.model.add_var(lb=problem.slowest_s / self.unit_s if has_more else 0.0)
+        times_s = [node.time_s for node in problem.nodes]
         for s in self._stages:
-            self.model.add_constr(self._sum([1.0] * len(times), s) >= 1)
-            compute, once = self._sum(times, s), self._sum(onces, s)
+            self.model.add_constr(self._sum([1.0] * len(times_s), s) >= 1)
             if problem.limit_s < math.inf:
-                self.model.add_constr(compute <= problem.limit_s / self.unit_s)
-            if more:
+                shares = [seconds / problem.limit_s * _SCALE for seconds in times_s]
+                self.model.add_constr(self._sum(shares, s) <= _SCALE)
+            taken = self._sum(self._onces, s)
+            if has_more:
+                taken += self._sum([seconds / self.unit_s for seconds in times_s], s)
                 arriving = enumerate(self._weights) if s else ()
-                receive = mip.xsum(weight * self._y[v, s] for v, weight in arriving)
-                self.model.add_constr(compute + receive + once <= self._slowest)
-            else:
-                self.model.add_constr(once <= self._slowest)
+                taken += mip.xsum(weight * self._y[v, s] for v, weight in arriving)
+            self.model.add_constr(taken <= self._slowest)
 
     def _add_memory(self, memory_bytes: int) -> None:
         """Columns P[s], and that each stage fits."""
+        nodes = self._problem.nodes
         self._temporary += [self.model.add_var() for _ in self._stages]
         for s, held in enumerate(self._problem.in_flight):
-            kept = [node.fixed_bytes + held * node.activation_bytes for node in self._problem.nodes]
-            kept_bytes = self._sum([n_bytes / self._unit_bytes for n_bytes in kept], s)
-            self.model.add_constr(
-                kept_bytes + self._temporary[s] <= memory_bytes / self._unit_bytes
-            )
-            for node, places in zip(self._problem.nodes, self._u, strict=True):
+            kept = [self._sized(node.peak_bytes(held) - node.temporary_bytes) for node in nodes]
+            in_all = self._sum(kept, s) + self._temporary[s]
+            self.model.add_constr(in_all <= memory_bytes / self._unit_bytes)
+            for node, places in zip(nodes, self._u, strict=True):
                 if node.temporary_bytes:
-                    needed = (node.temporary_bytes / self._unit_bytes) * (places[s] - places[s + 1])
+                    needed = self._sized(node.temporary_bytes) * (places[s] - places[s + 1])
                     self.model.add_constr(self._temporary[s] >= needed)
+
+    def _sized(self, n_bytes: int) -> float:
+        """In the numbers of the program; twice the memory if it is more, which is as impossible."""
+        return min(n_bytes / self._unit_bytes, 2 * _MEMORY)
 
     def _sum(self, of_each_node: Sequence[float], stage: int) -> Any:
         """Over the nodes in a stage."""

@@ -272,11 +272,11 @@ class GraphSplittingProblem:
     n_microbatches: int
     tolerance: float
     memory_bytes: int | None
+    seconds_per_byte: float
 
-    @staticmethod
-    def transfer_s(n_bytes: int) -> float:
-        """As `split_graph` wants it: a latency, and eight bytes a second."""
-        return 0.25 + n_bytes / 8 if n_bytes else 0.0
+    def transfer_s(self, n_bytes: int) -> float:
+        """As `split_graph` wants it, with a latency."""
+        return 0.25 + n_bytes * self.seconds_per_byte if n_bytes else 0.0
 
 
 @st.composite
@@ -301,6 +301,7 @@ def graph_splitting_problems(
         n_microbatches=draw(st.integers(1, 6)),
         tolerance=draw(st.sampled_from((0.0, 0.25, 0.5, 1.0, math.inf, math.inf))),
         memory_bytes=draw(st.none() | st.integers(0, 48)),
+        seconds_per_byte=draw(st.sampled_from((0.125, 0.125, 2.0**-20, 2.0**20))),
     )
 
 
