@@ -6,13 +6,21 @@ plan out between the devices of one process.
 
 from importlib.metadata import version
 
-from crossmesh.errors import CrossmeshError, PartialLayoutError, PlanError, ShardError
+from crossmesh.errors import (
+    CrossmeshError,
+    PartialLayoutError,
+    PlanError,
+    RecordError,
+    ShardError,
+)
 from crossmesh.estimate import estimate_time_s, lower_bound_s
 from crossmesh.geometry import shard_boxes
 from crossmesh.links import Links
 from crossmesh.local import LocalTransport, execute_local
-from crossmesh.plan import Copy, Hop, Piece, Strategy, Tensor, TransferPlan, UnitTask
+from crossmesh.plan import TransferPlan
 from crossmesh.planner import plan
+from crossmesh.task import Copy, Hop, Piece, Strategy, UnitTask
+from crossmesh.tensor import Tensor
 
 __version__ = version("meshwright-crossmesh")
 
@@ -25,6 +33,7 @@ __all__ = [
     "PartialLayoutError",
     "Piece",
     "PlanError",
+    "RecordError",
     "ShardError",
     "Strategy",
     "Tensor",

@@ -10,7 +10,11 @@ class PlanError(CrossmeshError, ValueError):
 
 
 class PartialLayoutError(PlanError):
-    """A layout holds partial sums, which no copy can move."""
+    """Partial results where there can be none: at the destination, or of what cannot be added."""
+
+
+class RecordError(PlanError):
+    """Text that is no plan as `TransferPlan.to_json` writes it."""
 
 
 class ShardError(CrossmeshError, ValueError):

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 
 from crossmesh._native import core
 from crossmesh.errors import PlanError
-from crossmesh.plan import TransferPlan, UnitTask
+from crossmesh.plan import TransferPlan
 from crossmesh.route import Port, Route, checked_rates
+from crossmesh.task import UnitTask
 
 
 def estimate_time_s(

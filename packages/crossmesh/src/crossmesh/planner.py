@@ -21,11 +21,12 @@ from typing import NamedTuple, get_args
 from shardspec import Layout, Reduction
 
 from crossmesh._native import core
-from crossmesh.dtype import DType, can_add, dtype_name
 from crossmesh.errors import PartialLayoutError, PlanError
 from crossmesh.geometry import n_elements, reduction, tiles
 from crossmesh.links import Links
-from crossmesh.plan import Copy, Piece, Strategy, Tensor, TransferPlan, UnitTask
+from crossmesh.plan import TransferPlan
+from crossmesh.task import Copy, Piece, Strategy, UnitTask
+from crossmesh.tensor import DType, Tensor, can_add, dtype_name
 
 FUSE_BYTES = 25 * 2**20
 """Up to how many bytes pieces are fused: a bucket of torch's DistributedDataParallel, whose

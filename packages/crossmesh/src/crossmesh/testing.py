@@ -12,7 +12,9 @@ from shardspec import Layout, Mesh, Rule, shard
 from shardspec.testing import EVERY_RULE, layouts, meshes, specs
 
 from crossmesh.links import Links
-from crossmesh.plan import Tensor, TransferPlan, UnitTask
+from crossmesh.plan import TransferPlan
+from crossmesh.task import UnitTask
+from crossmesh.tensor import Tensor
 
 Array = npt.NDArray[np.generic]
 

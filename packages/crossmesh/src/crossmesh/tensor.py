@@ -1,8 +1,10 @@
-"""Element types by name: a plan needs their size, and what adds partial results their kind."""
+"""`Tensor`: one of the tensors that move, and element types by name."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from shardspec import Layout
 
 from crossmesh.errors import PlanError
 
@@ -74,3 +76,26 @@ def item_bytes(name: str) -> int:
 def can_add(name: str) -> bool:
     """Whether elements are numbers, so that partial results of them can be combined."""
     return name in _EXTENSIONS or np.dtype(name).kind in "biufc"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One of the tensors that move."""
+
+    name: str
+    dtype: str
+    """As `dtype_name` spells it."""
+    src: Layout
+    """Where it is."""
+    dst: Layout
+    """Where it shall be."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole tensor."""
+        return self.src.shape
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return item_bytes(self.dtype)
