@@ -90,14 +90,10 @@ def test_split_is_the_best_linear_cut_of_its_own_order(problem):
         split = solve(problem)
     except InfeasibleStagesError:
         return
-    at = {node: place for place, node in enumerate(split.order)}
     reordered = replace(
         problem,
         nodes=tuple(problem.nodes[node] for node in split.order),
-        values=tuple(
-            Boundary(at[value.producer], value.n_bytes, tuple(at[c] for c in value.consumers))
-            for value in problem.values
-        ),
+        values=split.reordered(problem.values),
     )
     assert brute_force_linear_cut(reordered) == pytest.approx(split.time_s)
 

@@ -49,6 +49,14 @@ class GraphSplit:
         """The nodes stage by stage: an order in which each comes after those it reads from."""
         return tuple(node for stage in self.stages for node in stage.nodes)
 
+    def reordered(self, values: Sequence[Boundary]) -> tuple[Boundary, ...]:
+        """The same values for the nodes in `order`, as `slice_stages` wants to have them."""
+        at = {node: place for place, node in enumerate(self.order)}
+        return tuple(
+            Boundary(at[value.producer], value.n_bytes, tuple(at[c] for c in value.consumers))
+            for value in values
+        )
+
     def __str__(self) -> str:
         linear = "no cut fits" if self.linear_s is None else f"{self.linear_s:.4g} s"
         lines = [
