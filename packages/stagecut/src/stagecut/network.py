@@ -21,12 +21,16 @@ class Network:
     A stage begins by receiving the values that it reads and did not make, each once, from the stage
     that made it. How long that takes depends on both submeshes. That of the stage before is known
     from the node (arcs.py). Where a value comes from farther away, the fastest sender is
-    taken for a lower bound.
+    taken for a lower bound; `more_s` says by how much too little, once the stages are known.
+
+    A value that is read in a stage after the following one is kept until then by the stage that
+    made it, spread over its devices, for each microbatch in flight. No arc says so: `held_bytes`.
     """
 
     def __init__(
         self,
         n_layers: int,
+        n_microbatches: int,
         shapes: Sequence[Submesh],
         boundary_s: Sequence[float],
         edges: Sequence[Boundary],
@@ -36,6 +40,7 @@ class Network:
 
         Args:
             n_layers: Of the model.
+            n_microbatches: Of a step.
             shapes: Submeshes.
             boundary_s: Seconds to enter each layer from the one before.
             edges: Values between layers.
@@ -44,6 +49,7 @@ class Network:
         Raises:
             InvalidInputError: A time is negative or not finite, or there are values without times.
         """
+        self.n_microbatches = n_microbatches
         self.n_layers, self.shapes, self.edges = n_layers, tuple(shapes), tuple(edges)
         self.sizes = np.array([n * m for n, m in shapes])
         self.boundary_s = np.array(boundary_s)
@@ -76,7 +82,7 @@ class Network:
             for reader in sorted(edge.consumers, reverse=True):
                 self.readers[v, : reader + 1] = reader
 
-    def arcs(self, stages: Stages, candidates: Candidates, n_microbatches: int) -> Arcs:
+    def arcs(self, stages: Stages, candidates: Candidates) -> Arcs:
         """A stage for each way to run it and each submesh that it may receive from."""
         stage = candidates.stage
         first, last, shape = (
@@ -114,11 +120,50 @@ class Network:
             shape=shape,
             size=self.sizes[shape],
             time_s=time_s,
-            rest_s=(n_microbatches - 1) * time_s + candidates.once_s[row],
+            rest_s=(self.n_microbatches - 1) * time_s + candidates.once_s[row],
             base_bytes=candidates.base_bytes[row],
             activation_bytes=candidates.activation_bytes[row],
             row=row,
         )
+
+    @property
+    def has_skips(self) -> bool:
+        """Whether a value may be received from a stage that is not the one before."""
+        return any(max(edge.consumers) > edge.producer + 1 for edge in self.edges)
+
+    def more_s(self, arcs: Arcs, path: Sequence[int], leaving: slice) -> Floats:
+        """Seconds that stages receive longer than their arcs say, for those that follow a path."""
+        more = np.zeros(leaving.stop - leaving.start)
+        if not path:
+            return more
+        ends = self._layer(arcs.head[np.array(path)])
+        first, shape = int(ends[-1]), arcs.shape[leaving]
+        last = self._layer(arcs.head[leaving]) - 1
+        for edge, reader in zip(self.edges, self.readers, strict=True):
+            if edge.producer < first - 1:
+                times = self.transfers_s[edge.n_bytes]
+                sender = arcs.shape[path[int(np.searchsorted(ends, edge.producer, side="right"))]]
+                longer = times[sender, shape] - times.min(axis=0)[shape]
+                more += np.where(reader[first] <= last, longer, 0.0)
+        return more
+
+    def held_bytes(self, arcs: Arcs, arc: int, following: int) -> int:
+        """What a device of a stage keeps of a microbatch for stages after the following one."""
+        first, end, next_end = (
+            int(self._layer(node))
+            for node in (arcs.tail[arc], arcs.head[arc], arcs.head[following])
+        )
+        return sum(
+            -(-edge.n_bytes // int(arcs.size[arc]))
+            for edge in self.edges
+            if first <= edge.producer < end and max(edge.consumers) >= next_end
+        )
+
+    def _layer(self, nodes: Ints) -> Ints:
+        """The layer that each node lies before."""
+        if not self.edges:
+            return nodes
+        return (nodes + len(self.shapes) - 1) // len(self.shapes)
 
     def _received_s(self, first: Ints, last: Ints, before: Ints, shape: Ints) -> Floats:
         """Seconds to receive what stages read, from what is known about those before: a bound."""

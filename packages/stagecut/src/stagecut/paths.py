@@ -12,6 +12,7 @@ that of its head, which numpy gathers as one block for all arcs of a node.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -40,31 +41,61 @@ class Table:
     fewest: Ints
     """Devices of the first entry of each node's second half."""
 
+    @property
+    def begin(self) -> int:
+        """Devices left for the stages at the first node."""
+        return self.n_devices
+
+    def onward(self, leaving: slice, row: int, devices: int) -> tuple[Floats, Ints]:
+        """F behind arcs of one node that are taken with `devices` left, and what is left then."""
+        heads, left = self.arcs.head[leaving], devices - self.arcs.size[leaving]
+        at, width = left - self.fewest[heads], self.least.shape[2] // 2
+        value = self.least[heads, row, width + np.clip(at, -1, width - 1)]
+        return np.where(at < width, value, np.inf), left
+
     def best(self, n_stages: int = 0) -> float:
         """The value of the best path, with so many stages if they are counted; inf if none."""
         at, width = self.n_devices - int(self.fewest[0]), self.least.shape[2] // 2
         return float(self.least[0, n_stages, width + at]) if 0 <= at < width else np.inf
 
-    def path(self, n_stages: int = 0) -> Ints:
-        """Indices of the arcs of a path of value `best(n_stages)`, which must be finite.
 
-        Ties go to the first arc.
-        """
-        path, node, devices, row = [], 0, self.n_devices, n_stages
-        width = self.least.shape[2] // 2
-        while node < self.arcs.n_nodes - 1:
-            leaving = self.arcs.leaving(node)
-            heads, row_after = self.arcs.head[leaving], max(row - 1, 0)
-            at = devices - self.arcs.size[leaving] - self.fewest[heads]
-            after = self.least[heads, row_after, width + np.clip(at, -1, width - 1)]
-            ways = self.combine(self.values(leaving)[:, row_after], after)
-            # The table was made of these very sums, so the minimum is found again exactly.
-            here = self.least[node, row, width + devices - self.fewest[node]]
-            arc = leaving.start + int(np.argmax((ways == here) & (at < width)))
-            path.append(arc)
-            node, devices = int(self.arcs.head[arc]), devices - int(self.arcs.size[arc])
-            row = row_after
-        return np.array(path, dtype=np.int64)
+class Onward(Protocol):
+    """A table whose paths can be followed."""
+
+    @property
+    def arcs(self) -> Arcs:
+        """The stages."""
+
+    @property
+    def values(self) -> Values:
+        """What is combined along a path."""
+
+    @property
+    def combine(self) -> np.ufunc:
+        """`np.add` or `np.maximum`."""
+
+    @property
+    def begin(self) -> int:
+        """What is left, or taken, of the cluster at the first node."""
+
+    def onward(self, leaving: slice, row: int, place: int, /) -> tuple[Floats, Ints]:
+        """F behind arcs of one node, and what is left, or taken, there."""
+
+
+def best_path(table: Onward, n_stages: int = 0) -> Ints:
+    """Indices of the arcs of a path of the best value, which must be finite.
+
+    Ties go to the first arc.
+    """
+    path, node, place, row = [], 0, table.begin, n_stages
+    while node < table.arcs.n_nodes - 1:
+        leaving, row = table.arcs.leaving(node), max(row - 1, 0)
+        after, places = table.onward(leaving, row, place)
+        # The table was made of these very sums, so the first least is that of the table.
+        at = int(np.argmin(table.combine(table.values(leaving)[:, row], after)))
+        path.append(leaving.start + at)
+        node, place = int(table.arcs.head[path[-1]]), int(places[at])
+    return np.array(path, dtype=np.int64)
 
 
 def tabulate(

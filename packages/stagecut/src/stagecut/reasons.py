@@ -9,7 +9,7 @@ import numpy as np
 from stagecut.arcs import Arcs, Floats
 from stagecut.errors import InfeasibleStagesError
 from stagecut.lengths import Lengths
-from stagecut.paths import tabulate
+from stagecut.paths import best_path, tabulate
 from stagecut.places import Places
 from stagecut.plan import Span
 from stagecut.relax import placeable
@@ -101,7 +101,7 @@ class Reasons:
 
     def _largest(self, n_stages: int) -> tuple[int, Span]:
         """The stage that needs the most, counted from 0."""
-        path = self._table.path(n_stages)
+        path = best_path(self._table, n_stages)
         each = [
             float(self._peaks(slice(arc, arc + 1))[0, n_stages - 1 - stage])
             for stage, arc in enumerate(path.tolist())

@@ -22,7 +22,7 @@ import numpy as np
 
 from stagecut.arcs import Arcs, Floats, Ints
 from stagecut.lengths import CountedLengths, Lengths
-from stagecut.paths import Table, Values, tabulate
+from stagecut.paths import Table, Values, best_path, tabulate
 from stagecut.places import Places
 from stagecut.relax import ROUNDING, placeable, relax
 from stagecut.states import StateTable, tabulate_states
@@ -122,6 +122,12 @@ def shortest_step(
     return problem.better_than(arcs, math.inf)
 
 
+def promising(arcs: Arcs, limits: Limits, counts: Sequence[int] | None, time_s: float) -> Arcs:
+    """Without many of the stages of which no slicing takes less than `time_s`."""
+    arcs = placeable(arcs, *limits.devices)
+    return _Problem(limits, counts, 0.0, 0.0).drop(arcs, time_s)
+
+
 @dataclass(frozen=True, slots=True)
 class _Problem:
     limits: Limits
@@ -151,7 +157,7 @@ class _Problem:
         while True:
             arcs = placeable(arcs.take(arcs.rest_s < limit_s), *self.limits.devices)
             if not _is_little(arcs, self.limits):
-                arcs = self._drop(arcs, time_s / (1 + self.gap))
+                arcs = self.drop(arcs, time_s / (1 + self.gap))
             least = self._least_sum(arcs)
             if least is None:
                 return found
@@ -164,7 +170,7 @@ class _Problem:
             if limit_s <= self.floor_s:
                 return found
 
-    def _drop(self, arcs: Arcs, time_s: float) -> Arcs:
+    def drop(self, arcs: Arcs, time_s: float) -> Arcs:
         """Without the stages of which no slicing takes less than `time_s`.
 
         First without counting stages, as that is so much faster.
@@ -193,7 +199,7 @@ class _Problem:
         values = partial(lengths.stages, weight=arcs.time_s)
         table = self.limits.tabulate(arcs, values, np.add, lengths.n_stages)
         best, count = min((table.best(n), n) for n in lengths.counts)
-        return None if best == math.inf else (best, table.path(count))
+        return None if best == math.inf else (best, best_path(table, count))
 
 
 def lengths_within(

@@ -41,6 +41,7 @@ from stagecut.prices import Candidates, Prices
 from stagecut.reasons import Reasons
 from stagecut.schedule import InFlightFunction, in_flight_of
 from stagecut.search import Limits, shortest_step
+from stagecut.skips import shortest_with_skips
 
 
 def slice_stages(
@@ -138,7 +139,7 @@ def slice_stages(
         boundaries_s = [0.0] + [
             boundary_s(first, *told) if boundary_s else 0.0 for first in range(1, n_layers)
         ]
-        network = Network(n_layers, places.shapes, boundaries_s, edges, _also(transfer_s, told))
+        network = Network(n_layers, n, places.shapes, boundaries_s, edges, _also(transfer_s, told))
         most_stages = min(n_layers, places.n_devices)
         limits = Limits.of(
             places,
@@ -149,7 +150,7 @@ def slice_stages(
             prices = Prices(n_layers, places, asker, _also(bound_s, told), structure, progress)
             if bound_s is None:
                 prices.learn_all()
-            search = _Search(prices, network, limits, counts, n)
+            search = _Search(prices, network, limits, counts)
             try:
                 slicings.append(search.run(gap, alternatives))
             except InfeasibleStagesError as error:
@@ -186,6 +187,8 @@ class _Known:
     stages: tuple[int, ...]
     options: tuple[int, ...]
     time_s: float
+    bound_s: float
+    """What none takes less than that the same search could find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,6 @@ class _Search:
     network: Network
     limits: Limits
     counts: Sequence[int] | None
-    n_microbatches: int
 
     def run(self, gap: float, alternatives: bool) -> Slicing:
         """The best slicing.
@@ -217,7 +219,6 @@ class _Search:
             chosen = min(filter(None, (chosen, priced)), key=_rank, default=None)
             if chosen is not None and chosen.time_s <= (1 + gap) * best.time_s:
                 break
-        lower_bound_s = best.time_s / (1 + own_gap)
         others: list[_Known] = []
         missing: list[int] = []
         rejected: list[Rejection] = []
@@ -244,7 +245,7 @@ class _Search:
                 for stage, option in zip(chosen.stages, chosen.options, strict=True)
             ),
             time_s=chosen.time_s,
-            lower_bound_s=min(lower_bound_s, chosen.time_s),
+            lower_bound_s=min(best.bound_s, chosen.time_s),
             n_priced=self.prices.n_asked,
             alternatives=tuple(
                 Alternative(
@@ -255,13 +256,13 @@ class _Search:
                 for other in others
             ),
             rejected=tuple(rejected),
-            n_microbatches=self.n_microbatches,
+            n_microbatches=self.network.n_microbatches,
         )
 
     def _view(self, stages: Sequence[int] | None = None) -> "_View":
         """The problem at the prices known now, of some stages or all."""
         candidates = self.prices.candidates()
-        arcs = self.network.arcs(self.prices.stages, candidates, self.n_microbatches)
+        arcs = self.network.arcs(self.prices.stages, candidates)
         if stages is not None:
             arcs = arcs.take(np.isin(candidates.stage[arcs.row], stages))
         return _View(self, candidates, arcs)
@@ -277,7 +278,12 @@ class _View:
 
     def best(self, counts: Sequence[int] | None, gap: float = 0.0) -> _Known | None:
         """The best slicing into one of those numbers of stages."""
-        found = shortest_step(self.arcs, self.search.limits, counts, gap)
+        limits, network = self.search.limits, self.search.network
+        if network.has_skips:
+            found, bound_s = shortest_with_skips(self.arcs, limits, network, counts, gap)
+        else:
+            found = shortest_step(self.arcs, limits, counts, gap)
+            bound_s = math.inf
         if found is None:
             return None
         rows = list(found.rows)
@@ -285,6 +291,7 @@ class _View:
             tuple(self.candidates.stage[rows].tolist()),
             tuple(self.candidates.option[rows].tolist()),
             found.time_s,
+            min(bound_s, found.time_s / (1 + gap)),
         )
 
     def reasons(self) -> Reasons:

@@ -26,26 +26,19 @@ class StateTable:
     least: Floats
     """F: shape (n_nodes, n_stages + 1, n_states + 1). The last column is inf."""
 
+    @property
+    def begin(self) -> int:
+        """The state at the first node."""
+        return 0
+
+    def onward(self, leaving: slice, row: int, state: int) -> tuple[Floats, Ints]:
+        """F behind arcs of one node that are taken from `state`, and the states after them."""
+        states = self.steps[self.arcs.shape[leaving], state]
+        return self.least[self.arcs.head[leaving], row, states], states
+
     def best(self, n_stages: int = 0) -> float:
         """The value of the best path, with so many stages if they are counted; inf if none."""
         return float(self.least[0, n_stages, 0])
-
-    def path(self, n_stages: int = 0) -> Ints:
-        """Indices of the arcs of a path of value `best(n_stages)`, which must be finite.
-
-        Ties go to the first arc.
-        """
-        path, node, state, row = [], 0, 0, n_stages
-        while node < self.arcs.n_nodes - 1:
-            leaving, row_after = self.arcs.leaving(node), max(row - 1, 0)
-            states = self.steps[self.arcs.shape[leaving], state]
-            after = self.least[self.arcs.head[leaving], row_after, states]
-            ways = self.combine(self.values(leaving)[:, row_after], after)
-            # The table was made of these very sums, so the minimum is found again exactly.
-            at = int(np.argmax(ways == self.least[node, row, state]))
-            path.append(leaving.start + at)
-            node, state, row = int(self.arcs.head[path[-1]]), int(states[at]), row_after
-        return np.array(path, dtype=np.int64)
 
 
 def tabulate_states(
