@@ -24,16 +24,17 @@ WHOLE = [[[(0, 8)]]]
         ([[[(0, 2), (1, 3)]]], WHOLE, "rise; got 1:3 after 2"),
         ([[[(0, 3)]], [[(2, BIG)]]], WHOLE, f"got 0:3 and 2:{BIG} in dim 0"),
         (WHOLE, WHOLE * 2, "distinct; got number 0 again as number 1"),
+        ([[[(0, 1), (2, 3)]]], WHOLE, "tiles meet in at most 1 boxes; got more"),
     ],
 )
 def test_cells_refuses(src, dst, message):
     with pytest.raises(ValueError, match=message):
-        _core.cells(src, dst)
+        _core.cells(src, dst, 1)
 
 
 def test_cells_takes_thousands_of_dims():
     tile = [[(0, 2)]] * 3000
-    assert _core.cells([tile], [tile]) == [(0, 0, tile)]
+    assert _core.cells([tile], [tile], 1) == [(0, 0, tile)]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_copy_box_takes_disjoint_boxes_of_one_array():
 @pytest.mark.parametrize("wrong", [None, "text", 1.5, object(), [[None]], 2**70])
 def test_other_types_are_type_errors(wrong):
     for function, n_arguments in (
-        (_core.cells, 2),
+        (_core.cells, 3),
         (_core.balance, 4),
         (_core.order_jobs, 3),
         (_core.finish_s, 3),
@@ -130,13 +131,13 @@ TILES = st.lists(st.lists(st.lists(st.tuples(INT, INT), max_size=3), max_size=3)
 FLOATS = st.lists(st.floats(), max_size=3)
 
 
-@given(TILES, TILES)
-def test_any_tiles_are_cells_or_a_value_error(src, dst):
+@given(TILES, TILES, st.integers(0, 4))
+def test_any_tiles_are_cells_or_a_value_error(src, dst, most_boxes):
     try:
-        found = _core.cells(src, dst)
+        found = _core.cells(src, dst, most_boxes)
     except ValueError:
         return
-    assert found == reference.cells(src, dst)
+    assert found == reference.cells(src, dst, most_boxes)
 
 
 @given(st.lists(INTS, min_size=2, max_size=2), INTS, INTS, INTS)
@@ -169,7 +170,7 @@ def test_errors_keep_no_reference_to_arguments():
         with pytest.raises(ValueError, match="overlap"):
             _core.copy_box(array, start, array, start, extent)
         with pytest.raises(ValueError, match="disjoint"):
-            _core.cells(tiles, tiles)
+            _core.cells(tiles, tiles, 9)
     assert [sys.getrefcount(argument) for argument in arguments] == before
 
 

@@ -165,6 +165,14 @@ def test_pieces_of_a_strided_shard_share_a_task():
     ]
 
 
+@pytest.mark.parametrize(
+    ("options", "n_chunks"), [({}, 2), ({"chunks": 1}, 1), ({"chunk_bytes": 1}, 100)]
+)
+def test_bytes_are_cut_into_chunks_that_are_not_too_small(options, n_chunks):
+    src, dst = layout((30000,), range(1), "R"), layout((30000,), range(1, 3), "R")
+    assert [task.n_chunks for task in plan(src, dst, "int8", **options).tasks] == [n_chunks]
+
+
 def test_device_is_its_own_host_by_default():
     made_plan = plan(layout((4,), range(2), "S0"), layout((4,), range(1, 3), "S0"), "int8")
     assert made_plan.hosts == ((0, 0), (1, 1), (2, 2))
@@ -230,7 +238,7 @@ def test_digest_depends_on_what_is_sent():
         {},
         {"dtype": "float32"},
         {"strategy": "send_recv"},
-        {"chunks": 3},
+        {"chunk_bytes": 3},
         {"hosts": {0: 0, 1: 0, 2: 1, 3: 1}},
         {"dst": layout((8,), range(2, 4), "S0")},
         {"src": {"w": src}, "dst": {"w": dst}},
@@ -263,7 +271,8 @@ ARGUMENTS = {
         ({"dtype": "V0"}, "at least one, .* got dtype"),
         ({"strategy": "teleport"}, "'broadcast' or .* got 'teleport'"),
         ({"chunks": 0}, "at least one chunk, .* got chunks=0"),
-        ({"fuse_bytes": -1}, "got chunks=100 and fuse_bytes=-1"),
+        ({"chunk_bytes": 0}, "of at least one byte, .* got chunks=100, chunk_bytes=0"),
+        ({"fuse_bytes": -1}, "chunk_bytes=12288 and fuse_bytes=-1"),
         ({"hosts": {0: 0, 2: 1}}, r"needs a host; hosts lacks \[1, 3\]"),
         ({"links": Links({0: 1.0}, 1.0, 0.0)}, r"has \[0\] but not \[1, 2, 3\]"),
     ],
@@ -287,6 +296,19 @@ def test_tensor_of_huge_empty_shape_is_an_error_and_not_an_overflow():
     shape = (2**40, 0, 2**40)
     with pytest.raises(PlanError, match=r"fewer than 2\*\*63 bytes"):
         plan(layout(shape, range(2), "S0RR"), layout(shape, range(2), "RRR"), "int8")
+
+
+def test_shards_of_more_pieces_than_fit_a_plan_are_an_error_and_no_hang():
+    strided = layout((2**40,), range(2), "S[1073741824]0")
+    with pytest.raises(PlanError, match=r"larger strides; got \(1099511627776,\) as S"):
+        plan(strided, layout((2**40,), range(2), "R"), "int8")
+
+
+def test_more_pairs_of_shards_than_fit_a_plan_are_an_error_and_no_hang():
+    rows = layout((2**30, 2**30), range(2**12), "S0R")
+    columns = layout((2**30, 2**30), range(2**12), "RS0")
+    with pytest.raises(PlanError, match="larger strides; got more for 4096 by 4096"):
+        plan(rows, columns, "int8")
 
 
 def test_prints_one_line_a_tensor_and_one_a_task():

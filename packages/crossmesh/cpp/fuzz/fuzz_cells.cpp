@@ -101,7 +101,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto dst = valid ? grid(bytes, rank) : anything(bytes, rank);
   std::vector<Cell> found;
   try {
-    found = crossmesh::cells(src, dst);
+    found = crossmesh::cells(src, dst, 1 << 20);
   } catch (const std::invalid_argument&) {
     if (valid) {
       std::abort();

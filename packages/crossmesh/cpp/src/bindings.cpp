@@ -42,9 +42,9 @@ std::vector<crossmesh::Tile> to_tiles(const Tiles& pairs) {
   return tiles;
 }
 
-Cells cells(const Tiles& src, const Tiles& dst) {
+Cells cells(const Tiles& src, const Tiles& dst, std::size_t most_boxes) {
   Cells found;
-  for (const auto& cell : crossmesh::cells(to_tiles(src), to_tiles(dst))) {
+  for (const auto& cell : crossmesh::cells(to_tiles(src), to_tiles(dst), most_boxes)) {
     std::vector<Pairs> common;
     for (const auto& runs : cell.common) {
       Pairs of_dim;
@@ -124,7 +124,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "Geometry, search and copies of crossmesh; crossmesh.reference says the same in Python.";
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
 
-  m.def("cells", &cells, "src"_a, "dst"_a, unlocked,
+  m.def("cells", &cells, "src"_a, "dst"_a, "most_boxes"_a, unlocked,
         "What source and destination tiles have in common: (source, destination, runs of each dim)."
         " A tile has for each dim its intervals.");
   m.def("balance", &balance, "n_bytes"_a, "sender_hosts"_a, "receiver_hosts"_a, "rates"_a, unlocked,

@@ -123,9 +123,27 @@ struct Candidates {
   std::vector<const Runs*> common;
 };
 
+// Takes what a cell consists of from `left`: the product of the numbers of its runs.
+void count(const Candidates& candidates, std::size_t& left, std::size_t most_boxes) {
+  std::size_t boxes = 1;
+  for (const Runs* runs : candidates.common) {
+    if (runs->size() > left / boxes) {
+      boxes = left + 1;
+      break;
+    }
+    boxes *= runs->size();
+  }
+  if (boxes > left) {
+    throw std::invalid_argument("tiles meet in at most " + std::to_string(most_boxes) +
+                                " boxes; got more, of so many or so finely strided tiles");
+  }
+  left -= boxes;
+}
+
 }  // namespace
 
-std::vector<Cell> cells(const std::vector<Tile>& src, const std::vector<Tile>& dst) {
+std::vector<Cell> cells(const std::vector<Tile>& src, const std::vector<Tile>& dst,
+                        std::size_t most_boxes) {
   if (src.empty() || dst.empty()) {
     return {};
   }
@@ -154,6 +172,7 @@ std::vector<Cell> cells(const std::vector<Tile>& src, const std::vector<Tile>& d
   const std::vector<std::size_t> sorted = sorted_distinct(dst_parts);
 
   std::vector<Cell> found;
+  std::size_t left = most_boxes;
   for (std::size_t s = 0; s < src.size(); ++s) {
     std::vector<Candidates> level{{sorted.begin(), sorted.end(), {}}};
     for (std::size_t dim = 0; dim < rank; ++dim) {
@@ -176,6 +195,7 @@ std::vector<Cell> cells(const std::vector<Tile>& src, const std::vector<Tile>& d
     }
     const std::size_t first = found.size();
     for (const Candidates& candidates : level) {
+      count(candidates, left, most_boxes);
       Cell cell{s, *candidates.begin, {}};
       for (const Runs* runs : candidates.common) {
         cell.common.push_back(*runs);

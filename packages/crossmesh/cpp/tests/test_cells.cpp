@@ -5,11 +5,14 @@
 #include "check.hpp"
 
 using crossmesh::Cell;
-using crossmesh::cells;
 using crossmesh::Runs;
 using crossmesh::Tile;
 
 namespace {
+
+std::vector<Cell> cells(const std::vector<Tile>& src, const std::vector<Tile>& dst) {
+  return crossmesh::cells(src, dst, 4);
+}
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
@@ -52,6 +55,14 @@ void the_largest_positions_do_not_overflow() {
   CHECK(equal(found[0], 0, 0, {{{kMost - 1, kMost}}}));
 }
 
+void more_boxes_than_allowed_are_refused() {
+  const Tile halves{{{0, 1}, {2, 3}}, {{0, 1}, {2, 3}}};
+  const std::vector<Tile> whole{{{{0, 3}}, {{0, 3}}}};
+  CHECK(crossmesh::cells({halves}, whole, 4).size() == 1);
+  CHECK_REFUSES(crossmesh::cells({halves}, whole, 3), "in at most 3 boxes");
+  CHECK_REFUSES(crossmesh::cells({{}}, {{}}, 0), "in at most 0 boxes");
+}
+
 void tiles_that_no_layout_has_are_refused() {
   const std::vector<Tile> whole{{{{0, 8}}}};
   CHECK_REFUSES(cells(whole, {{}}), "all tiles have the same dims; got 0 and 1");
@@ -71,5 +82,6 @@ int main() {
   a_scalar_is_one_cell();
   what_does_not_meet_is_no_cell();
   the_largest_positions_do_not_overflow();
+  more_boxes_than_allowed_are_refused();
   tiles_that_no_layout_has_are_refused();
 }

@@ -6,6 +6,7 @@ import numpy.typing as npt
 def cells(
     src: Sequence[Sequence[Sequence[tuple[int, int]]]],
     dst: Sequence[Sequence[Sequence[tuple[int, int]]]],
+    most_boxes: int,
 ) -> list[tuple[int, int, list[list[tuple[int, int]]]]]: ...
 def balance(
     n_bytes: Sequence[int],

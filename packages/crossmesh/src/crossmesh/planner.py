@@ -22,7 +22,7 @@ from shardspec import Layout, Reduction
 
 from crossmesh._native import core
 from crossmesh.errors import PartialLayoutError, PlanError
-from crossmesh.geometry import n_elements, reduction, tiles
+from crossmesh.geometry import Tile, n_elements, reduction, tiles
 from crossmesh.links import Links
 from crossmesh.plan import TransferPlan
 from crossmesh.task import Copy, Piece, Strategy, UnitTask
@@ -34,6 +34,18 @@ FUSE_BYTES = 25 * 2**20
 
 CHUNKS = 100
 """`K` of section 3.1: "relatively large compared to A (e.g., K ≈ 100 in our experiments)"."""
+
+CHUNK_BYTES = 12288
+"""Bytes of a chunk at least: below, MPICH does not cut a broadcast (its variable
+MPIR_CVAR_BCAST_SHORT_MSG_SIZE; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005, section 3.4)."""
+
+PIECES = 2**22
+"""Pieces of a plan at most, of some 250 bytes each: beyond are slips, such as a stride of 1."""
+
+_TOO_FINE = (
+    f"a plan has at most {PIECES} pieces: plan fewer tensors at a time, on smaller meshes, or "
+    "with larger strides"
+)
 
 Devices = tuple[int, ...]
 Levels = tuple[tuple[Reduction, int], ...]
@@ -48,6 +60,7 @@ def plan(
     *,
     strategy: Strategy = "broadcast",
     chunks: int = CHUNKS,
+    chunk_bytes: int = CHUNK_BYTES,
     fuse_bytes: int = FUSE_BYTES,
 ) -> TransferPlan:
     """Plan how tensors move from their layouts to others.
@@ -65,7 +78,8 @@ def plan(
             host of its own.
         links: How fast hosts and devices talk. None: all hosts are equally fast.
         strategy: How bytes reach several receivers.
-        chunks: Into how many chunks a task's bytes are cut at most.
+        chunks: Into how many chunks a task's bytes are cut at most, to be passed on one by one.
+        chunk_bytes: A chunk has at least as many bytes, unless it is all.
         fuse_bytes: Pieces that have holders and receivers in common are fused up to this size; a
             larger piece is a task of its own.
 
@@ -75,7 +89,8 @@ def plan(
     Raises:
         PartialLayoutError: a destination is partial, or elements cannot be added.
         PlanError: names or shapes differ, a device has no host or a host no rate, an unknown dtype
-            or strategy, `chunks` below 1, `fuse_bytes` below 0, or 2**63 bytes or more.
+            or strategy, `chunks` or `chunk_bytes` below 1, `fuse_bytes` below 0, 2**63 bytes or
+            more, or more than `PIECES` pieces.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -91,10 +106,10 @@ def plan(
     if strategy not in get_args(Strategy):
         known = " or ".join(map(repr, get_args(Strategy)))
         raise PlanError(f"a strategy is {known}; got {strategy!r}")
-    if chunks < 1 or fuse_bytes < 0:
+    if chunks < 1 or chunk_bytes < 1 or fuse_bytes < 0:
         raise PlanError(
-            "there is at least one chunk, and a size to fuse up to is not negative; "
-            f"got chunks={chunks} and fuse_bytes={fuse_bytes}"
+            "there is at least one chunk, of at least one byte, and a size to fuse up to is not "
+            f"negative; got {chunks=}, {chunk_bytes=} and {fuse_bytes=}"
         )
     tensors = _tensors(src, dst, dtype)
     host_of = _host_of(tensors, hosts)
@@ -108,7 +123,7 @@ def plan(
         links,
         strategy,
         copies,
-        _tasks(drafts, sends, host_of, strategy, chunks),
+        _tasks(drafts, sends, host_of, strategy, chunks, chunk_bytes),
     )
 
 
@@ -142,6 +157,10 @@ def _check(tensor: Tensor) -> None:
         raise PlanError(
             f"both layouts are of one tensor; got shapes {src.shape} and {dst.shape} for {name!r}"
         )
+    for layout in (src, dst):
+        cuts = [min(size, math.prod(c)) for size, c in zip(src.shape, layout.cuts, strict=True)]
+        if math.prod(cuts) > PIECES:
+            raise PlanError(f"{_TOO_FINE}; got {layout} for {name!r}")
     if reduction(dst):
         raise PartialLayoutError(
             "a transfer delivers whole results; got the partial destination spec "
@@ -189,12 +208,14 @@ def _drafts(
     alike: defaultdict[tuple[tuple[Devices, ...], Devices, Levels, str], list[Piece]]
     alike = defaultdict(list)
     tiles_of = {layout: tiles(layout) for t in tensors for layout in (t.src, t.dst)}
+    n_pieces = 0
     for i, tensor in enumerate(tensors):
         src, dst, levels = tiles_of[tensor.src], tiles_of[tensor.dst], reduction(tensor.src)
-        for s, d, common in core.cells([t.runs for t in src], [t.runs for t in dst]):
+        for s, d, common in _cells(src, dst, PIECES - n_pieces):
             # What is added while it moves is of one dtype.
             key = (src[s].terms, dst[d].terms[0], levels, tensor.dtype if levels else "")
             alike[key] += [Piece(i, box) for box in product(*common)]
+            n_pieces += math.prod(map(len, common))
 
     kept: defaultdict[int, list[Piece]] = defaultdict(list)
     drafts = []
@@ -207,6 +228,15 @@ def _drafts(
         for fused, n_bytes in _fused(pieces, tensors, fuse_bytes):
             drafts += [_Draft(fused, n_bytes, terms, levels, group) for group in groups]
     return tuple(Copy(device, tuple(pieces)) for device, pieces in sorted(kept.items())), drafts
+
+
+def _cells(
+    src: Sequence[Tile], dst: Sequence[Tile], most: int
+) -> list[tuple[int, int, list[list[tuple[int, int]]]]]:
+    try:
+        return core.cells([tile.runs for tile in src], [tile.runs for tile in dst], most)
+    except ValueError:  # of what can be wrong, layouts leave only this
+        raise PlanError(f"{_TOO_FINE}; got more for {len(src)} by {len(dst)} shards") from None
 
 
 def _groups(
@@ -303,6 +333,7 @@ def _tasks(
     host_of: Mapping[int, int],
     strategy: Strategy,
     chunks: int,
+    chunk_bytes: int,
 ) -> tuple[UnitTask, ...]:
     sent: defaultdict[int, int] = defaultdict(int)
     tasks = []
@@ -311,7 +342,7 @@ def _tasks(
         path = _path(draft, senders, hosts, host_of, sent)
         for device in path[:-1]:
             sent[device] += part[1] - part[0]
-        n_chunks = max(1, min(chunks, part[1] - part[0]))
+        n_chunks = max(1, min(chunks, (part[1] - part[0]) // chunk_bytes))
         tasks.append(
             UnitTask(
                 index,

@@ -20,7 +20,7 @@ SEED = 2023
 
 
 def cells(
-    src: Sequence[Runs], dst: Sequence[Runs]
+    src: Sequence[Runs], dst: Sequence[Runs], most_boxes: int
 ) -> list[tuple[int, int, list[list[tuple[int, int]]]]]:
     """The intervals that each source tile has in common with each destination tile, if any."""
     found = []
@@ -37,6 +37,8 @@ def cells(
             ]
             if all(common):
                 found.append((s, d, common))
+    if sum(math.prod(map(len, common)) for _, _, common in found) > most_boxes:
+        raise ValueError(f"tiles meet in at most {most_boxes} boxes")
     return found
 
 

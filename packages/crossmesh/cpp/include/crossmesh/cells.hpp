@@ -28,12 +28,13 @@ struct Cell {
 /// a logarithm), not with the pairs of tiles.
 ///
 /// Throws std::invalid_argument if tiles differ in their number of dims, a dim has no runs, runs
-/// are empty, negative or do not rise, two tiles of a side are equal, or two overlap in a dim
-/// without being the same there. If a side has no tiles, the other is not looked at.
+/// are empty, negative or do not rise, two tiles of a side are equal, two overlap in a dim without
+/// being the same there, or the cells consist of more than `most_boxes` boxes. If a side has no tiles, the other is not looked at.
 ///
 /// Source: Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023,
 /// section 2.2. There a unit task is a whole source slice; here it is cut where destination tiles
 /// cut it, so that nobody receives what it does not need.
-std::vector<Cell> cells(const std::vector<Tile>& src, const std::vector<Tile>& dst);
+std::vector<Cell> cells(const std::vector<Tile>& src, const std::vector<Tile>& dst,
+                        std::size_t most_boxes);
 
 }  // namespace crossmesh
