@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stagecut import InfeasibleStagesError, Span, StageCost, slice_stages, submesh_shapes
+from stagecut import (
+    InfeasibleStagesError,
+    Places,
+    Span,
+    StageCost,
+    slice_stages,
+    submesh_shapes,
+)
 from stagecut.schedule import SCHEDULES
 
 
@@ -31,13 +38,14 @@ class Problem:
     boundaries_s: tuple[float, ...] = ()
     schedule: str = "1f1b"
     n_stages: int | None = None
+    use_all: bool = True
 
     def found_s(self):
         """What `slice_stages` finds; inf if nothing."""
         try:
             return slice_stages(
                 self.n_layers,
-                self.cluster_shape,
+                Places.uniform(*self.cluster_shape, use_all=self.use_all),
                 self.n_microbatches,
                 lambda *span: self.costs[span],
                 self.memory_bytes,
@@ -69,7 +77,7 @@ def of_prefixes(problem, n_devices, values, combine):
         if size <= n_devices:
             longer = combine(least[first, : n_devices + 1 - size], value)
             least[stop, size:] = np.minimum(least[stop, size:], longer)
-    return least
+    return least if problem.use_all else np.minimum.accumulate(least, axis=1)
 
 
 def best_time_s(problem, at_most):
@@ -112,7 +120,7 @@ def best_time_s(problem, at_most):
     times = [
         float((sums + rests).min())
         for (n_stages, devices), (sums, rests) in fronts[0].items()
-        if devices == n_devices and problem.n_stages in (None, n_stages)
+        if (devices == n_devices or not problem.use_all) and problem.n_stages in (None, n_stages)
     ]
     return min(times, default=math.inf)
 
@@ -165,6 +173,7 @@ LARGE = {
     "unrelated": unrelated(0, 48, (8, 8), n_microbatches=8),
     "unrelated, 16 stages": unrelated(1, 48, (8, 8), n_microbatches=64, n_stages=16),
     "unrelated within memory": unrelated(2, 48, (8, 8), n_microbatches=4, memory_bytes=24),
+    "unrelated on some devices": unrelated(5, 48, (8, 8), n_microbatches=8, use_all=False),
     "related": related(3, 48, (8, 8), n_microbatches=8),
     "related within memory": related(4, 48, (8, 8), n_microbatches=3, memory_bytes=600),
 }
@@ -185,6 +194,7 @@ def test_no_slicing_of_48_layers_on_8_hosts_of_8_devices_is_faster(case):
     memory_bytes=st.none() | st.integers(8, 40) | st.integers(600, 1200),
     schedule=st.sampled_from(sorted(SCHEDULES)),
     n_stages=st.none() | st.integers(1, 8),
+    use_all=st.booleans(),
 )
 def test_no_slicing_of_more_layers_than_brute_force_can_do_is_faster(kind, seed, **sizes):
     problem = kind(seed, **sizes)
