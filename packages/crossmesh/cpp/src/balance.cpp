@@ -10,14 +10,14 @@
 namespace crossmesh {
 namespace {
 
-void check(const std::vector<Flow>& flows, const Rates& rates) {
+void check(const std::vector<OldFlow>& flows, const Rates& rates) {
   for (const auto& [host, rate] : rates) {
     if (!std::isfinite(rate) || rate <= 0) {
       throw std::invalid_argument("a rate must be a positive number of bytes per second; got " +
                                   std::to_string(rate) + " for host " + std::to_string(host));
     }
   }
-  for (const Flow& flow : flows) {
+  for (const OldFlow& flow : flows) {
     if (flow.n_bytes < 0) {
       throw std::invalid_argument("bytes must not be negative; got " +
                                   std::to_string(flow.n_bytes));
@@ -36,7 +36,7 @@ void check(const std::vector<Flow>& flows, const Rates& rates) {
   }
 }
 
-double duration_s(const Flow& flow, std::int64_t sender_host, const Rates& rates) {
+double duration_s(const OldFlow& flow, std::int64_t sender_host, const Rates& rates) {
   double slowest = rates.at(sender_host);
   for (const std::int64_t host : flow.receiver_hosts) {
     slowest = std::min(slowest, rates.at(host));
@@ -46,7 +46,7 @@ double duration_s(const Flow& flow, std::int64_t sender_host, const Rates& rates
 
 }  // namespace
 
-std::vector<std::int64_t> balance(const std::vector<Flow>& flows, const Rates& rates) {
+std::vector<std::int64_t> balance(const std::vector<OldFlow>& flows, const Rates& rates) {
   check(flows, rates);
   std::vector<std::size_t> largest_first(flows.size());
   std::iota(largest_first.begin(), largest_first.end(), std::size_t{0});
@@ -57,7 +57,7 @@ std::vector<std::int64_t> balance(const std::vector<Flow>& flows, const Rates& r
   std::map<std::int64_t, double> load_s;
   std::vector<std::int64_t> chosen(flows.size());
   for (const std::size_t index : largest_first) {
-    const Flow& flow = flows[index];
+    const OldFlow& flow = flows[index];
     const auto finish_s = [&](std::int64_t host) {
       return load_s[host] + duration_s(flow, host, rates);
     };

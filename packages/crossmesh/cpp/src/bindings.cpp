@@ -20,6 +20,8 @@ namespace py = pybind11;
 using namespace py::literals;
 using crossmesh::Index;
 
+void bind_search(py::module_& m);  // bindings_search.cpp
+
 namespace {
 
 using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
@@ -65,20 +67,20 @@ std::vector<std::int64_t> balance(const std::vector<std::int64_t>& n_bytes,
   if (sender_hosts.size() != n_bytes.size() || receiver_hosts.size() != n_bytes.size()) {
     throw std::invalid_argument("n_bytes, sender_hosts and receiver_hosts have one entry a flow");
   }
-  std::vector<crossmesh::Flow> flows;
+  std::vector<crossmesh::OldFlow> flows;
   for (std::size_t i = 0; i < n_bytes.size(); ++i) {
     flows.push_back({n_bytes[i], sender_hosts[i], receiver_hosts[i]});
   }
   return crossmesh::balance(flows, rates);
 }
 
-std::vector<crossmesh::Job> to_jobs(const std::vector<double>& durations_s,
+std::vector<crossmesh::OldJob> to_jobs(const std::vector<double>& durations_s,
                                     const std::vector<Index>& ports,
                                     const std::vector<std::int64_t>& n_devices) {
   if (ports.size() != durations_s.size() || n_devices.size() != durations_s.size()) {
     throw std::invalid_argument("durations_s, ports and n_devices have one entry a job");
   }
-  std::vector<crossmesh::Job> jobs;
+  std::vector<crossmesh::OldJob> jobs;
   for (std::size_t i = 0; i < durations_s.size(); ++i) {
     jobs.push_back({durations_s[i], ports[i], n_devices[i]});
   }
@@ -135,4 +137,5 @@ PYBIND11_MODULE(_core, m) {
         "When the last job ends, if each in turn starts as soon as its ports are free.");
   m.def("copy_box", &copy_box, "dst"_a, "dst_start"_a, "src"_a, "src_start"_a, "extent"_a,
         "Copy a box of elements between two arrays of one dtype and any strides.");
+  bind_search(m);
 }

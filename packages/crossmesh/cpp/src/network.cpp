@@ -1,12 +1,10 @@
 #include "crossmesh/network.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <map>
-#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace crossmesh {
 namespace {
@@ -14,6 +12,8 @@ namespace {
 // The flow through hosts is searched recursively (share.cpp), as deep as there are hosts.
 constexpr std::size_t kMostHosts = 16384;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 62;
+// Of rates and latencies, so that no sum, quotient or product of ours becomes infinite.
+constexpr double kExtreme = 1e100;
 
 std::size_t out_port(Host host) { return 2 * static_cast<std::size_t>(host); }
 std::size_t in_port(Host host) { return out_port(host) + 1; }
@@ -22,23 +22,41 @@ double rate(const Network& network, Host host) {
   return network.rates[static_cast<std::size_t>(host)];
 }
 
+using Pairs = std::vector<std::pair<Host, Host>>;
+
+// The next place of a term on its way to the last that adds.
+Host next_adder(const Job& job, std::size_t i) {
+  return job.path[job.chained ? i + 1 : job.n_adders - 1];
+}
+
 void pipeline(const Job& job, const Network& network, Passage& made) {
   const auto n_bytes = static_cast<double>(
       job.strategy == Strategy::signal ? std::min<std::int64_t>(job.n_bytes, 1) : job.n_bytes);
   std::map<std::size_t, int> times;
   double duration_s = 0.0;
+  double depth = 0.0;  // hops before this one
+  std::vector<double> depths;
+  Pairs pairs;
   for (std::size_t i = 0; i + 1 < job.path.size(); ++i) {
+    const bool adds = i + 1 < job.n_adders;
     const Host here = job.path[i];
-    const Host there = job.path[i + 1];
+    const Host there = adds ? next_adder(job, i) : job.path[i + 1];
+    if (here == there) {
+      continue;
+    }
     duration_s = std::max(duration_s, ++times[out_port(here)] * n_bytes / rate(network, here));
     duration_s = std::max(duration_s, ++times[in_port(there)] * n_bytes / rate(network, there));
+    pairs.emplace_back(here, there);
+    // Terms that do not wait for each other set out together.
+    const bool together = adds && !job.chained;
+    depths.push_back(together ? 0.0 : depth);
+    depth = together ? 1.0 : depth + 1.0;
   }
   const double step_s = duration_s / static_cast<double>(job.n_chunks) + network.latency_s;
-  for (std::size_t i = 0; i + 1 < job.path.size(); ++i) {
-    made.hops.push_back({job.path[i], job.path[i + 1], static_cast<double>(i) * step_s, duration_s,
-                         n_bytes});
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    made.hops.push_back({pairs[i].first, pairs[i].second, depths[i] * step_s, duration_s, n_bytes});
   }
-  if (!made.hops.empty()) {
+  if (!pairs.empty()) {
     made.total_s = made.hops.back().start_s + duration_s + network.latency_s;
   }
 }
@@ -51,37 +69,37 @@ void send_one_after_the_other(const Job& job, const Network& network, Passage& m
     return duration_s;
   };
   const auto whole = static_cast<double>(job.n_bytes);
-  const std::size_t root = job.n_adders - 1;
-  for (std::size_t i = 0; i < root; ++i) {
-    now_s += passed_s(job.path[i], job.path[i + 1], whole) + network.latency_s;
-  }
-  const std::vector<Host> receivers(job.path.begin() + static_cast<std::ptrdiff_t>(root) + 1,
-                                    job.path.end());
-  const std::vector<std::int64_t> devices(
-      job.devices.begin() + static_cast<std::ptrdiff_t>(root) + 1, job.devices.end());
-  const auto n_devices =
-      static_cast<double>(std::accumulate(devices.begin(), devices.end(), std::int64_t{0}));
-  for (std::size_t i = 0; i < receivers.size(); ++i) {
-    double n_bytes = whole;
-    if (job.strategy == Strategy::send_recv) {
-      n_bytes *= static_cast<double>(devices[i]);
-    } else if (job.strategy == Strategy::global_allgather) {
-      n_bytes *= static_cast<double>(devices[i]) / n_devices;
+  for (std::size_t i = 0; i + 1 < job.n_adders; ++i) {
+    if (job.path[i] != next_adder(job, i)) {
+      now_s += passed_s(job.path[i], next_adder(job, i), whole) + network.latency_s;
     }
-    now_s += passed_s(job.path[root], receivers[i], n_bytes);
   }
-  if (!receivers.empty()) {
+  const Host root = job.path[job.n_adders - 1];
+  const std::vector<Host> followers(
+      job.path.begin() + static_cast<std::ptrdiff_t>(job.n_adders), job.path.end());
+  const auto n_followers = static_cast<double>(followers.size());
+  const bool scatters = job.strategy == Strategy::global_allgather;
+  bool crosses = false;
+  for (std::size_t i = 0; i < followers.size(); ++i) {
+    const bool gathers_locally =
+        job.strategy == Strategy::local_allgather && i > 0 && followers[i] == followers[i - 1];
+    if (followers[i] != root && !gathers_locally) {
+      now_s += passed_s(root, followers[i], scatters ? whole / n_followers : whole);
+      crosses = true;
+    }
+  }
+  if (crosses) {
     now_s += network.latency_s;
   }
-  if (job.strategy == Strategy::global_allgather && receivers.size() > 1) {
-    const double passed_on = whole * ((n_devices - 1) / n_devices);
-    double last_s = 0.0;
-    for (std::size_t i = 0; i < receivers.size(); ++i) {
-      const Host neighbour = receivers[(i + 1) % receivers.size()];
-      last_s = std::max(last_s, passed_s(receivers[i], neighbour, passed_on));
+  double last_s = 0.0;
+  for (std::size_t i = 0; scatters && i < followers.size(); ++i) {
+    const Host neighbour = followers[(i + 1) % followers.size()];
+    if (followers[i] != neighbour) {
+      const double passed_on = whole * ((n_followers - 1) / n_followers);
+      last_s = std::max(last_s, passed_s(followers[i], neighbour, passed_on) + network.latency_s);
     }
-    now_s += last_s + network.latency_s;
   }
+  now_s += last_s;
 }
 
 std::vector<Use> uses_of(const std::vector<Hop>& hops) {
@@ -143,11 +161,11 @@ void check(const Network& network) {
                                                   std::to_string(kMostHosts) + " hosts; got " +
                                                   std::to_string(network.rates.size()));
   for (const double value : network.rates) {
-    require(std::isfinite(value) && value > 0,
-            "a rate must be a positive number of bytes per second; got " + std::to_string(value));
+    require(value >= 1 / kExtreme && value <= kExtreme,
+            "a rate must be from 1e-100 to 1e100 bytes per second; got " + std::to_string(value));
   }
-  require(std::isfinite(network.latency_s) && network.latency_s >= 0,
-          "a latency must be finite and not negative; got " + std::to_string(network.latency_s));
+  require(network.latency_s >= 0 && network.latency_s <= kExtreme,
+          "a latency must be from 0 to 1e100 seconds; got " + std::to_string(network.latency_s));
 }
 
 void check(const Job& job, const Network& network) {
@@ -155,22 +173,12 @@ void check(const Job& job, const Network& network) {
           "bytes must be from 0 to 2**62 - 1; got " + std::to_string(job.n_bytes));
   require(job.n_chunks >= 1,
           "there must be at least one chunk; got " + std::to_string(job.n_chunks));
-  require(job.n_adders >= 1 && job.n_adders <= job.path.size() &&
-              job.devices.size() == job.path.size(),
-          "a path begins with those that add and counts devices at each host; got " +
-              std::to_string(job.path.size()) + " hosts, " + std::to_string(job.n_adders) +
-              " that add and " + std::to_string(job.devices.size()) + " counts");
-  for (std::size_t i = 0; i < job.path.size(); ++i) {
-    const Host host = job.path[i];
+  require(job.n_adders >= 1 && job.n_adders <= job.path.size(),
+          "a path begins with those that add, or send; got " + std::to_string(job.n_adders) +
+              " of them on a path of " + std::to_string(job.path.size()));
+  for (const Host host : job.path) {
     require(host >= 0 && static_cast<std::size_t>(host) < network.rates.size(),
             "every host needs a rate; got none for host " + std::to_string(host));
-    require(i == 0 || job.path[i - 1] != host,
-            "a path never stays on a host; got " + std::to_string(host) + " twice in a row");
-    const bool receives = i >= job.n_adders;
-    require(job.devices[i] >= (receives ? 1 : 0) &&
-                job.devices[i] <= std::numeric_limits<std::int32_t>::max(),
-            "a host that receives has 1 to 2**31 - 1 devices that do; got " +
-                std::to_string(job.devices[i]));
   }
 }
 

@@ -45,9 +45,9 @@ struct DenseJobs {
   std::size_t n_ports;
 };
 
-DenseJobs densify(const std::vector<Job>& jobs) {
+DenseJobs densify(const std::vector<OldJob>& jobs) {
   std::vector<std::int64_t> names;
-  for (const Job& job : jobs) {
+  for (const OldJob& job : jobs) {
     if (!std::isfinite(job.duration_s) || job.duration_s < 0) {
       throw std::invalid_argument("a duration must be finite and not negative; got " +
                                   std::to_string(job.duration_s));
@@ -62,7 +62,7 @@ DenseJobs densify(const std::vector<Job>& jobs) {
   names.erase(std::unique(names.begin(), names.end()), names.end());
 
   DenseJobs dense{{}, names.size()};
-  for (const Job& job : jobs) {
+  for (const OldJob& job : jobs) {
     std::vector<std::size_t> ports;
     for (const std::int64_t port : job.ports) {
       const auto place = std::lower_bound(names.begin(), names.end(), port);
@@ -73,7 +73,7 @@ DenseJobs densify(const std::vector<Job>& jobs) {
   return dense;
 }
 
-double finish_s(const std::vector<Job>& jobs, const DenseJobs& dense, const Order& order) {
+double finish_s(const std::vector<OldJob>& jobs, const DenseJobs& dense, const Order& order) {
   std::vector<double> free_s(dense.n_ports, 0.0);
   double last_s = 0.0;
   for (const std::size_t job : order) {
@@ -91,7 +91,7 @@ double finish_s(const std::vector<Job>& jobs, const DenseJobs& dense, const Orde
 }
 
 // The jobs of `candidates` that share no port with those taken before them.
-std::pair<Order, double> take_disjoint(const std::vector<Job>& jobs, const DenseJobs& dense,
+std::pair<Order, double> take_disjoint(const std::vector<OldJob>& jobs, const DenseJobs& dense,
                                        const Order& candidates) {
   std::vector<char> busy(dense.n_ports, 0);
   std::pair<Order, double> taken{{}, 0.0};
@@ -109,7 +109,7 @@ std::pair<Order, double> take_disjoint(const std::vector<Job>& jobs, const Dense
   return taken;
 }
 
-Order greedy_rounds(const std::vector<Job>& jobs, const DenseJobs& dense, Order remaining) {
+Order greedy_rounds(const std::vector<OldJob>& jobs, const DenseJobs& dense, Order remaining) {
   SplitMix64 random;
   std::int64_t budget = kBudget;
   Order order;
@@ -142,7 +142,7 @@ Order greedy_rounds(const std::vector<Job>& jobs, const DenseJobs& dense, Order 
 
 }  // namespace
 
-double finish_s(const std::vector<Job>& jobs, const Order& order) {
+double finish_s(const std::vector<OldJob>& jobs, const Order& order) {
   std::vector<char> seen(jobs.size(), 0);
   bool complete = order.size() == jobs.size();
   for (std::size_t i = 0; complete && i < order.size(); ++i) {
@@ -159,7 +159,7 @@ double finish_s(const std::vector<Job>& jobs, const Order& order) {
   return finish_s(jobs, densify(jobs), order);
 }
 
-std::vector<std::size_t> order_jobs(const std::vector<Job>& jobs) {
+std::vector<std::size_t> order_jobs(const std::vector<OldJob>& jobs) {
   const DenseJobs dense = densify(jobs);
   Order longest_first(jobs.size());
   std::iota(longest_first.begin(), longest_first.end(), std::size_t{0});

@@ -5,7 +5,7 @@
 #include "check.hpp"
 
 using crossmesh::balance;
-using crossmesh::Flow;
+using crossmesh::OldFlow;
 using crossmesh::Rates;
 
 namespace {
@@ -15,7 +15,7 @@ using Hosts = std::vector<std::int64_t>;
 const Rates kEqual = {{0, 1.0}, {1, 1.0}, {2, 1.0}};
 
 void largest_goes_first_to_the_lightest() {
-  const std::vector<Flow> flows = {{1, {0, 1}, {2}}, {5, {0, 1}, {2}}, {3, {0, 1}, {2}}};
+  const std::vector<OldFlow> flows = {{1, {0, 1}, {2}}, {5, {0, 1}, {2}}, {3, {0, 1}, {2}}};
   CHECK((balance(flows, kEqual) == Hosts{1, 0, 1}));
 }
 

@@ -5,7 +5,7 @@
 #include "check.hpp"
 
 using crossmesh::finish_s;
-using crossmesh::Job;
+using crossmesh::OldJob;
 using crossmesh::order_jobs;
 
 namespace {
@@ -13,14 +13,14 @@ namespace {
 using Order = std::vector<std::size_t>;
 
 void jobs_wait_for_their_ports() {
-  const std::vector<Job> jobs = {{1.0, {0, 10}, 2}, {2.0, {0, 11}, 2}, {4.0, {1, 11}, 2}};
+  const std::vector<OldJob> jobs = {{1.0, {0, 10}, 2}, {2.0, {0, 11}, 2}, {4.0, {1, 11}, 2}};
   CHECK(finish_s(jobs, {0, 1, 2}) == 7.0);
   CHECK(finish_s(jobs, {2, 0, 1}) == 6.0);
   CHECK(finish_s({{3.0, {}, 1}, {2.0, {}, 1}}, {0, 1}) == 3.0);
 }
 
 void rounds_run_what_shares_no_port() {
-  std::vector<Job> jobs;
+  std::vector<OldJob> jobs;
   for (std::int64_t sender = 0; sender < 4; ++sender) {
     for (std::int64_t receiver = 10; receiver < 14; ++receiver) {
       jobs.push_back({1.0, {sender, receiver}, 2});
@@ -30,7 +30,7 @@ void rounds_run_what_shares_no_port() {
 }
 
 void many_jobs_stay_within_the_budget() {
-  const std::vector<Job> jobs(3000, Job{1.0, {0, 1}, 2});
+  const std::vector<OldJob> jobs(3000, OldJob{1.0, {0, 1}, 2});
   const Order order = order_jobs(jobs);
   CHECK(finish_s(jobs, order) == 3000.0);
 }

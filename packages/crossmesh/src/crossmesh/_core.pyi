@@ -20,6 +20,27 @@ def order_jobs(
 def finish_s(
     durations_s: Sequence[float], ports: Sequence[Sequence[int]], order: Sequence[int]
 ) -> float: ...
+def search(
+    flows: Sequence[tuple[int, int, Sequence[Sequence[int]], Sequence[int], bool]],
+    rates: Sequence[float],
+    latency_s: float,
+    strategy: str,
+    n_chunks: int,
+    order: str,
+    split: bool,
+    seed: int,
+    steps: int,
+) -> list[tuple[int, int, int, list[int], list[int], int]]: ...
+def simulate(
+    jobs: Sequence[tuple[int, Sequence[int], int, bool, str, int]],
+    rates: Sequence[float],
+    latency_s: float,
+    together: bool,
+) -> list[tuple[float, list[tuple[int, int, float, float, float]]]]: ...
+def lower_bound(
+    flows: Sequence[tuple[int, int, Sequence[Sequence[int]], Sequence[int], bool]],
+    rates: Sequence[float],
+) -> float: ...
 def copy_box(
     dst: npt.NDArray[np.generic],
     dst_start: Sequence[int],

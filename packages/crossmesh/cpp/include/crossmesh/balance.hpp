@@ -8,7 +8,7 @@
 namespace crossmesh {
 
 /// A slice that crosses the network.
-struct Flow {
+struct OldFlow {
   std::int64_t n_bytes;
   std::vector<std::int64_t> sender_hosts;    ///< hosts with a replica, at least one
   std::vector<std::int64_t> receiver_hosts;  ///< hosts that need it
@@ -28,6 +28,6 @@ using Rates = std::map<std::int64_t, double>;
 /// rate it is within 4/3 - 1/(3m) of the optimum if every host holds every slice (Graham,
 /// "Bounds on Multiprocessing Timing Anomalies", 1969), else within ceil(log2(m)) + 1 (Azar, Naor,
 /// Rom, "The Competitiveness of On-Line Assignments", 1995).
-std::vector<std::int64_t> balance(const std::vector<Flow>& flows, const Rates& rates);
+std::vector<std::int64_t> balance(const std::vector<OldFlow>& flows, const Rates& rates);
 
 }  // namespace crossmesh

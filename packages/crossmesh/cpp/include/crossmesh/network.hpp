@@ -25,14 +25,14 @@ enum class Strategy {
   signal,            ///< one byte, broadcast
 };
 
-/// One send: bytes along a path of hosts. The first `n_adders` hosts of the path add up the terms
-/// of a partial sum, one after the other (a plain copy has one: the sender); the others receive.
-/// If the last to add is a receiver too, it is named once.
+/// One send: bytes along a path, given as the host of each device on it. The first `n_adders` hold a
+/// term each of a partial sum (a plain copy has one: the sender), the others receive. Neighbours on
+/// one host pass the bytes on inside it, which takes no time.
 struct Job {
   std::int64_t n_bytes;
   std::vector<Host> path;
   std::size_t n_adders;
-  std::vector<std::int64_t> devices;  ///< that receive, at each host of the path
+  bool chained;  ///< terms are added on the way; if not, all of them go to the last that adds
   Strategy strategy;
   std::int64_t n_chunks;  ///< K; of broadcasts
 };
@@ -68,8 +68,8 @@ struct Passage {
 ///   local_allgather   A t
 ///   global_allgather  t, and t (A B - 1) / (A B) more if A > 1; the paper rounds up to 2 t
 ///
-/// and the latency of every hop that waits for another. A host that a path passes twice shares its
-/// port between the two. Terms of a sum pass along a chain: in chunks if broadcast, else whole.
+/// and the latency of every hop that waits for another. A broadcast that crosses a port several
+/// times shares it among these. Terms pass in chunks, too, if they are broadcast, else whole.
 Passage passage(const Job& job, const Network& network);
 
 /// The earliest start at which every port is free when the passage comes to it.
@@ -78,12 +78,12 @@ double start_s(const Passage& passed, const std::vector<double>& free_s);
 /// Says when a passage that starts at `at_s` leaves its ports free again.
 void occupy(const Passage& passed, double at_s, std::vector<double>& free_s);
 
-/// Throws std::invalid_argument if there are more than 16384 hosts, a rate is not finite and
-/// positive, or the latency not finite and not negative.
+/// Throws std::invalid_argument if there are more than 16384 hosts, a rate is not from 1e-100 to
+/// 1e100, or the latency not from 0 to 1e100.
 void check(const Network& network);
 
-/// Throws std::invalid_argument if the job has no path in the network, or counts that make no sense
-/// or would overflow.
+/// Throws std::invalid_argument if the path leaves the network or is too short, bytes are not from 0
+/// to 2**62 - 1, or there is no chunk.
 void check(const Job& job, const Network& network);
 
 }  // namespace crossmesh

@@ -1,0 +1,202 @@
+"""The compiled simulator in plain Python; tests compare the two.
+
+Functions have the core's names and, for valid arguments, its results to the last bit. What they do
+and why is said in `cpp/include/crossmesh/network.hpp` and `simulate.hpp`. Hosts are 0, 1, ...
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Network(NamedTuple):
+    """What a send's time depends on."""
+
+    rates: Sequence[float]
+    latency_s: float
+
+
+class Job(NamedTuple):
+    """A send as the simulator sees it."""
+
+    n_bytes: int
+    path: Sequence[int]
+    n_adders: int
+    chained: bool
+    strategy: str
+    n_chunks: int
+
+
+Hop = tuple[int, int, float, float, float]
+"""From host, to host, start and duration in seconds, bytes."""
+
+
+class Passage(NamedTuple):
+    """The hops of a job, timed from its own start, and when it is done."""
+
+    hops: list[Hop]
+    total_s: float
+
+    @property
+    def uses(self) -> list[tuple[int, float, float]]:
+        """(port, start, stop): the span in which a port is the job's; out is 2h, in is 2h + 1."""
+        spans: dict[int, tuple[float, float]] = {}
+        for here, there, start_s, duration_s, _ in self.hops:
+            for port in (2 * here, 2 * there + 1):
+                first, last = spans.get(port, (start_s, 0.0))
+                spans[port] = (min(first, start_s), max(last, start_s + duration_s))
+        return [(port, start_s, stop_s) for port, (start_s, stop_s) in sorted(spans.items())]
+
+
+def passage(job: Job, network: Network) -> Passage:
+    """How a job passes the hosts of its path, by its strategy (section 3.1)."""
+    if job.strategy in ("broadcast", "signal"):
+        return _pipelined(job, network)
+    return _one_after_the_other(job, network)
+
+
+def _next_adder(job: Job, i: int) -> int:
+    return job.path[i + 1 if job.chained else job.n_adders - 1]
+
+
+def _pipelined(job: Job, network: Network) -> Passage:
+    n_bytes = float(min(job.n_bytes, 1) if job.strategy == "signal" else job.n_bytes)
+    times: defaultdict[int, int] = defaultdict(int)
+    duration_s = 0.0
+    depth = 0
+    passed: list[tuple[int, int, int]] = []
+    for i, (here, after) in enumerate(pairwise(job.path)):
+        adds = i + 1 < job.n_adders
+        there = _next_adder(job, i) if adds else after
+        if here == there:
+            continue
+        for host, port in ((here, 2 * here), (there, 2 * there + 1)):
+            times[port] += 1
+            duration_s = max(duration_s, times[port] * n_bytes / network.rates[host])
+        together = adds and not job.chained
+        passed.append((here, there, 0 if together else depth))
+        depth = 1 if together else depth + 1
+    step_s = duration_s / job.n_chunks + network.latency_s
+    hops = [(here, there, before * step_s, duration_s, n_bytes) for here, there, before in passed]
+    return Passage(hops, hops[-1][2] + duration_s + network.latency_s if hops else 0.0)
+
+
+def _one_after_the_other(job: Job, network: Network) -> Passage:
+    hops: list[Hop] = []
+    now_s = 0.0
+
+    def passed_s(here: int, there: int, n_bytes: float) -> float:
+        duration_s = n_bytes / min(network.rates[here], network.rates[there])
+        hops.append((here, there, now_s, duration_s, n_bytes))
+        return duration_s
+
+    whole = float(job.n_bytes)
+    for i in range(job.n_adders - 1):
+        if job.path[i] != _next_adder(job, i):
+            now_s += passed_s(job.path[i], _next_adder(job, i), whole) + network.latency_s
+    root, followers = job.path[job.n_adders - 1], job.path[job.n_adders :]
+    scatters = job.strategy == "global_allgather"
+    crosses = False
+    for i, host in enumerate(followers):
+        gathers_locally = job.strategy == "local_allgather" and i > 0 and host == followers[i - 1]
+        if host != root and not gathers_locally:
+            now_s += passed_s(root, host, whole / len(followers) if scatters else whole)
+            crosses = True
+    if crosses:
+        now_s += network.latency_s
+    last_s = 0.0
+    for i, host in enumerate(followers if scatters else []):
+        neighbour = followers[(i + 1) % len(followers)]
+        if host != neighbour:
+            passed_on = whole * ((len(followers) - 1) / len(followers))
+            last_s = max(last_s, passed_s(host, neighbour, passed_on) + network.latency_s)
+    return Passage(hops, now_s + last_s)
+
+
+def start_s(passed: Passage, free_s: Sequence[float]) -> float:
+    """The earliest start at which every port is free when the passage comes to it."""
+    return max([0.0, *(free_s[port] - first_s for port, first_s, _ in passed.uses)])
+
+
+def occupy(passed: Passage, at_s: float, free_s: list[float]) -> None:
+    """Say when a passage that starts at `at_s` leaves its ports free again."""
+    for port, _, last_s in passed.uses:
+        free_s[port] = max(free_s[port], at_s + last_s)
+
+
+def simulate(
+    jobs: Sequence[Job], rates: Sequence[float], latency_s: float, together: bool
+) -> list[tuple[float, list[Hop]]]:
+    """When each job ends, and its hops, timed from the start of the transfer."""
+    network = Network(rates, latency_s)
+    passages = [passage(Job(*job), network) for job in jobs]
+    return _together(passages, network) if together else in_order(passages, network)
+
+
+def in_order(passages: Sequence[Passage], network: Network) -> list[tuple[float, list[Hop]]]:
+    """Each in turn starts as soon as its ports are free."""
+    free_s = [0.0] * (2 * len(network.rates))
+    result = []
+    for passed in passages:
+        at_s = start_s(passed, free_s)
+        occupy(passed, at_s, free_s)
+        hops = [(a, b, at_s + start, long, n) for a, b, start, long, n in passed.hops]
+        result.append((at_s + passed.total_s, hops))
+    return result
+
+
+def _together(passages: Sequence[Passage], network: Network) -> list[tuple[float, list[Hop]]]:
+    whole = [max((hop[4] for hop in passed.hops), default=0.0) for passed in passages]
+    left = list(whole)
+    end_s = [0.0] * len(passages)
+    active = [i for i in range(len(passages)) if left[i] > 0]
+    now_s = 0.0
+    while active:
+        speeds = _fair_speeds(active, passages, whole, network)
+        step_s = min(left[i] / speed for i, speed in zip(active, speeds, strict=True))
+        now_s += step_s
+        for i, speed in zip(active, speeds, strict=True):
+            done = left[i] / speed <= step_s * (1 + 1e-12)
+            left[i] = 0.0 if done else left[i] - speed * step_s
+            end_s[i] = now_s
+        active = [i for i in active if left[i] > 0]
+    return [
+        (
+            end + len(passed.hops) * network.latency_s,
+            [(a, b, 0.0, end, n) for a, b, _, _, n in passed.hops],
+        )
+        for end, passed in zip(end_s, passages, strict=True)
+    ]
+
+
+def _fair_speeds(
+    active: Sequence[int], passages: Sequence[Passage], whole: Sequence[float], network: Network
+) -> list[float]:
+    """All speeds grow together, each until a port of its job is full."""
+    room = [rate for rate in network.rates for _ in range(2)]
+    speed = dict.fromkeys(active, 0.0)
+    growing = list(active)
+    level = 0.0
+    while growing:
+        weight = [0.0] * len(room)
+        for i in growing:
+            for here, there, _, _, n_bytes in passages[i].hops:
+                weight[2 * here] += n_bytes / whole[i]
+                weight[2 * there + 1] += n_bytes / whole[i]
+        used = [port for port in range(len(room)) if weight[port] > 0]
+        step = min(room[port] / weight[port] for port in used)
+        level += step
+        full = set()
+        for port in used:
+            if room[port] / weight[port] <= step * (1 + 1e-12):
+                full.add(port)
+            room[port] = max(0.0, room[port] - step * weight[port])
+        still = []
+        for i in growing:
+            if any(2 * hop[0] in full or 2 * hop[1] + 1 in full for hop in passages[i].hops):
+                speed[i] = level
+            else:
+                still.append(i)
+        growing = still
+    return [speed[i] for i in active]
