@@ -252,11 +252,16 @@ Problem::Problem(std::vector<Flow> flows, Network network, Strategy strategy,
     throw std::invalid_argument("there must be at least one chunk; got " +
                                 std::to_string(n_chunks));
   }
-  for (const Flow& flow : flows_) {
+  for (Flow& flow : flows_) {
     Hosts hosts = sorted_set(flow.receivers);
     if (flow.senders.size() == 1) {
       const std::set<Host> holders(flow.senders[0].begin(), flow.senders[0].end());
-      hosts = filtered(hosts, [&](Host host) { return holders.count(host) == 0; });
+      const auto holds = [&](Host host) { return holders.count(host) > 0; };
+      Hosts served_at_home = filtered(hosts, holds);
+      hosts = filtered(hosts, [&](Host host) { return !holds(host); });
+      if (hosts.empty() && !served_at_home.empty()) {
+        flow.senders[0] = std::move(served_at_home);
+      }
     }
     reached_.push_back(std::move(hosts));
   }

@@ -76,6 +76,13 @@ def _put_last(path: list[int], n_adders: int, tail: int) -> None:
         path.append(tail)
 
 
+def _served_at_home(flow: Flow) -> Flow:
+    """A copy of which every receiver has a replica on its host is sent where one of them is."""
+    if len(flow.senders) > 1 or remote(flow) or not flow.receivers:
+        return flow
+    return flow._replace(senders=[sorted(set(flow.receivers))])
+
+
 def naive(problem: Problem) -> list[Send]:
     """Each flow from the lowest hosts that hold it, in the order given."""
     sends = []
@@ -244,7 +251,7 @@ def _pieces(
     return sends
 
 
-# In which order: greedy.hpp ------------------------------------------------------------------------
+# In which order: greedy.hpp -----------------------------------------------------------------------
 
 
 def _loads(passages: Iterable[Passage], n_ports: int) -> list[float]:
@@ -471,7 +478,7 @@ def search(
     steps: int,
 ) -> list[Send]:
     """Who sends which bytes to whom, in which order."""
-    flows = [Flow(*flow) for flow in flows]
+    flows = [_served_at_home(Flow(*flow)) for flow in flows]
     problem = Problem(flows, Network(rates, latency_s), strategy, n_chunks)
     cut = split and strategy != "signal"
     if order == "naive":

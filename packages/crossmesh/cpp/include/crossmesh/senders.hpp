@@ -41,7 +41,8 @@ class Problem {
   std::int64_t n_chunks() const { return n_chunks_; }
   std::size_t n_ports() const { return 2 * network_.rates.size(); }
 
-  /// Hosts that the flow must reach, sorted: of a copy, those of receivers without a replica.
+  /// Hosts that the flow must reach, sorted: of a copy, those of receivers without a replica. If
+  /// there are none, it is sent where a receiver is.
   const std::vector<Host>& reached(std::size_t flow) const { return reached_[flow]; }
   bool reaches(std::size_t flow, Host host) const;
 
