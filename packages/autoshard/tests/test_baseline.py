@@ -1,9 +1,13 @@
 """Baselines store inputs as they say, and nothing that is found is worse."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from autoshard import BaselineError, baseline, baseline_inputs, shard
 from autoshard.baseline import BASELINES
 from autoshard.programs import Program, deep_mlp_step, mlp_step
+from autoshard.shard import _with_alternatives
 from costmodel import Cluster, Device, Link
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,3 +103,25 @@ def test_a_baseline_that_does_not_fit_is_kept_with_its_reason():
     (kept,) = (one for one in found.alternatives if one.name == "data_parallel")
     assert kept.objective_s is None
     assert kept.reason
+
+
+def test_where_a_baseline_is_best_the_bound_is_that_of_the_search():
+    """The baseline's own says nothing of shardings that store the inputs in another way."""
+    graph, prices = deep_mlp_step(batch=64, widths=(16, 64)), cluster()
+    zero = baseline(graph, FLAT, prices, "zero")
+    assert zero.lower_bound_s == pytest.approx(zero.objective_s)
+    for bound, said in ((zero.objective_s / 2, "none takes less than"), (-math.inf, "nothing is")):
+        poor = replace(zero, objective_s=2 * zero.objective_s, lower_bound_s=bound)
+        best = _with_alternatives({"search": poor, "zero": zero})
+        assert best.objective_s == zero.objective_s
+        assert best.lower_bound_s == bound
+        assert [(other.name, other.reason) for other in best.alternatives] == [
+            ("search", "100.0% slower")
+        ]
+        assert said in str(best)
+
+
+def test_a_sharding_of_which_nothing_is_proved_says_so():
+    graph, prices = deep_mlp_step(batch=64, widths=(16, 64)), cluster()
+    found = replace(shard(graph, FLAT, prices, compare=False), lower_bound_s=-math.inf)
+    assert "; nothing is proved" in str(found)

@@ -1,7 +1,18 @@
 import math
 
+import numpy as np
 import pytest
-from autoshard import GraphBuilder, GraphError, RuleError, collectives, flops_of, shard, verify
+from autoshard import (
+    Graph,
+    GraphBuilder,
+    GraphError,
+    RuleError,
+    collectives,
+    flops_of,
+    shard,
+    structural_hash,
+    verify,
+)
 from autoshard.testing import cases, graphs
 from costmodel import Cluster
 from hypothesis import given
@@ -29,6 +40,24 @@ def test_dot_multiplies_as_numpy_does():
     x, w, heads = graph.input("x", 2, 3, 4), graph.input("w", 4, 5), graph.input("h", 2, 4, 6)
     assert graph.shape(graph.dot(x, w)) == (2, 3, 5)
     assert graph.shape(graph.dot(x, heads)) == (2, 3, 6)
+
+
+def test_numpys_whole_numbers_are_sizes():
+    def graph(size):
+        written = GraphBuilder()
+        x = written.input("x", size, size)
+        written.output(written.reshape(written.reduce_sum(x, 0, keepdims=True), size))
+        return written.build()
+
+    assert graph(np.int64(4)) == graph(4)
+    assert structural_hash(graph(np.int64(4))) == structural_hash(graph(4))
+    assert Graph.from_json(graph(np.int64(4)).to_json()) == graph(4)
+
+
+@pytest.mark.parametrize("shape", [(4.0,), ("4",), ((4, 4),), (None,)])
+def test_sizes_are_whole_numbers(shape):
+    with pytest.raises(GraphError, match=r"whole numbers, each an argument; got .* for 'x'"):
+        GraphBuilder().input("x", *shape)
 
 
 def test_operands_broadcast_unless_a_shape_is_given():

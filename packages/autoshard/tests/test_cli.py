@@ -113,7 +113,14 @@ def test_what_is_missing_is_one_line(capsys, command, message, tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--time", "0"], ["--time", "x"], ["--steps", "0"], ["--seed", "-1"], ["--method", "magic"]],
+    [
+        ["--time", "0"],
+        ["--time", "x"],
+        ["--steps", "0"],
+        ["--seed", "-1"],
+        ["--method", "magic"],
+        ["--out", "/nowhere/out.json"],
+    ],
 )
 def test_wrong_usage_is_one_line_and_exits_with_2(file, arguments, capsys):
     with pytest.raises(SystemExit) as caught:

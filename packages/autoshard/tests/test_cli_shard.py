@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from autoshard import Graph, GraphBuilder, Sharding
+from autoshard import Graph, GraphBuilder, Problem, Sharding
 from autoshard.cli import main
 from shardspec import Spec
 
@@ -23,6 +23,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "graph.txt").write_text(str(layers()))
     (tmp_path / "graph.json").write_text(layers().to_json())
+    (tmp_path / "problem.json").write_text(Problem((), (), (), (), ()).to_json())
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     return tmp_path
 
@@ -53,8 +54,9 @@ def test_options_of_the_search_are_passed_on(here, capsys):
 
 
 def test_show_prints_the_text_of_a_graph(here, capsys):
-    assert main(["show", "graph.json"]) == 0
-    assert Graph.parse(capsys.readouterr().out) == layers()
+    for file in ("graph.json", "graph.txt"):
+        assert main(["show", file]) == 0
+        assert Graph.parse(capsys.readouterr().out) == layers()
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,8 @@ def test_show_prints_the_text_of_a_graph(here, capsys):
         (["shard", "graph.txt", *SHARD, "--picture", "x.pdf"], r"ends in .png or .svg"),
         (["show", "nothing"], "No such file or directory: 'nothing'"),
         (["show", "graph.json", "--diff", "graph.json"], "are for shardings; the file is a graph"),
+        (["show", "graph.txt", "--explain", "x"], "are for shardings; the file is a graph"),
+        (["show", "problem.json", "--explain", "x"], "are for shardings; the file is a problem"),
     ],
     ids=lambda of: " ".join(of) if isinstance(of, list) else "",
 )
@@ -90,6 +94,8 @@ def test_what_goes_wrong_is_one_line_and_status_1(here, capsys, command, message
         ("--memory", "-1", "bytes are written 123, 1.5GiB, 64MiB; got '-1'"),
         ("--pin", "w0", "a pin is written VALUE=SPEC, as w1=RS0; got 'w0'"),
         ("--pin", "w0=Q", "a spec is a letter for each dim"),
+        ("--out", "nowhere/out.json", "into a folder that is; got 'nowhere/out.json'"),
+        ("--picture", "nowhere/a.svg", "into a folder that is; got 'nowhere/a.svg'"),
         ("--in-flight", "0", "a count is a whole number >= 1; got '0'"),
     ],
     ids=lambda of: of[:12],

@@ -47,3 +47,9 @@ def test_other_graphs_and_meshes_cannot_be_compared(mlp):
         diff(mlp, shard(other, mlp.mesh, mlp.cluster, compare=False))
     with pytest.raises(GraphError, match=r"on \(2, 2\) and \(4,\)"):
         diff(mlp, shard(mlp.graph, Mesh((4,), ("x",)), mlp.cluster, compare=False))
+
+
+def test_what_is_no_sharding_cannot_be_compared(mlp):
+    for pair in ((None, mlp), (mlp, 3)):
+        with pytest.raises(GraphError, match=r"two Shardings are compared; got (None|3)"):
+            diff(*pair)

@@ -103,3 +103,5 @@ def test_a_name_that_is_not_there_is_an_error_with_one_that_is(mlp):
         mlp.explain("einsum2")
     with pytest.raises(GraphError, match=r"is called '\?'; its inputs are x, w1, w2"):
         mlp.explain("?")
+    with pytest.raises(GraphError, match="is given by its name; got None"):
+        mlp.explain(None)

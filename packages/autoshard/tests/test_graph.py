@@ -1,6 +1,8 @@
 import dataclasses
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from autoshard import (
     Graph,
@@ -86,6 +88,58 @@ def operator(index, **changes):
 def test_verify_names_the_broken_rule(changes, message):
     with pytest.raises(GraphError, match=message):
         verify(chain(**changes))
+
+
+def value(**changes):
+    return {"values": (*chain().values[:3], replace(chain().values[3], **changes))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"phases": None}, "phases are a tuple of Phases; got None"),
+        ({"phases": ("forward",)}, "phases are a tuple of Phases; got 'forward' in it"),
+        ({"phases": (Phase("forward", 1.5),)}, r"repeats .* is an int; got repeats=1.5 in phases"),
+        ({"phases": (Phase("forward", math.nan),)}, "got repeats=nan"),
+        ({"phases": (Phase(None),)}, "the name .* is a text; got name=None"),
+        ({"inputs": ["x", "w"]}, "inputs are a tuple of names; got"),
+        ({"outputs": ("z",)}, "outputs are a tuple of Outputs; got 'z' in it"),
+        ({"outputs": (Output("z", whole="no"),)}, "the whole .* is True or False; got whole='no'"),
+        ({"outputs": (Output("z", alias=3),)}, "the alias .* is a name or None; got alias=3"),
+        (
+            value(shape=[4, 8]),
+            r"the shape .* is a tuple of ints; got shape=\[4, 8\] in values\[3\]",
+        ),
+        (value(shape=(np.int64(4), 8)), "is a tuple of ints"),
+        (value(shape=None), "got shape=None"),
+        (value(dtype=None), "tells its size in bits, .*; got dtype=None"),
+        (value(dtype="text"), "tells its size in bits, .*; got dtype='text'"),
+        (value(dtype="float0"), "tells its size in bits, .*; got dtype='float0'"),
+        (value(role="weight"), "the role .* is one of .*; got role='weight'"),
+        (operator(0, kind=None), "the kind .* is a text; got kind=None"),
+        (operator(0, inputs="x"), "a tuple of names; got inputs='x'"),
+        (operator(0, rule=None), r"is a Rule, .*; got rule=None in operators\[0\]"),
+        (operator(0, flops=math.nan), "the flops .* is a finite number >= 0; got flops=nan"),
+        (operator(0, flops=-1.0), "got flops=-1.0"),
+        (operator(0, flops=math.inf), "got flops=inf"),
+        (operator(0, flops=None), "got flops=None"),
+        (operator(0, phase=0.5), "the phase .* is an int; got phase=0.5"),
+    ],
+)
+def test_verify_names_a_field_that_means_nothing(changes, message):
+    with pytest.raises(GraphError, match=message):
+        verify(chain(**changes))
+
+
+@pytest.mark.parametrize("nothing", [None, 3, "x", Graph])
+def test_what_is_no_graph_is_refused(nothing):
+    with pytest.raises(GraphError, match=r"a graph is a Graph, as .* makes it; got"):
+        verify(nothing)
+
+
+def test_what_is_no_text_is_no_graph():
+    with pytest.raises(GraphError, match=r"from its text, as str\(graph\) prints it; got None"):
+        Graph.parse(None)
 
 
 def test_prints_one_operator_a_line():

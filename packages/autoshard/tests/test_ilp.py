@@ -1,5 +1,7 @@
 import math
+import signal
 from dataclasses import replace
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -27,6 +29,26 @@ def test_the_ilp_equals_brute_force(method, problem):
     judged = evaluate(problem, solution.choice)
     assert judged.feasible
     assert judged.cost == solution.objective == pytest.approx(optimum)
+    assert solution.lower_bound == pytest.approx(optimum)
+
+
+@SOLVERS
+@settings(max_examples=settings().max_examples // 2)
+@given(st.data(), st.sampled_from([1e6, 1e9, 1e12, 1e15]))
+def test_bounds_hold_where_the_cheapest_strategies_together_cost_millions_of_times_more(
+    method, data, penalty
+):
+    """The unit of the program cannot be known before a good choice is."""
+    costs = st.integers(10, 99).map(float)
+    n = data.draw(st.integers(2, 5))
+    nodes = tuple(np.array([0.0, data.draw(costs), data.draw(costs)]) for _ in range(n))
+    table = np.zeros((3, 3))
+    table[0, 0] = penalty
+    edges = tuple((k, k + 1) for k in range(n - 1))
+    problem = Problem(nodes, edges, (table,) * (n - 1), (np.zeros(3),) * n, ((0, 0),) * n, None)
+    optimum, _ = brute_force(problem)
+    solution = solve(problem, method)
+    assert solution.objective == optimum
     assert solution.lower_bound == pytest.approx(optimum)
 
 
@@ -133,6 +155,24 @@ def test_what_a_watcher_raises_ends_highs():
 
     with pytest.raises(KeyboardInterrupt):
         solve(problem, "ilp", progress=interrupt)
+
+
+def test_a_ctrl_c_that_comes_while_highs_runs_ends_it():
+    rng = np.random.default_rng(0)
+    n, q = 300, 8
+    edges = tuple((i, int(j)) for i in range(n) for j in rng.choice(n, 3) if i != j)
+    problem = Problem(
+        tuple(rng.integers(0, 100, q).astype(float) for _ in range(n)),
+        edges,
+        tuple(rng.integers(0, 100, (q, q)).astype(float) for _ in edges),
+        (np.zeros(q),) * n,
+        ((0, 0),) * n,
+    )
+    timer = Timer(1.0, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        solve(problem, "ilp", 60.0)
+    timer.join()
 
 
 @given(problems(limited=False))

@@ -331,6 +331,7 @@ def test_the_fewest_largest_parameters_are_sharded_and_a_constraint_is_never_wor
         best = prepared.solve(memory_bytes=limit, compare=False)
         check_sharding(best)
         assert free.objective_s <= best.objective_s <= found.objective_s * (1 + 1e-9)
+        assert found.lower_bound_s <= best.objective_s * (1 + 1e-9)
         n_sharded.append(sum(bool(spec.axes) for _, spec in found.input_specs))
     assert n_sharded[0] == 0 < n_sharded[1] < n_sharded[2] <= 6
     with pytest.raises(InfeasibleError, match="with all 6 of them sharded the peak is"):
@@ -345,11 +346,13 @@ def test_the_rule_of_the_largest_takes_the_smallest_number_that_fits():
 
     def solve(forced):
         asked.append(len(forced))
-        return replace(free, peak_bytes=100 - len(forced))
+        bound = 1.0 + len(forced) / 10
+        return replace(free, peak_bytes=100 - len(forced), objective_s=2.0, lower_bound_s=bound)
 
     for k in range(7):
         found = fewest_sharded(solve, graph, SQUARE.shape, memory_bytes=100 - k)
         assert found.peak_bytes == 100 - k
+        assert found.lower_bound_s == 1.0  # of all shardings, not of those with so many forced
     by_size = sorted((n for n in graph.inputs if n != "x"), key=lambda n: -graph.value(n).n_bytes)
     assert len(by_size) == 6
     assert max(asked) == 6

@@ -292,3 +292,11 @@ def test_evaluate_rejects_what_is_no_choice(choice):
 def test_evaluate_takes_numpys_whole_numbers():
     problem = Problem.from_json(json.dumps(TINY))
     assert evaluate(problem, np.array([0, 0, 1])) == evaluate(problem, (0, 0, 1))
+
+
+@pytest.mark.parametrize("nothing", [None, 3, "x"])
+def test_what_is_no_problem_is_neither_solved_nor_judged(nothing):
+    with pytest.raises(ProblemError, match="what is solved is a Problem; got"):
+        solve(nothing)
+    with pytest.raises(ProblemError, match="a choice is judged for a Problem; got"):
+        evaluate(nothing, ())

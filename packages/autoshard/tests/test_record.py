@@ -174,3 +174,9 @@ def test_a_graph_that_is_not_well_formed_is_not_read():
 )
 def test_a_document_says_what_it_is(text, kind):
     assert record.kind_of(text) == kind
+
+
+@pytest.mark.parametrize("of", [Graph, Sharding])
+def test_what_is_no_text_is_not_read(of):
+    with pytest.raises(RecordError, match="JSON is read from a text; got None"):
+        of.from_json(None)

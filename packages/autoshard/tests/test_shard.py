@@ -9,6 +9,7 @@ import pytest
 from autoshard import (
     BaselineError,
     Graph,
+    GraphBuilder,
     InfeasibleError,
     Operator,
     Output,
@@ -380,3 +381,39 @@ def test_every_conversion_is_one_step_made_once():
             shape = program.value(conversion.value).shape
             layouts = (Layout(shape, mesh, spec) for spec in (conversion.src, conversion.dst))
             assert len(reshard_whole_axes(*layouts).steps) == 1
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 0), (0, 0, 0), (1, 1, 1)])
+@pytest.mark.parametrize("options", [{}, {"uneven": True}, {"strided": True}])
+def test_a_dim_may_be_empty(shape, options):
+    rows, inner, columns = shape
+    graph = GraphBuilder()
+    x, w = graph.input("x", rows, inner), graph.parameter("w", inner, columns)
+    graph.output(graph.apply("gelu", graph.dot(x, w)), whole=True)
+    found = shard(graph.build(), SQUARE, cluster(), **options)
+    check_sharding(found)
+    assert found.objective_s == pytest.approx(found.lower_bound_s)
+
+
+def test_baselines_are_compared_with_what_takes_no_time():
+    graph = Graph(
+        (Phase("step"),),
+        (Value("x", (4,), "float32", "batch"),),
+        (),
+        ("x",),
+        (Output("x", whole=True),),
+    )
+    found = shard(graph, FLAT, cluster())
+    assert found.objective_s == 0.0
+    reasons = {other.name: other.reason for other in found.alternatives}
+    assert reasons["zero"].endswith(" us slower")
+    assert reasons["zero"] in str(found)
+
+
+@pytest.mark.parametrize("mesh", [Mesh((1,), ("x",)), Mesh((1, 1), ("x", "y")), Mesh((), ())])
+def test_one_device_sends_nothing(mesh):
+    graph = mlp_step(batch=4, width=8, hidden=16)
+    found = shard(graph, mesh, cluster())
+    assert found.conversions == ()
+    assert found.objective_s == pytest.approx(found.lower_bound_s)
+    assert found.objective_s == pytest.approx(sum(found.compute_s))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 
@@ -55,6 +56,14 @@ def seconds(text: str) -> float:
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"a time is a number of seconds > 0; got {text!r}")
     return value
+
+
+def new_file(text: str) -> Path:
+    """A file to write when all is done, so that its folder had better be there before."""
+    path = Path(text)
+    if not path.parent.is_dir() or path.is_dir():
+        raise argparse.ArgumentTypeError(f"a file is written into a folder that is; got {text!r}")
+    return path
 
 
 def whole(text: str) -> int:

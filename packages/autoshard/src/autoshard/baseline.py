@@ -49,8 +49,7 @@ def baseline_inputs(graph: Graph, mesh: Mesh, name: Baseline) -> dict[str, tuple
         >>> baseline_inputs(mlp, Mesh((2, 2), ("x", "y")), "largest_dim")["w1"]
         (Spec.parse('RS01'),)
     """
-    if name not in BASELINES:
-        raise BaselineError(f"a baseline is one of {BASELINES}; got {name!r}")
+    check_baseline(name)
     axes = tuple(axis for axis, size in enumerate(mesh.shape) if size > 1)
     model = axes[-1:] if name == "megatron" else ()
     data = tuple(axis for axis in axes if axis not in model)
@@ -70,6 +69,12 @@ def baseline_inputs(graph: Graph, mesh: Mesh, name: Baseline) -> dict[str, tuple
         elif value.role in STATE:
             allowed[value.name] = _stored(value, specs, name, set(model))
     return allowed
+
+
+def check_baseline(name: object) -> None:
+    """Refuse what is no baseline with a `BaselineError`."""
+    if name not in BASELINES:
+        raise BaselineError(f"a baseline is one of {BASELINES}; got {name!r}")
 
 
 def _stored(

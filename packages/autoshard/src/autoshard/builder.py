@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -242,6 +243,12 @@ class GraphBuilder:
             ) from None
 
     def _value(self, name: str, shape: Shape, dtype: str | None, role: Role) -> str:
+        try:
+            shape = tuple(map(index, shape))  # numpy's whole numbers are ints from here on
+        except TypeError as error:
+            raise GraphError(
+                f"a shape is whole numbers, each an argument; got {shape} for {name!r}"
+            ) from error
         if name in self._values:
             raise GraphError(
                 f"the names of values are unique; {name!r} is already '{self._values[name]}': "

@@ -13,7 +13,7 @@ from costmodel import presets as cluster_presets
 from shardspec import Mesh, ShardspecError, Spec
 
 from autoshard import record
-from autoshard.arguments import add_command, seconds
+from autoshard.arguments import add_command, new_file, seconds
 from autoshard.difference import diff
 from autoshard.errors import AutoshardError, RecordError
 from autoshard.graph import Graph
@@ -64,8 +64,8 @@ def add_shard(commands: Any) -> None:
     add("--tie", action="store_true", help="repeated layers take the same strategies: quick")
     add("--uneven", action="store_true", help="dims may be split that do not divide, padded")
     add("--in-flight", type=_positive, default=1, metavar="N", help="microbatches (%(default)s)")
-    add("--out", type=Path, metavar="FILE", help="write the sharding there, as JSON")
-    add("--picture", type=Path, metavar="FILE", help="draw it there, .png or .svg")
+    add("--out", type=new_file, metavar="FILE", help="write the sharding there, as JSON")
+    add("--picture", type=new_file, metavar="FILE", help="draw it there, .png or .svg")
 
 
 def add_show_options(show: argparse.ArgumentParser) -> None:
@@ -73,19 +73,23 @@ def add_show_options(show: argparse.ArgumentParser) -> None:
     add = show.add_argument
     add("--explain", metavar="NAME", help="of a sharding: why an operator or input is as it is")
     add("--diff", type=Path, metavar="FILE", help="of a sharding: what is different in this one")
-    add("--picture", type=Path, metavar="FILE", help="of a sharding: draw it, .png or .svg")
+    add("--picture", type=new_file, metavar="FILE", help="of a sharding: draw it, .png or .svg")
+
+
+def refuse_show_options(options: argparse.Namespace, what: str) -> None:
+    """Say so if there are options for a sharding, and the file is something else."""
+    if any(getattr(options, name) is not None for name in ("explain", "diff", "picture")):
+        raise RecordError(f"--explain, --diff and --picture are for shardings; the file is {what}")
 
 
 def shown(text: str, options: argparse.Namespace) -> str | None:
-    """What `show` prints of a graph or a sharding; `None` if the text is neither's JSON."""
-    kind = record.kind_of(text)
+    """What `show` prints of a graph or a sharding; `None` if the text is neither's."""
+    kind = record.kind_of(text) if _is_json(text) else "graph"
     if kind == "sharding":
         return str(_in_one_line(_shown_sharding)(text, options))
-    if any(getattr(options, name) is not None for name in ("explain", "diff", "picture")):
-        what = f"a {kind}" if kind else "a problem"
-        raise RecordError(f"--explain, --diff and --picture are for shardings; the file is {what}")
+    refuse_show_options(options, f"a {kind}" if kind else "a problem")
     if kind == "graph":
-        return str(Graph.from_json(text))
+        return str(_graph(text))
     if kind is not None:
         raise RecordError(f"a document is a graph or a sharding; got {kind!r}")
     return None
@@ -107,8 +111,7 @@ def _shown_sharding(text: str, options: argparse.Namespace) -> str:
 
 
 def _shard(options: argparse.Namespace) -> int:
-    text = options.file.read_text(encoding="utf-8")
-    graph = Graph.from_json(text) if text.lstrip().startswith("{") else Graph.parse(text)
+    graph = _graph(options.file.read_text(encoding="utf-8"))
     cluster = _cluster(options.cluster)
     with Progress(str(options.file)) as progress:
         found = shard(
@@ -131,6 +134,14 @@ def _shard(options: argparse.Namespace) -> int:
     if written := [str(path) for path in (options.out, options.picture) if path is not None]:
         print(f"\nwrote {' and '.join(written)}")
     return 0
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
+def _graph(text: str) -> Graph:
+    return Graph.from_json(text) if _is_json(text) else Graph.parse(text)
 
 
 def _in_one_line(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoshard.arguments import add_command
-from autoshard.cli_shard import add_show_options, shown
+from autoshard.cli_shard import add_show_options, refuse_show_options, shown
 from autoshard.evaluate import evaluate
 from autoshard.live import Live
 from autoshard.problem import Problem
@@ -39,7 +39,10 @@ def add_show(commands: Any) -> None:
         examples=_EXAMPLES,
     )
     show.add_argument(
-        "file", type=Path, metavar="FILE", help="IOPDDL JSON, gzipped or not, or JSON of autoshard"
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="IOPDDL JSON, gzipped or not, or a graph's text, or JSON of autoshard",
     )
     show.add_argument(
         "--solution", type=Path, metavar="FILE", help="of a problem: what solve --out wrote"
@@ -50,11 +53,13 @@ def add_show(commands: Any) -> None:
 def _show(options: argparse.Namespace) -> int:
     # A problem may have hundreds of megabytes: only what says that it is ours is parsed for it.
     with options.file.open("rb") as file:
-        ours = f'"{KEY}"'.encode() in file.read(_HEAD_BYTES)
+        head = file.read(_HEAD_BYTES)
+    ours = f'"{KEY}"'.encode() in head or head.lstrip().startswith(b"phases:")
     text = shown(options.file.read_text(encoding="utf-8"), options) if ours else None
     if text is not None:
         print(text)
         return 0
+    refuse_show_options(options, "a problem")
     problem = Problem.from_file(options.file)
     sizes = [len(cost) for cost in problem.node_costs]
     forbidden = sum(not math.isfinite(cost) for costs in problem.node_costs for cost in costs)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from autoshard.arguments import add_command, count, seconds, whole
+from autoshard.arguments import add_command, count, new_file, seconds, whole
 from autoshard.problem import Problem
 from autoshard.progress import Progress, describe
 from autoshard.run import Incumbent
@@ -38,7 +38,7 @@ def add_solve(commands: Any) -> None:
     add("--steps", type=count, help="at most; the same on every machine if time does not end it")
     add("--seed", type=whole, default=0, help="of random numbers (%(default)s)")
     add("--start", type=Path, metavar="FILE", help="a solution to begin with")
-    add("--out", type=Path, metavar="FILE", help="write the solution there, as JSON")
+    add("--out", type=new_file, metavar="FILE", help="write the solution there, as JSON")
     progress = one.add_mutually_exclusive_group()
     progress.add_argument(
         "--progress",

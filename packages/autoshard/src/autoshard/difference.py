@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from shardspec import Spec
 
 from autoshard.errors import GraphError
 from autoshard.ledger import Move, Work, entries, held_bytes
+from autoshard.sharding import Sharding
 from autoshard.table import collapsed
 from autoshard.words import bytes_text, columns, seconds_text, specs_text
-
-if TYPE_CHECKING:
-    from autoshard.sharding import Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +96,9 @@ def diff(before: Sharding, after: Sharding) -> Difference:
     Raises:
         GraphError: they are of different graphs, or on meshes of different shapes.
     """
+    for one in (before, after):
+        if not isinstance(one, Sharding):
+            raise GraphError(f"two Shardings are compared; got {one!r}")
     if before.graph != after.graph or before.mesh.shape != after.mesh.shape:
         graphs = (f"{len(of.graph.operators)} operators" for of in (before, after))
         raise GraphError(

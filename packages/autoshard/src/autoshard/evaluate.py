@@ -37,8 +37,11 @@ def evaluate(problem: Problem, choice: Sequence[int]) -> Evaluation:
         choice: One strategy index a node.
 
     Raises:
-        ProblemError: the choice has another length, or an index that is none or out of range.
+        ProblemError: it is no problem, or the choice has another length, or an index that is none
+            or out of range.
     """
+    if not isinstance(problem, Problem):
+        raise ProblemError(f"a choice is judged for a Problem; got {problem!r}")
     try:
         choice = [index(strategy) for strategy in choice]
     except TypeError as error:

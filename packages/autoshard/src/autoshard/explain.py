@@ -79,6 +79,8 @@ def explain(sharding: Sharding, name: str) -> Explanation:
         GraphError: nothing is called so.
     """
     graph = sharding.graph
+    if not isinstance(name, str):
+        raise GraphError(f"what is explained is given by its name; got {name!r}")
     index = next((i for i, operator in enumerate(graph.operators) if operator.name == name), None)
     if index is None and name in graph.producers:
         index, _ = graph.producers[name]
@@ -164,6 +166,8 @@ def _more(seconds: float) -> str:
 
 
 def _proof(sharding: Sharding) -> str:
+    if sharding.lower_bound_s <= 0.0:
+        return "nothing is proved of the others"
     return f"nothing takes less than {seconds_text(sharding.lower_bound_s)} a step"
 
 

@@ -165,6 +165,10 @@ class Graph:
         """
         from autoshard.graph_text import parse
 
+        if not isinstance(text, str):
+            raise GraphError(
+                f"a graph is parsed from its text, as str(graph) prints it; got {text!r}"
+            )
         graph = parse(text)
         verify(graph)
         return graph
@@ -190,9 +194,14 @@ def verify(graph: Graph) -> None:
     """Check everything that the rest of the package takes for granted about a graph.
 
     Raises:
-        GraphError: names are not unique or unknown, a value is used before it is made, phases go
-            back, shapes do not match a rule, or an alias does not fit its input.
+        GraphError: it is no graph, a field holds what means nothing there, names are not unique or
+            unknown, a value is used before it is made, phases go back, shapes do not match a rule,
+            or an alias does not fit its input.
     """
+    from autoshard.graph_fields import field_misfits  # which imports this module
+
+    for misfit in field_misfits(graph):
+        raise GraphError(misfit)
     for problem in _problems(graph):
         raise GraphError(problem)
 

@@ -43,7 +43,10 @@ def solve_highs(
     integrality[: milp.n_integer] = highslib.kHighsVarTypeInteger
     raised: list[BaseException] = []
 
-    @ffi.callback("HighsCCallbackType")  # type: ignore[untyped-decorator]
+    def on_error(_kind: Any, error: BaseException, _trace: Any) -> None:
+        raised.append(error)  # a Ctrl-C is raised before the first line, where none can catch it
+
+    @ffi.callback("HighsCCallbackType", onerror=on_error)  # type: ignore[untyped-decorator]
     def on_event(kind: int, _message: Any, data: Any, answer: Any, _user: Any) -> None:
         if answer == ffi.NULL and kind != highslib.kHighsCallbackMipImprovingSolution:
             return

@@ -11,6 +11,7 @@ Reference:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from shardspec import Spec
 
@@ -58,6 +59,7 @@ def fewest_sharded(
 
     too_few, k = -1, 0
     found = solved(k)
+    bound = found.lower_bound_s  # nothing is forced: it holds whatever is
     while found.peak_bytes > memory_bytes:
         if k == len(forced):
             raise InfeasibleError(
@@ -74,4 +76,4 @@ def fewest_sharded(
             k, found = middle, fewer
         else:
             too_few = middle
-    return found
+    return replace(found, lower_bound_s=min(bound, found.objective_s))

@@ -89,7 +89,9 @@ class SpecGraph:
         if not spec.is_plain:
             return 1.0
         parts = map(self._length, spec.plain_dims)
-        return math.prod(-(-size // n) / size for size, n in zip(self.sizes, parts, strict=True))
+        return math.prod(
+            -(-size // n) / max(size, 1) for size, n in zip(self.sizes, parts, strict=True)
+        )
 
     def _length(self, axes: tuple[int, ...]) -> int:
         return math.prod(self.mesh_shape[axis] for axis in axes)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Literal, get_args
+
+import numpy as np
 
 from autoshard.baseline import Baseline
 from autoshard.errors import OptionError
@@ -37,8 +40,23 @@ class Options:
     """The largest bucket of small collectives; `None` runs each alone. See `bucket`."""
 
     def __post_init__(self) -> None:
+        if self.memory_bytes == math.inf:
+            object.__setattr__(self, "memory_bytes", None)
         for misfit in _misfits(self):
             raise OptionError(misfit)
+        for name, of in _PLAIN.items():  # not numpy's, nor 16e9 bytes: they are written as JSON
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, of(given))
+
+
+_PLAIN: dict[str, type] = {
+    "memory_bytes": int,
+    "in_flight": int,
+    "uneven": bool,
+    "strided": bool,
+    "overlap": float,
+    "bucket_bytes": int,
+}
 
 
 def _misfits(options: Options) -> Iterator[str]:
@@ -60,9 +78,12 @@ def _misfits(options: Options) -> Iterator[str]:
             "a bucket holds at least one byte, or None runs each collective alone; got "
             f"bucket_bytes={options.bucket_bytes!r}"
         )
+    for name in ("uneven", "strided"):
+        if not isinstance(getattr(options, name), bool | np.bool_):
+            yield f"{name} is True or False; got {name}={getattr(options, name)!r}"
     if options.memory_rule not in get_args(MemoryRule):
         yield f"a memory rule is one of {get_args(MemoryRule)}; got {options.memory_rule!r}"
 
 
 def _is_number_from(value: object, least: float) -> bool:
-    return isinstance(value, Real) and bool(value >= least)  # type: ignore[operator]
+    return isinstance(value, Real) and bool(least <= value < math.inf)  # type: ignore[operator]

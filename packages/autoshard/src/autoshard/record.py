@@ -112,6 +112,9 @@ def read(kind: str, of: type[T], text: str, shared: tuple[type, ...] = ()) -> T:
 
 
 def _loads(text: str) -> Any:
+    if not isinstance(text, str):
+        raise RecordError(f"JSON is read from a text; got {_shown(text)}")
+
     def constant(name: str) -> Any:
         raise ValueError(f"{name} is no number of JSON")
 

@@ -108,7 +108,7 @@ class Run:
         progress: Callable[[Incumbent], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        for misfit in _misfits(time_s, steps, seed):
+        for misfit in _misfits(time_s, steps, seed, progress):
             raise ProblemError(misfit)
         self.problem = problem
         self.seed = seed
@@ -249,11 +249,13 @@ def _choice(start: Sequence[int]) -> tuple[int, ...]:
         raise ProblemError(f"a start has a whole number for each node; got {error}") from error
 
 
-def _misfits(time_s: object, steps: object, seed: object) -> Iterator[str]:
-    """What is wrong with the numbers of a solve, as sentences."""
+def _misfits(time_s: object, steps: object, seed: object, progress: object) -> Iterator[str]:
+    """What is wrong with the arguments of a solve, as sentences."""
     if not (isinstance(time_s, Real) and float(time_s) > 0.0):
         yield f"a solve has a time_s > 0, in seconds; got {time_s!r}"
     if steps is not None and not (isinstance(steps, Integral) and int(steps) >= 1):
         yield f"a solve has steps >= 1, or None for no limit; got {steps!r}"
     if not (isinstance(seed, Integral) and int(seed) >= 0):
         yield f"a seed is a whole number >= 0; got {seed!r}"
+    if progress is not None and not callable(progress):
+        yield f"progress is a function of an Incumbent, or None; got progress={progress!r}"

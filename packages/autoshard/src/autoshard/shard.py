@@ -14,11 +14,17 @@ from typing import get_args
 from costmodel import Cluster
 from shardspec import Mesh
 
-from autoshard.baseline import Baseline, baseline_inputs
+from autoshard.baseline import Baseline, baseline_inputs, check_baseline
 from autoshard.build import Built, build
 from autoshard.conversion import Converter, converter_of
 from autoshard.decode import decode
-from autoshard.errors import AutoshardError, BaselineError, InfeasibleError, PinError
+from autoshard.errors import (
+    AutoshardError,
+    BaselineError,
+    InfeasibleError,
+    OptionError,
+    PinError,
+)
 from autoshard.graph import Graph, verify
 from autoshard.largest import Stored, fewest_sharded
 from autoshard.options import MemoryRule, Options
@@ -27,6 +33,7 @@ from autoshard.quick import Level, solve_quickly
 from autoshard.run import CLOSED, Incumbent, relative_gap
 from autoshard.sharding import Alternative, Sharding
 from autoshard.solve import solve
+from autoshard.words import seconds_text
 
 STEPS = 50
 """Of each solve that is not proved before: a budget of steps, so that the same sharding comes out
@@ -90,6 +97,8 @@ def shard(
 
     Raises:
         GraphError: the graph is not well-formed.
+        OptionError: mesh, cluster or an option is something else, or means nothing.
+        ProblemError: there is no such method or level, or a budget is not positive.
         InfeasibleError: nothing fits in `memory_bytes`; says the least that was found to fit, and
             the largest tensors.
         BaselineError: the inputs cannot be stored as `restrict` asks.
@@ -129,6 +138,7 @@ def baseline(
     in_flight: int = 1,
 ) -> Sharding:
     """The best sharding that stores the inputs as a baseline does; see `baseline_inputs`."""
+    check_baseline(name)
     return shard(
         graph, mesh, cluster, memory_bytes=memory_bytes, in_flight=in_flight, restrict=name
     )
@@ -145,9 +155,18 @@ def prepare(graph: Graph, mesh: Mesh, cluster: Cluster, options: Options | None 
 
     Raises:
         GraphError: the graph is not well-formed.
+        OptionError: mesh, cluster or options are something else.
     """
     verify(graph)
-    return Prepared(graph, mesh, cluster, options or Options())
+    options = Options() if options is None else options
+    for name, given, of, how in (
+        ("mesh", mesh, Mesh, "as Mesh((2, 4), ('data', 'model'))"),
+        ("cluster", cluster, Cluster, "as Cluster.preset(name) or Cluster.uniform make it"),
+        ("options", options, Options, "as Options(uneven=True), or None"),
+    ):
+        if not isinstance(given, of):
+            raise OptionError(f"{name} is of the class {of.__name__}, {how}; got {name}={given!r}")
+    return Prepared(graph, mesh, cluster, options)
 
 
 @dataclass(frozen=True)
@@ -205,6 +224,9 @@ class Prepared:
     ) -> Sharding:
         """The best sharding under a limit and with some things pinned; see `shard`."""
         search = _Search(tie, coarse, polish, method, time_s, steps, progress)
+        for what, given in (("compare", compare), ("tie", tie), ("polish", polish)):
+            if not isinstance(given, bool):
+                raise OptionError(f"{what} is True or False; got {what}={given!r}")
         if not isinstance(pin, Mapping | None):
             raise PinError(f"pin maps names to what they are held at; got pin={pin!r}")
         pins = dict(pin or {})
@@ -253,7 +275,7 @@ class Prepared:
         try:
             found = self._solved(self.light, options, pins, search, memory_bytes)
         except InfeasibleError:  # the full problem knows better how much would do
-            return self._solved(self.full, options, pins, search, memory_bytes)
+            found = self._solved(self.full, options, pins, search, memory_bytes)
         bound, limit = found.lower_bound_s, memory_bytes
         while found.peak_bytes > memory_bytes:
             found = self._solved(self.full, options, pins, search, limit)
@@ -346,7 +368,10 @@ class _Search:
 
 
 def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding:
-    """The best of some shardings, with the others as its alternatives."""
+    """The best of some shardings, with the others as its alternatives, and the search's bound.
+
+    A baseline's own bound is of shardings that store the inputs as it does.
+    """
     shardings = {name: one for name, one in rivals.items() if isinstance(one, Sharding)}
     best = min(shardings, key=lambda name: shardings[name].objective_s)
     least = shardings[best].objective_s
@@ -356,9 +381,15 @@ def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding
             alternatives.append(Alternative(name, None, str(one)))
         elif name != best:
             seconds = one.objective_s
-            more = f"{seconds / least - 1:.1%} slower" if seconds > least else "as fast"
+            if seconds <= least:
+                more = "as fast"
+            elif least == 0.0:
+                more = f"{seconds_text(seconds)} slower"
+            else:
+                more = f"{seconds / least - 1:.1%} slower"
             alternatives.append(Alternative(name, seconds, more))
-    return replace(shardings[best], alternatives=tuple(alternatives))
+    bound = min(shardings["search"].lower_bound_s, least)
+    return replace(shardings[best], lower_bound_s=bound, alternatives=tuple(alternatives))
 
 
 def _at_peak(graph: Graph, built: Built) -> tuple[int, list[tuple[str, int]]]:

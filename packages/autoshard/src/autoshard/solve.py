@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from autoshard.arrays import shown
 from autoshard.auto import auto, local_search
 from autoshard.descent import coordinate_descent
 from autoshard.elimination import elimination
@@ -86,7 +87,9 @@ def solve(
         >>> found.objective, found.gap
         (3.0, 0.0)
     """
-    if method not in METHODS:
+    if not isinstance(problem, Problem):
+        raise ProblemError(f"what is solved is a Problem; got {shown(problem)}")
+    if not isinstance(method, str) or method not in METHODS:
         raise ProblemError(f"a method is one of {', '.join(METHODS)}; got {method!r}")
     run = Run(problem, time_s=time_s, steps=steps, seed=seed, start=start, progress=progress)
     METHODS[method](problem, run)

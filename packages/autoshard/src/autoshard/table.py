@@ -59,7 +59,9 @@ def summary(sharding: Sharding) -> list[str]:
     lower = sharding.lower_bound_s
     proof = "no sharding takes less"
     if sharding.objective_s > lower * (1 + 1e-9):
-        proof = f"none takes less than {seconds_text(lower)}"
+        proof = (
+            f"none takes less than {seconds_text(lower)}" if lower > 0.0 else "nothing is proved"
+        )
     apart = ""
     if hidden := sum(sharding.hidden_s):
         apart += f" of which {seconds_text(hidden)} are hidden"
