@@ -264,6 +264,7 @@ ARGUMENTS = {
             r"got dtype <M8\[s\] and the source spec RR\+P0",
         ),
         ({"dst": {"a": ARGUMENTS["dst"]}}, r"same tensors; got \['tensor'\], \['a'\] and"),
+        ({"src": {"a": "S0R"}, "dst": {"a": ARGUMENTS["dst"]}}, "shardspec.Layout; got str and Layout for 'a'"),
         ({"dtype": {"b": "int8"}}, r"same tensors; got \['tensor'\], \['tensor'\] and \['b'\]"),
         ({"dtype": "nonsense"}, "numpy or ml_dtypes has; got 'nonsense'"),
         ({"dtype": None}, "numpy or ml_dtypes has; got None"),
@@ -300,14 +301,20 @@ def test_tensor_of_huge_empty_shape_is_an_error_and_not_an_overflow():
 
 def test_shards_of_more_pieces_than_fit_a_plan_are_an_error_and_no_hang():
     strided = layout((2**40,), range(2), "S[1073741824]0")
-    with pytest.raises(PlanError, match=r"larger strides; got \(1099511627776,\) as S"):
+    with pytest.raises(PlanError, match=r"got \(1099511627776,\) as S.* larger strides"):
         plan(strided, layout((2**40,), range(2), "R"), "int8")
+
+
+def test_meshes_of_more_devices_than_fit_a_plan_are_an_error_and_no_hang():
+    mesh = Mesh((2**60,), ("x",))
+    with pytest.raises(PlanError, match="at most 4194304 devices and pieces"):
+        plan(Layout((1,), mesh, Spec.parse("S0")), layout((1,), range(1), "R"), "int8")
 
 
 def test_more_pairs_of_shards_than_fit_a_plan_are_an_error_and_no_hang():
     rows = layout((2**30, 2**30), range(2**12), "S0R")
     columns = layout((2**30, 2**30), range(2**12), "RS0")
-    with pytest.raises(PlanError, match="larger strides; got more for 4096 by 4096"):
+    with pytest.raises(PlanError, match="got more for 4096 by 4096 shards; .* larger strides"):
         plan(rows, columns, "int8")
 
 

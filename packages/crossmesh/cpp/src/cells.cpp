@@ -123,21 +123,28 @@ struct Candidates {
   std::vector<const Runs*> common;
 };
 
-// Takes what a cell consists of from `left`: the product of the numbers of its runs.
-void count(const Candidates& candidates, std::size_t& left, std::size_t most_boxes) {
-  std::size_t boxes = 1;
-  for (const Runs* runs : candidates.common) {
-    if (runs->size() > left / boxes) {
-      boxes = left + 1;
-      break;
+// Counts the boxes before any is made. Layouts have all combinations of their parts, and then it is
+// their number; of other tiles it may be more.
+void check_number(const std::vector<Parts>& src_parts, const std::vector<Matches>& matches,
+                  std::size_t most_boxes) {
+  std::size_t left = most_boxes;
+  for (const Parts& parts : src_parts) {
+    std::size_t boxes = 1;
+    bool too_many = left == 0;
+    for (std::size_t dim = 0; dim < matches.size() && boxes > 0; ++dim) {
+      std::size_t runs = 0;
+      for (const Match& shared : matches[dim][parts[dim]]) {
+        runs += shared.common.size();
+      }
+      too_many = runs > 0 && (too_many || boxes > left / runs);
+      boxes = too_many ? 1 : boxes * runs;
     }
-    boxes *= runs->size();
+    if (too_many) {
+      throw std::invalid_argument("tiles meet in at most " + std::to_string(most_boxes) +
+                                  " boxes; got more, of so many or so finely strided tiles");
+    }
+    left -= boxes;
   }
-  if (boxes > left) {
-    throw std::invalid_argument("tiles meet in at most " + std::to_string(most_boxes) +
-                                " boxes; got more, of so many or so finely strided tiles");
-  }
-  left -= boxes;
 }
 
 }  // namespace
@@ -170,9 +177,9 @@ std::vector<Cell> cells(const std::vector<Tile>& src, const std::vector<Tile>& d
   }
   sorted_distinct(src_parts);
   const std::vector<std::size_t> sorted = sorted_distinct(dst_parts);
+  check_number(src_parts, matches, most_boxes);
 
   std::vector<Cell> found;
-  std::size_t left = most_boxes;
   for (std::size_t s = 0; s < src.size(); ++s) {
     std::vector<Candidates> level{{sorted.begin(), sorted.end(), {}}};
     for (std::size_t dim = 0; dim < rank; ++dim) {
@@ -195,7 +202,6 @@ std::vector<Cell> cells(const std::vector<Tile>& src, const std::vector<Tile>& d
     }
     const std::size_t first = found.size();
     for (const Candidates& candidates : level) {
-      count(candidates, left, most_boxes);
       Cell cell{s, *candidates.begin, {}};
       for (const Runs* runs : candidates.common) {
         cell.common.push_back(*runs);

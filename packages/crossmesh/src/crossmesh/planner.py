@@ -3,29 +3,28 @@
 A plan is a pure function of its arguments, so all ranks make the same one without talking. It
 follows Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023:
 
-    unit tasks   section 2.2            → _drafts: who holds the same, who needs the same
-    strategies   section 3.1            → _groups: which receivers share a task
-    senders      Eq. 4                  → _sends
-    order        Eq. 3, section 3.2     → _sends
-    paths        section 3.1, broadcast → _path
+    unit tasks         section 2.2         → drafts.py: who holds the same and needs the same
+    strategies         section 3.1         → drafts.py: which receivers share a task
+    senders and order  section 3.2         → _sends
+    paths              section 3.1         → paths.py
 """
 
 import math
 import operator
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise, product
-from typing import NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
+from typing import get_args
 
-from shardspec import Layout, Reduction
+from shardspec import Layout
 
 from crossmesh._native import core
+from crossmesh.drafts import Draft, check_fineness, drafts_of
 from crossmesh.errors import PartialLayoutError, PlanError
-from crossmesh.geometry import Tile, n_elements, reduction, tiles
+from crossmesh.geometry import reduction
 from crossmesh.links import Links
+from crossmesh.paths import Send, tasks_of
 from crossmesh.plan import TransferPlan
-from crossmesh.task import Copy, Piece, Strategy, UnitTask
+from crossmesh.task import Strategy
 from crossmesh.tensor import DType, Tensor, can_add, dtype_name
 
 FUSE_BYTES = 25 * 2**20
@@ -38,17 +37,6 @@ CHUNKS = 100
 CHUNK_BYTES = 12288
 """Bytes of a chunk at least: below, MPICH does not cut a broadcast (its variable
 MPIR_CVAR_BCAST_SHORT_MSG_SIZE; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005, section 3.4)."""
-
-PIECES = 2**22
-"""Pieces of a plan at most, of some 250 bytes each: beyond are slips, such as a stride of 1."""
-
-_TOO_FINE = (
-    f"a plan has at most {PIECES} pieces: plan fewer tensors at a time, on smaller meshes, or "
-    "with larger strides"
-)
-
-Devices = tuple[int, ...]
-Levels = tuple[tuple[Reduction, int], ...]
 
 
 def plan(
@@ -90,7 +78,7 @@ def plan(
         PartialLayoutError: a destination is partial, or elements cannot be added.
         PlanError: names or shapes differ, a device has no host or a host no rate, an unknown dtype
             or strategy, `chunks` or `chunk_bytes` below 1, `fuse_bytes` below 0, 2**63 bytes or
-            more, or more than `PIECES` pieces.
+            more, or more than 2**22 devices or pieces.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -115,7 +103,7 @@ def plan(
     host_of = _host_of(tensors, hosts)
     rate_of = links.rates(set(host_of.values())) if links else dict.fromkeys(host_of.values(), 1.0)
 
-    copies, drafts = _drafts(tensors, host_of, strategy, fuse_bytes)
+    copies, drafts = drafts_of(tensors, host_of, strategy, fuse_bytes)
     sends = _sends(drafts, host_of, rate_of)
     return TransferPlan(
         tensors,
@@ -123,7 +111,7 @@ def plan(
         links,
         strategy,
         copies,
-        _tasks(drafts, sends, host_of, strategy, chunks, chunk_bytes),
+        tasks_of(drafts, sends, tensors, host_of, strategy, chunks, chunk_bytes),
     )
 
 
@@ -153,14 +141,17 @@ def _tensors(
 
 def _check(tensor: Tensor) -> None:
     name, src, dst = tensor.name, tensor.src, tensor.dst
+    if not isinstance(src, Layout) or not isinstance(dst, Layout):
+        raise PlanError(
+            "a tensor has a source and a destination shardspec.Layout; "
+            f"got {type(src).__name__} and {type(dst).__name__} for {name!r}"
+        )
     if src.shape != dst.shape:
         raise PlanError(
             f"both layouts are of one tensor; got shapes {src.shape} and {dst.shape} for {name!r}"
         )
-    for layout in (src, dst):
-        cuts = [min(size, math.prod(c)) for size, c in zip(src.shape, layout.cuts, strict=True)]
-        if math.prod(cuts) > PIECES:
-            raise PlanError(f"{_TOO_FINE}; got {layout} for {name!r}")
+    check_fineness(src)
+    check_fineness(dst)
     if reduction(dst):
         raise PartialLayoutError(
             "a transfer delivers whole results; got the partial destination spec "
@@ -190,102 +181,9 @@ def _host_of(tensors: Sequence[Tensor], hosts: Mapping[int, int] | None) -> dict
     return {device: operator.index(hosts[device]) for device in devices}
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A unit task before its senders, its path and its place in the order are chosen."""
-
-    pieces: tuple[Piece, ...]
-    n_bytes: int
-    terms: tuple[Devices, ...]
-    reduction: Levels
-    receivers: Devices
-
-
-def _drafts(
-    tensors: Sequence[Tensor], host_of: Mapping[int, int], strategy: Strategy, fuse_bytes: int
-) -> tuple[tuple[Copy, ...], list[_Draft]]:
-    """What devices keep, and what has to move: pieces with equal holders and receivers, fused."""
-    alike: defaultdict[tuple[tuple[Devices, ...], Devices, Levels, str], list[Piece]]
-    alike = defaultdict(list)
-    tiles_of = {layout: tiles(layout) for t in tensors for layout in (t.src, t.dst)}
-    n_pieces = 0
-    for i, tensor in enumerate(tensors):
-        src, dst, levels = tiles_of[tensor.src], tiles_of[tensor.dst], reduction(tensor.src)
-        for s, d, common in _cells(src, dst, PIECES - n_pieces):
-            # What is added while it moves is of one dtype.
-            key = (src[s].terms, dst[d].terms[0], levels, tensor.dtype if levels else "")
-            alike[key] += [Piece(i, box) for box in product(*common)]
-            n_pieces += math.prod(map(len, common))
-
-    kept: defaultdict[int, list[Piece]] = defaultdict(list)
-    drafts = []
-    for (terms, needing, levels, _), pieces in alike.items():
-        holders = terms[0] if len(terms) == 1 else ()
-        for device in set(needing).intersection(holders):
-            kept[device] += pieces
-        receivers = [device for device in needing if device not in holders]
-        groups = _groups(holders, receivers, host_of, strategy)
-        for fused, n_bytes in _fused(pieces, tensors, fuse_bytes):
-            drafts += [_Draft(fused, n_bytes, terms, levels, group) for group in groups]
-    return tuple(Copy(device, tuple(pieces)) for device, pieces in sorted(kept.items())), drafts
-
-
-def _cells(
-    src: Sequence[Tile], dst: Sequence[Tile], most: int
-) -> list[tuple[int, int, list[list[tuple[int, int]]]]]:
-    try:
-        return core.cells([tile.runs for tile in src], [tile.runs for tile in dst], most)
-    except ValueError:  # of what can be wrong, layouts leave only this
-        raise PlanError(f"{_TOO_FINE}; got more for {len(src)} by {len(dst)} shards") from None
-
-
-def _groups(
-    holders: Devices, receivers: Sequence[int], host_of: Mapping[int, int], strategy: Strategy
-) -> list[Devices]:
-    """Receivers that one task serves: those on a host with a replica apart, as it stays there."""
-    with_replica = {host_of[device] for device in holders}
-    groups: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
-    for device in receivers:
-        host = host_of[device]
-        if strategy == "send_recv":
-            groups[host not in with_replica, device].append(device)
-        elif strategy == "local_allgather" or host in with_replica:
-            groups[host not in with_replica, host].append(device)
-        else:
-            groups[True, 0].append(device)
-    return [tuple(devices) for _, devices in sorted(groups.items())]
-
-
-def _fused(
-    pieces: Iterable[Piece], tensors: Sequence[Tensor], fuse_bytes: int
-) -> Iterator[tuple[tuple[Piece, ...], int]]:
-    """Runs of pieces of up to `fuse_bytes` together, or of one, with their bytes."""
-    batch: list[Piece] = []
-    total = 0
-    for piece in pieces:
-        n_bytes = n_elements(piece.box) * tensors[piece.tensor].item_bytes
-        if batch and total + n_bytes > fuse_bytes:
-            yield tuple(batch), total
-            batch, total = [], 0
-        batch.append(piece)
-        total += n_bytes
-    yield tuple(batch), total
-
-
-class _Send(NamedTuple):
-    """Bytes of a draft on their way through hosts."""
-
-    draft: int
-    part: tuple[int, int]
-    senders: tuple[int, ...]
-    """The host of each term's sender."""
-    path: tuple[int, ...]
-    """The hosts in the order in which the bytes pass: those that add, then those that receive."""
-
-
 def _sends(
-    drafts: Sequence[_Draft], host_of: Mapping[int, int], rate_of: Mapping[int, float]
-) -> list[_Send]:
+    drafts: Sequence[Draft], host_of: Mapping[int, int], rate_of: Mapping[int, float]
+) -> list[Send]:
     """The hosts that each draft passes, and the order (Eq. 3 and 4)."""
     to = [sorted({host_of[device] for device in draft.receivers}) for draft in drafts]
     choices = [
@@ -320,66 +218,8 @@ def _sends(
         [sorted({number[port] for port in group}) for group in ports],
         [len(draft.terms) + len(draft.receivers) for draft in drafts],
     )
-    return [_Send(i, (0, drafts[i].n_bytes), senders[i], paths[i]) for i in order]
+    return [Send(i, (0, drafts[i].n_bytes), senders[i], paths[i]) for i in order]
 
 
 def _nearest(choices: Sequence[int], to: Sequence[int]) -> int:
     return next((host for host in choices if host in to), choices[0])
-
-
-def _tasks(
-    drafts: Sequence[_Draft],
-    sends: Iterable[_Send],
-    host_of: Mapping[int, int],
-    strategy: Strategy,
-    chunks: int,
-    chunk_bytes: int,
-) -> tuple[UnitTask, ...]:
-    sent: defaultdict[int, int] = defaultdict(int)
-    tasks = []
-    for index, (draft_index, part, senders, hosts) in enumerate(sends):
-        draft = drafts[draft_index]
-        path = _path(draft, senders, hosts, host_of, sent)
-        for device in path[:-1]:
-            sent[device] += part[1] - part[0]
-        n_chunks = max(1, min(chunks, (part[1] - part[0]) // chunk_bytes))
-        tasks.append(
-            UnitTask(
-                index,
-                draft.pieces,
-                part,
-                draft.terms,
-                draft.reduction,
-                draft.receivers,
-                strategy,
-                path,
-                n_chunks,
-            )
-        )
-    return tuple(tasks)
-
-
-def _path(
-    draft: _Draft,
-    senders: Sequence[int],
-    hosts: Sequence[int],
-    host_of: Mapping[int, int],
-    sent: Mapping[int, int],
-) -> Devices:
-    """The devices on a path of hosts; each host sends from where least was sent (then the lowest).
-
-    On the last host that adds, devices that receive add last, so that they need not be sent to.
-    """
-    adders = []
-    for term, host in zip(draft.terms, senders, strict=True):
-        on_host = [device for device in term if host_of[device] == host]
-        adders.append(min(on_host, key=lambda device: (sent[device], device)))
-    needed, position = (
-        set(draft.receivers),
-        {host: i for i, host in enumerate(hosts[: len(set(senders))])},
-    )
-    adders.sort(key=lambda device: (position[host_of[device]], device in needed))
-    followers = []
-    for host in hosts[len(position) - 1 :]:
-        followers += [d for d in draft.receivers if host_of[d] == host and d != adders[-1]]
-    return (*adders, *followers)

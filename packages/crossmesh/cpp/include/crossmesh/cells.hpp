@@ -29,7 +29,9 @@ struct Cell {
 ///
 /// Throws std::invalid_argument if tiles differ in their number of dims, a dim has no runs, runs
 /// are empty, negative or do not rise, two tiles of a side are equal, two overlap in a dim without
-/// being the same there, or the cells consist of more than `most_boxes` boxes. If a side has no tiles, the other is not looked at.
+/// being the same there, or the cells would consist of more than `most_boxes` boxes if the sides had
+/// tiles of all combinations of runs, as layouts have. If a side has no tiles, the other is not
+/// looked at.
 ///
 /// Source: Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023,
 /// section 2.2. There a unit task is a whole source slice; here it is cut where destination tiles

@@ -1,0 +1,108 @@
+"""Unit tasks from drafts and the hosts that they pass: which bytes, which devices, which chunks."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from crossmesh.drafts import Devices, Draft
+from crossmesh.geometry import n_elements
+from crossmesh.task import Strategy, UnitTask
+from crossmesh.tensor import Tensor
+
+
+class Send(NamedTuple):
+    """Bytes of a draft on their way through hosts."""
+
+    draft: int
+    part: tuple[int, int]
+    """Start and stop of the bytes, of those of all pieces."""
+    senders: tuple[int, ...]
+    """The host of each term's sender."""
+    path: tuple[int, ...]
+    """The hosts in the order in which the bytes pass: those that add, then those that receive, from
+    the last that adds on."""
+
+
+def tasks_of(
+    drafts: Sequence[Draft],
+    sends: Iterable[Send],
+    tensors: Sequence[Tensor],
+    host_of: Mapping[int, int],
+    strategy: Strategy,
+    chunks: int,
+    chunk_bytes: int,
+) -> tuple[UnitTask, ...]:
+    """One task for each send that has bytes, in their order.
+
+    Args:
+        drafts: What the sends refer to.
+        sends: Those of a draft have all its bytes between them.
+        tensors: What the pieces refer to.
+        host_of: The host of each device.
+        strategy: How bytes reach several receivers.
+        chunks: Chunks of a task at most.
+        chunk_bytes: Bytes of a chunk at least.
+    """
+    sent: defaultdict[int, int] = defaultdict(int)
+    tasks: list[UnitTask] = []
+    for number, (start, stop), senders, hosts in sends:
+        draft = drafts[number]
+        part = _border(draft, start, tensors), _border(draft, stop, tensors)
+        n_bytes = part[1] - part[0]
+        if n_bytes == 0:
+            continue
+        path = _path(draft, senders, hosts, host_of, sent)
+        for device in path[:-1]:
+            sent[device] += n_bytes
+        tasks.append(
+            UnitTask(
+                index=len(tasks),
+                pieces=draft.pieces,
+                part=part,
+                terms=draft.terms,
+                reduction=draft.reduction,
+                receivers=draft.receivers,
+                strategy=strategy,
+                path=path,
+                n_chunks=max(1, min(chunks, n_bytes // chunk_bytes)),
+            )
+        )
+    return tuple(tasks)
+
+
+def _border(draft: Draft, at: int, tensors: Sequence[Tensor]) -> int:
+    """The last border of two elements that is not after byte `at` of the packed pieces."""
+    if at in (0, draft.n_bytes):
+        return at
+    before = 0
+    for tensor, box in draft.pieces:
+        item_bytes = tensors[tensor].item_bytes
+        n_bytes = n_elements(box) * item_bytes
+        if at < before + n_bytes:
+            return at - (at - before) % item_bytes
+        before += n_bytes
+    return before
+
+
+def _path(
+    draft: Draft,
+    senders: Sequence[int],
+    hosts: Sequence[int],
+    host_of: Mapping[int, int],
+    sent: Mapping[int, int],
+) -> Devices:
+    """The devices on a path of hosts; each host sends from where least was sent (then the lowest).
+
+    On the last host that adds, devices that receive add last, so that they need not be sent to.
+    """
+    adders = []
+    for term, host in zip(draft.terms, senders, strict=True):
+        on_host = [device for device in term if host_of[device] == host]
+        adders.append(min(on_host, key=lambda device: (sent[device], device)))
+    adding_hosts = {host: i for i, host in enumerate(hosts[: len(set(senders))])}
+    adders.sort(key=lambda d: (adding_hosts[host_of[d]], d in draft.receivers))
+    on_path: dict[int, list[int]] = {host: [] for host in hosts[len(adding_hosts) - 1 :]}
+    for device in draft.receivers:
+        if device != adders[-1]:
+            on_path[host_of[device]].append(device)
+    return (*adders, *(device for devices in on_path.values() for device in devices))
