@@ -111,6 +111,22 @@ def test_a_transfer_takes_the_cards_of_the_side_with_fewer_hosts():
     assert one - 2 * latency_s == pytest.approx(2 * (two - 2 * latency_s))
 
 
+def test_within_a_host_a_transfer_takes_the_links_of_the_side_with_fewer_devices():
+    of = PROFILES[0]
+    inside = Profile(of.model, of.layers, Cluster.preset("p3.16xlarge"), of.n_microbatches)
+    assert inside.transfer_s(10**9, (1, 2), (1, 4)) == inside.transfer_s(10**9, (1, 4), (1, 2))
+    assert inside.transfer_s(10**9, (1, 2), (1, 4)) < of.transfer_s(10**9, (1, 2), (1, 4)) / 40
+
+
+@given(profiles, st.data())
+def test_entering_a_stage_takes_what_all_values_that_cross_take(of, data):
+    layer = data.draw(st.integers(1, len(of.layers) - 1))
+    crossing = [e for e in of.edges if e.producer < layer and max(e.consumers) >= layer]
+    latency_s = 2 * CLUSTER.inter_host.latency_s
+    each = [of.transfer_s(edge.n_bytes, (1, 8), (1, 2)) - latency_s for edge in crossing]
+    assert of.boundary_s(layer) == pytest.approx(latency_s + sum(each))
+
+
 @pytest.mark.parametrize("n_microbatches", [0, 7, -1])
 def test_rejects_microbatches_that_do_not_divide_the_batch(n_microbatches):
     of = model("gpt-350m")

@@ -10,7 +10,7 @@ import numpy as np
 
 from stagecut.errors import InvalidInputError
 from stagecut.given import price_stages
-from stagecut.plan import BoundaryFunction, CostFunction, Slicing, Span
+from stagecut.plan import BoundaryFunction, CostFunction, Slicing, Span, Submesh
 from stagecut.schedule import InFlightFunction, one_f_one_b
 from stagecut.submesh import submesh_shapes
 
@@ -38,38 +38,33 @@ def equal_layers(
         InvalidInputError: There are fewer layers than stages, or no submesh that many times.
         InfeasibleStagesError: A stage has no price or does not fit.
     """
-    spans = equal_spans([1.0] * n_layers, cluster_shape, n_stages)
+    n_devices = cluster_shape[0] * cluster_shape[1]
+    by_size = {n * m: (n, m) for n, m in submesh_shapes(*cluster_shape)}
+    submesh = by_size.get(n_devices // n_stages) if 1 <= n_stages <= n_layers else None
+    if submesh is None or n_devices % n_stages:
+        raise InvalidInputError(
+            "equal stages need a layer each, and as many devices each as a submesh can have; got "
+            f"n_stages={n_stages}, n_layers={n_layers}, cluster_shape={tuple(cluster_shape)} "
+            f"with submeshes of {tuple(by_size)} devices"
+        )
+    spans = equal_spans([1.0] * n_layers, submesh, n_stages)
     return price_stages(
         spans, n_microbatches, cost, memory_bytes, boundary_s=boundary_s, in_flight=in_flight
     )
 
 
-def equal_spans(
-    weights: Sequence[float], cluster_shape: tuple[int, int], n_stages: int
-) -> tuple[Span, ...]:
+def equal_spans(weights: Sequence[float], submesh: Submesh, n_stages: int) -> tuple[Span, ...]:
     """Stages on equal submeshes whose largest sum of weights is as small as it can be.
 
     Args:
         weights: Of each layer: its FLOPs or its number of operators, or 1 for equal layers.
-        cluster_shape: Hosts, and devices per host.
-        n_stages: How many stages.
-
-    Raises:
-        InvalidInputError: There are fewer layers than stages, or no submesh that many times.
+        submesh: Of each stage.
+        n_stages: How many stages, at most as many as layers.
 
     Examples:
-        >>> equal_spans((4.0, 1.0, 1.0, 2.0), (2, 4), n_stages=2)
+        >>> equal_spans((4.0, 1.0, 1.0, 2.0), (1, 4), n_stages=2)
         ((0, 0, (1, 4)), (1, 3, (1, 4)))
     """
-    n_devices = cluster_shape[0] * cluster_shape[1]
-    by_size = {n * m: (n, m) for n, m in submesh_shapes(*cluster_shape)}
-    submesh = by_size.get(n_devices // n_stages) if 1 <= n_stages <= len(weights) else None
-    if submesh is None or n_devices % n_stages:
-        raise InvalidInputError(
-            "equal stages need a layer each, and as many devices each as a submesh can have; got "
-            f"n_stages={n_stages}, n_layers={len(weights)}, cluster_shape={tuple(cluster_shape)} "
-            f"with submeshes of {tuple(by_size)} devices"
-        )
     return tuple((first, last, submesh) for first, last in balanced_runs(weights, n_stages))
 
 

@@ -11,7 +11,9 @@ one of the values that it bounds.
 
 from collections.abc import Sequence
 
+from stagecut.boundary import Boundary
 from stagecut.errors import InfeasibleStagesError, InvalidInputError
+from stagecut.network import TransferFunction
 from stagecut.plan import (
     BoundaryFunction,
     CostFunction,
@@ -32,6 +34,8 @@ def price_stages(
     memory_bytes: int | None = None,
     *,
     boundary_s: BoundaryFunction | None = None,
+    edges: Sequence[Boundary] = (),
+    transfer_s: TransferFunction | None = None,
     in_flight: InFlightFunction = one_f_one_b,
 ) -> Slicing:
     """The slicing into just these stages, with the best option of each.
@@ -42,6 +46,8 @@ def price_stages(
         cost: Asked once for each stage.
         memory_bytes: Of one device; None for no limit.
         boundary_s: Seconds to bring a microbatch's values into a stage.
+        edges: Or else, values between layers.
+        transfer_s: Seconds to send one of them.
         in_flight: Of the schedule.
 
     Returns:
@@ -71,10 +77,37 @@ def price_stages(
         _fitting(stage, spans, cost, memory_bytes, in_flight(len(spans) - stage, n_microbatches))
         for stage in range(len(spans))
     ]
-    extra_s = [boundary_s(first) if boundary_s and first else 0.0 for first, _, _ in spans]
+    extra_s = received_s(spans, boundary_s, edges, transfer_s)
     chosen, time_s = _best_options(open_to, extra_s, n_microbatches)
     stages = tuple(StageSlice(*span, each) for span, each in zip(spans, chosen, strict=True))
     return Slicing(stages, time_s, time_s, len(spans), ())
+
+
+def received_s(
+    spans: Sequence[Span],
+    boundary_s: BoundaryFunction | None = None,
+    edges: Sequence[Boundary] = (),
+    transfer_s: TransferFunction | None = None,
+) -> list[float]:
+    """Seconds in which each stage receives the values that it reads and did not make.
+
+    Raises:
+        InvalidInputError: There are values between layers, and no time for them.
+    """
+    if edges and transfer_s is None:
+        raise InvalidInputError(
+            "values between layers take a time to send; got edges and transfer_s=None"
+        )
+    seconds = [boundary_s(first) if boundary_s and first else 0.0 for first, _, _ in spans]
+    stage_of = [
+        stage for stage, (first, last, _) in enumerate(spans) for _ in range(first, last + 1)
+    ]
+    for edge in edges:
+        maker = stage_of[edge.producer]
+        for reader in {stage_of[layer] for layer in edge.consumers} - {maker}:
+            assert transfer_s is not None  # checked above
+            seconds[reader] += transfer_s(edge.n_bytes, spans[maker][2], spans[reader][2])
+    return seconds
 
 
 def _fitting(

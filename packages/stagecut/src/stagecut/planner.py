@@ -6,14 +6,18 @@ neighbours of the best slicing, each one change away: a layer moved over a bound
 of two successive stages exchanged, or the two joined.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from stagecut import words
+from stagecut.ask import PriceCache
 from stagecut.baseline import equal_spans
-from stagecut.errors import InfeasibleStagesError, InvalidInputError, SubmeshError
-from stagecut.given import price_stages
+from stagecut.boundary import Boundary
+from stagecut.errors import InfeasibleStagesError, InvalidInputError
+from stagecut.given import price_stages, received_s
+from stagecut.network import TransferFunction
+from stagecut.places import Places
 from stagecut.plan import (
     BoundaryFunction,
     BoundFunction,
@@ -26,20 +30,28 @@ from stagecut.plan import (
 from stagecut.schedule import in_flight_of
 from stagecut.slice import slice_stages
 from stagecut.stage_plan import PlannedStage, Rival, StagePlan
-from stagecut.submesh import assign_devices, submesh_shapes
+from stagecut.submesh import assign_devices
+
+_Answer = StageCost | Sequence[StageCost] | None
 
 
 def plan_stages(
     n_layers: int,
-    cluster_shape: tuple[int, int],
-    n_microbatches: int,
+    cluster_shape: tuple[int, int] | Places,
+    n_microbatches: int | Sequence[int],
     cost: CostFunction,
     memory_bytes: int | None = None,
     *,
     schedule: str = "1f1b",
     bound_s: BoundFunction | None = None,
     boundary_s: BoundaryFunction | None = None,
+    edges: Sequence[Boundary] = (),
+    transfer_s: TransferFunction | None = None,
+    n_stages: int | Sequence[int] | None = None,
+    structure: Sequence[Hashable] | None = None,
     gap: float = 0.0,
+    processes: int = 1,
+    cache: PriceCache | None = None,
     progress: Callable[[int, int], None] | None = None,
     flops: Sequence[float] | None = None,
     n_operators: Sequence[int] | None = None,
@@ -49,16 +61,23 @@ def plan_stages(
     """Find the stages and submeshes with the shortest step, and say what they were chosen over.
 
     Args:
-        n_layers: Layers of the model; this and what is not told here is as for `slice_stages`.
-        cluster_shape: Hosts, and devices per host.
-        n_microbatches: Of a step.
-        cost: Of first layer, last layer and submesh. Asked once for each.
+        n_layers: Layers of the model. This and what is not told here is as for `slice_stages`.
+        cluster_shape: Hosts, and devices per host; or what else the cluster offers.
+        n_microbatches: Of a step, or the numbers to choose from.
+        cost: Of first layer, last layer and submesh. The plans to compare with ask for a few more
+            stages than the search, each once; with `processes`, in this process and anew.
         memory_bytes: Of one device; None for no limit.
-        schedule: A name in `SCHEDULES`: how many microbatches a stage holds.
+        schedule: A name in `SCHEDULES`.
         bound_s: A time that `cost` never falls below.
         boundary_s: Time to bring a microbatch's values into a stage.
+        edges: Or else, values between layers.
+        transfer_s: Time to send one of them.
+        n_stages: How many stages there must be, or the numbers to choose from.
+        structure: Of each layer, what it is like.
         gap: How much longer than the best a plan may take, as a fraction.
-        progress: Called after each price with how many there are, and how many there can be.
+        processes: How many ask for costs.
+        cache: Where costs are kept.
+        progress: Called after each price of the search.
         flops: Of each layer, to compare with stages of equal FLOPs.
         n_operators: Of each layer, to compare with stages of equally many operators.
         manual: Cuts of your own to compare with, by name.
@@ -76,7 +95,7 @@ def plan_stages(
         ...     return StageCost((last - first + 1) / submesh[1], last - first + 1, 0)
         >>> plan = plan_stages(4, (1, 4), 8, cost, memory_bytes=2)
         >>> print(plan)
-        2 stages on 1x4 devices, 8 microbatches, 1f1b
+        2 stages on 4 devices, 8 microbatches, 1f1b
         9 s a step, no slicing takes less; 17 stages priced
         <BLANKLINE>
         stage  layers  submesh  a microbatch    memory  idle
@@ -92,62 +111,88 @@ def plan_stages(
     """
     _check(n_layers, flops=flops, n_operators=n_operators)
     in_flight = in_flight_of(schedule)
-    known: dict[Span, StageCost | None] = {}
+    known: dict[Hashable, _Answer] = {}
 
-    def remembered(first: int, last: int, submesh: Submesh) -> StageCost | None:
-        span = first, last, submesh
-        if span not in known:
-            known[span] = cost(first, last, submesh)
-        return known[span]
-
-    def price(spans: Sequence[Span]) -> Slicing:
-        return price_stages(
-            spans,
-            n_microbatches,
-            remembered,
-            memory_bytes,
-            boundary_s=boundary_s,
-            in_flight=in_flight,
-        )
+    def remembered(first: int, last: int, submesh: Submesh, *count: int) -> _Answer:
+        layers = (first, last) if structure is None else tuple(structure[first : last + 1])
+        key = layers, submesh, count
+        if key not in known:
+            known[key] = cost(first, last, submesh, *count)
+        return known[key]
 
     slicing = slice_stages(
         n_layers,
         cluster_shape,
         n_microbatches,
-        remembered,
+        remembered if processes == 1 else cost,  # other processes cannot have what this one knows
         memory_bytes,
         bound_s=bound_s,
         boundary_s=boundary_s,
-        in_flight=in_flight,
+        edges=edges,
+        transfer_s=transfer_s,
+        schedule=schedule,
+        n_stages=n_stages,
+        structure=structure,
         gap=gap,
+        processes=processes,
+        cache=cache,
         progress=progress,
     )
+    chosen = slicing.n_microbatches
+    assert chosen is not None  # a search says which it took
+    # Functions are told the number of microbatches where there are several.
+    told = () if isinstance(n_microbatches, int) else (chosen,)
+
+    def enter_s(layer: int) -> float:
+        return boundary_s(layer, *told) if boundary_s else 0.0
+
+    def send_s(n_bytes: int, source: Submesh, target: Submesh) -> float:
+        return transfer_s(n_bytes, source, target, *told) if transfer_s else 0.0
+
+    def price(spans: Sequence[Span]) -> Slicing:
+        return price_stages(
+            spans,
+            chosen,
+            lambda *span: remembered(*span, *told),
+            memory_bytes,
+            boundary_s=enter_s,
+            edges=edges,
+            transfer_s=send_s,
+            in_flight=in_flight,
+        )
+
+    places = cluster_shape if isinstance(cluster_shape, Places) else Places.uniform(*cluster_shape)
     spans = tuple((each.first, each.last, each.submesh) for each in slicing.stages)
-    devices = assign_devices([submesh for *_, submesh in spans], cluster_shape)
-    candidates = _Candidates(n_layers, cluster_shape, memory_bytes, price)
+    received = received_s(spans, enter_s, edges, send_s)
+    candidates = _Candidates(n_layers, places, memory_bytes, price)
     weights = {"layers": [1.0] * n_layers, "operators": n_operators, "FLOPs": flops}
     rivals = [
-        *_other_counts(slicing),
+        *_of_the_search(slicing),
         *candidates.equal(weights),
         *(candidates.manual(name, tuple(cut)) for name, cut in (manual or {}).items()),
         *candidates.neighbours(spans),
     ]
     return StagePlan(
         title=title,
-        cluster_shape=cluster_shape,
-        n_microbatches=n_microbatches,
+        n_microbatches=chosen,
         schedule=schedule,
         memory_bytes=memory_bytes,
         stages=tuple(
             PlannedStage(
                 *span,
-                devices=grid,
+                devices=devices,
                 cost=each.cost,
-                received_s=boundary_s(each.first) if boundary_s and each.first else 0.0,
-                in_flight=in_flight(len(spans) - number, n_microbatches),
+                received_s=seconds,
+                in_flight=in_flight(len(spans) - number, chosen),
             )
-            for number, (span, each, grid) in enumerate(
-                zip(spans, slicing.stages, devices, strict=True)
+            for number, (span, each, devices, seconds) in enumerate(
+                zip(
+                    spans,
+                    slicing.stages,
+                    assign_devices([submesh for *_, submesh in spans], places),
+                    received,
+                    strict=True,
+                )
             )
         ),
         time_s=slicing.time_s,
@@ -157,13 +202,16 @@ def plan_stages(
     )
 
 
-def _other_counts(slicing: Slicing) -> Iterator[Rival]:
-    """The best slicing into each number of stages but the chosen one."""
+def _of_the_search(slicing: Slicing) -> Iterator[Rival]:
+    """The best slicing into each number of stages but the chosen one, and why there is none."""
     for other in slicing.alternatives:
         n_stages = len(other.spans)
         if n_stages != len(slicing.stages):
-            name = _count(n_stages)
+            name = words.count(n_stages, "stage")
             yield Rival("stages", name, other.spans, other.time_s, is_bound=not other.is_priced)
+    for rejection in slicing.rejected:
+        kind = rejection.what.split()[-1]
+        yield Rival(kind, rejection.what, (), None, rejection.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,25 +219,24 @@ class _Candidates:
     """Slicings that nobody searched for, priced."""
 
     n_layers: int
-    cluster_shape: tuple[int, int]
+    places: Places
     memory_bytes: int | None
     price: Callable[[Sequence[Span]], Slicing]
 
     def equal(self, weights: Mapping[str, Sequence[float] | None]) -> Iterator[Rival]:
         """Every number of equal submeshes, with layers of equal weight, for each known weight."""
-        n_devices = self.cluster_shape[0] * self.cluster_shape[1]
         for what, each in weights.items():
-            for n_stages in range(1, min(self.n_layers, n_devices) + 1):
-                if each is None or n_devices % n_stages:
+            for n_stages in range(1, min(self.n_layers, self.places.n_devices) + 1):
+                if each is None or self.places.n_devices % n_stages:
                     continue
-                kind, name = f"equal {what}", f"equal {what}, {_count(n_stages)}"
-                try:
-                    spans = equal_spans(each, self.cluster_shape, n_stages)
-                except InvalidInputError:
-                    parts = f"{n_stages} equal parts"
+                kind = f"equal {what}"
+                name = f"{kind}, {words.count(n_stages, 'stage')}"
+                submesh = self._of_size(self.places.n_devices // n_stages)
+                if submesh is None or not self.places.can_hold([submesh] * n_stages):
+                    parts = words.count(n_stages, "equal part")
                     yield Rival(kind, name, (), None, self._uncovered(parts))
                 else:
-                    yield self._priced(kind, name, spans)
+                    yield self._priced(kind, name, equal_spans(each, submesh, n_stages))
 
     def manual(self, name: str, spans: tuple[Span, ...]) -> Rival:
         """The caller's own cut."""
@@ -197,16 +244,14 @@ class _Candidates:
             raise InvalidInputError(
                 f"a manual cut has all {self.n_layers} layers; got {spans} for {name!r}"
             )
-        try:
-            assign_devices([submesh for *_, submesh in spans], self.cluster_shape)
-        except SubmeshError:
-            parts = " + ".join(words.shape(submesh) for *_, submesh in spans)
+        submeshes = [submesh for *_, submesh in spans]
+        if not (set(submeshes) <= set(self.places.shapes) and self.places.can_hold(submeshes)):
+            parts = " + ".join(map(words.shape, submeshes))
             return Rival("manual", name, spans, None, self._uncovered(parts))
         return self._priced("manual", name, spans)
 
     def neighbours(self, spans: Sequence[Span]) -> Iterator[Rival]:
         """The slicings that differ from this one in one boundary between two stages."""
-        by_size = {n * m: (n, m) for n, m in submesh_shapes(*self.cluster_shape)}
         for left, ((first, end, submesh), (start, last, its)) in enumerate(pairwise(spans)):
             right = left + 1
             changed: dict[str, tuple[Span, ...]] = {}
@@ -219,12 +264,18 @@ class _Candidates:
             if submesh != its:
                 exchanged = (first, end, its), (start, last, submesh)
                 changed[f"submeshes of stages {left} and {right} exchanged"] = exchanged
-            joined = by_size.get(submesh[0] * submesh[1] + its[0] * its[1])
+            joined = self._of_size(submesh[0] * submesh[1] + its[0] * its[1])
             if joined is not None:
                 changed[f"stages {left} and {right} as one"] = ((first, last, joined),)
             for name, new in changed.items():
                 candidate = (*spans[:left], *new, *spans[right + 1 :])
-                yield self._priced("neighbour", name, candidate, (left, right))
+                if self.places.can_hold([each for *_, each in candidate]):
+                    yield self._priced("neighbour", name, candidate, (left, right))
+
+    def _of_size(self, n_devices: int) -> Submesh | None:
+        """A shape of so many devices; of several, the one on the fewest hosts."""
+        found = (shape for shape in self.places.shapes if shape[0] * shape[1] == n_devices)
+        return min(found, key=lambda shape: shape[0], default=None)
 
     def _priced(
         self, kind: str, name: str, spans: tuple[Span, ...], changes: tuple[int, ...] = ()
@@ -241,11 +292,7 @@ class _Candidates:
             return Rival(kind, name, spans, None, reason, changes=changes)
 
     def _uncovered(self, parts: str) -> str:
-        return f"cannot cover {words.shape(self.cluster_shape)} with {parts}"
-
-
-def _count(n_stages: int) -> str:
-    return "1 stage" if n_stages == 1 else f"{n_stages} stages"
+        return f"cannot cover {words.count(self.places.n_devices, 'device')} with {parts}"
 
 
 def _check(n_layers: int, **weights: Sequence[float] | None) -> None:

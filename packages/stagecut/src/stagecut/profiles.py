@@ -14,12 +14,15 @@ weights and gradients, and of the optimizer's states a d-th of it, as Alpa does 
 parallelism (section 8.1); the inputs of the stage's layers for each microbatch in flight; and, once
 at a time, all results in the largest layer.
 
+Between stages, values pass the cards of hosts, as if no two stages shared a host.
+
 These are prices to plan by, not measurements: peaks of the cluster's devices, rings and pairwise
 exchanges at the bandwidth of its links, nothing overlapped.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from costmodel import (
@@ -106,7 +109,7 @@ class Profile:
         """Of each layer."""
         return tuple(last - first + 1 for first, last in self.layers)
 
-    @property
+    @cached_property
     def edges(self) -> tuple[Boundary, ...]:
         """What layers hand to later layers, bytes of one microbatch."""
         layer_of = np.repeat(np.arange(len(self.layers)), self.n_operators)
@@ -130,6 +133,16 @@ class Profile:
         else:
             link = self.cluster.inter_host.times(min(source[0], target[0]))
         return 2 * (link.latency_s + n_bytes / link.bandwidth_bytes_per_s)
+
+    def boundary_s(self, layer: int) -> float:
+        """Seconds to enter a stage that begins with a layer, whatever submeshes meet there.
+
+        All values that were made before it and are read from it on, through the card of one host.
+        """
+        n_bytes = sum(
+            edge.n_bytes for edge in self.edges if edge.producer < layer <= max(edge.consumers)
+        )
+        return self.transfer_s(n_bytes, (1, 1), (1, 1))
 
     def cost(self, first: int, last: int, submesh: Submesh) -> Options | None:
         """What `slice_stages` asks: the stage on each logical mesh that another does not outdo.

@@ -1,7 +1,8 @@
 """Stage plans as JSON: versioned, read back to equal values, no other text accepted.
 
 The text is `{"stagecut": "plan", "version": 1, "plan": {...}}`. A dataclass is an object with an
-entry for each field; entries that have a default may be left out. Tuples are lists. An option of a
+entry for each field; entries that have a default may be left out. Tuples are lists. A submesh of
+hosts of several kinds is `{"hosts": [[name, number], ...], "devices_per_host": m}`. An option of a
 stage is a number, a text, true, false, null or a list of options.
 """
 
@@ -10,12 +11,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Hashable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from stagecut.errors import RecordError, StagecutError
+from stagecut.places import SubmeshOfKind
+from stagecut.plan import Submesh
+
+
+@dataclass(frozen=True, slots=True)
+class _Hosts:
+    """A `SubmeshOfKind`."""
+
+    hosts: tuple[tuple[str, int], ...]
+    devices_per_host: int
+
 
 T = TypeVar("T")
 _VERSION = 1
@@ -61,6 +73,8 @@ def read(of: type[T], text: str | bytes) -> T:
 def _encode(value: Any) -> Any:
     if is_dataclass(value):
         return {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, SubmeshOfKind):
+        return {"hosts": [list(each) for each in value.hosts], "devices_per_host": value[1]}
     if isinstance(value, tuple):
         return [_encode(one) for one in value]
     if value is None or isinstance(value, str | int | float):
@@ -84,6 +98,9 @@ def _decode(of: Any, value: Any, path: str) -> Any:
     if get_origin(of) is UnionType:
         (kind,) = (one for one in get_args(of) if one is not NoneType)
         return None if value is None else _decode(kind, value, path)
+    if of == Submesh and isinstance(value, dict):
+        its = _object(_Hosts, value, path)
+        return SubmeshOfKind(its.hosts, its.devices_per_host)
     if get_origin(of) is tuple:
         parts = get_args(of)
         if not isinstance(value, list):

@@ -104,8 +104,6 @@ class StagePlan:
 
     title: str
     """What is planned, for people."""
-    cluster_shape: tuple[int, int]
-    """Hosts, and devices per host."""
     n_microbatches: int
     """Of a step."""
     schedule: str
@@ -133,13 +131,12 @@ class StagePlan:
             raise InvalidInputError(
                 f"a schedule is one of {', '.join(SCHEDULES)}; got {self.schedule!r}"
             )
-        counts = self.n_microbatches, *self.cluster_shape
         rest = self.n_priced, 0 if self.memory_bytes is None else self.memory_bytes
-        if min(counts) < 1 or min(rest) < 0 or not (0 <= self.time_s < math.inf):
+        if self.n_microbatches < 1 or min(rest) < 0 or not (0 <= self.time_s < math.inf):
             raise InvalidInputError(
-                "a plan has microbatches, hosts and devices, and nothing negative; got "
-                f"n_microbatches={self.n_microbatches}, cluster_shape={self.cluster_shape}, "
-                f"n_priced={self.n_priced}, memory_bytes={self.memory_bytes}, time_s={self.time_s}"
+                "a plan has a microbatch, and nothing that is negative; got "
+                f"n_microbatches={self.n_microbatches}, n_priced={self.n_priced}, "
+                f"memory_bytes={self.memory_bytes}, time_s={self.time_s}"
             )
 
     @property
@@ -156,15 +153,18 @@ class StagePlan:
         return tuple(max(1 - each / self.time_s, 0.0) for each in busy_s)
 
     def __str__(self) -> str:
+        n_devices = sum(n * m for n, m in (stage.submesh for stage in self.stages))
         gap = self.time_s - self.lower_bound_s
         bound = (
             "no slicing takes less" if gap <= 0 else f"at least {words.seconds(self.lower_bound_s)}"
         )
         lines = [
             *([self.title] if self.title else []),
-            f"{len(self.stages)} stages on {words.shape(self.cluster_shape)} devices, "
-            f"{self.n_microbatches} microbatches, {self.schedule}",
-            f"{words.seconds(self.time_s)} a step, {bound}; {self.n_priced:,} stages priced",
+            f"{words.count(len(self.stages), 'stage')} on "
+            f"{words.count(n_devices, 'device')}, "
+            f"{words.count(self.n_microbatches, 'microbatch')}, {self.schedule}",
+            f"{words.seconds(self.time_s)} a step, {bound}; "
+            f"{words.count(self.n_priced, 'stage')} priced",
             "",
             *self._table(),
         ]
@@ -242,16 +242,16 @@ class StagePlan:
                 f"stages are counted from 0 to {len(self.stages) - 1}; got stage={stage}"
             )
         it, cost = self.stages[stage], self.stages[stage].cost
-        slowest = max(range(len(self.stages)), key=lambda n: self.stages[n].time_s)
+        slowest_s, slowest = max((other.time_s, -n) for n, other in enumerate(self.stages))
         pace = (
-            "the slowest stage: each further microbatch takes the step as long"
-            if stage == slowest
-            else f"the slowest is stage {slowest} with {words.seconds(self.stages[slowest].time_s)}"
+            "no stage is slower: each further microbatch takes the step as long"
+            if it.time_s == slowest_s
+            else f"the slowest is stage {-slowest} with {words.seconds(slowest_s)}"
         )
         option = "" if cost.option is None else f", option {_option(cost.option)}"
         lines = [
             f"stage {stage}: layers {words.layers(it.first, it.last)} on "
-            f"{words.shape(it.submesh)}, devices {_devices(it.devices)}{option}",
+            f"{words.shape(it.submesh)}, {_devices(it.devices)}{option}",
             f"  {words.seconds(it.time_s)} a microbatch; {pace}",
         ]
         if it.received_s:
@@ -288,5 +288,6 @@ def _option(option: object) -> str:
 
 
 def _devices(rows: Sequence[Sequence[int]]) -> str:
-    """Runs of ids, `0-3, 8-11`."""
-    return ", ".join(words.layers(row[0], row[-1]) for row in rows)
+    """`device 4`, or `devices 0-3, 8-11`."""
+    name = "device" if len(rows) == len(rows[0]) == 1 else "devices"
+    return f"{name} {', '.join(words.layers(row[0], row[-1]) for row in rows)}"

@@ -1,5 +1,7 @@
 """How times, sizes and shares are written for people."""
 
+from stagecut.places import SubmeshOfKind
+
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -70,14 +72,26 @@ def more(value: float, than: float) -> str:
     return f"{percent:+.1f} %" if abs(percent) < 99.95 else f"{percent:+.0f} %"
 
 
-def shape(submesh: tuple[int, ...]) -> str:
-    """A submesh or a cluster, hosts first.
+def count(n: int, what: str) -> str:
+    """A number of things.
 
     Examples:
-        >>> shape((2, 8))
-        '2x8'
+        >>> count(1, "stage"), count(3, "stage"), count(1024, "microbatch")
+        ('1 stage', '3 stages', '1,024 microbatches')
     """
-    return "x".join(map(str, submesh))
+    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{n:,} {what if n == 1 else plural}"
+
+
+def shape(submesh: tuple[int, ...]) -> str:
+    """A submesh, hosts first, or a logical mesh.
+
+    Examples:
+        >>> shape((2, 8)), shape(SubmeshOfKind([("a100", 2)], 8))
+        ('2x8', '2x8 a100')
+    """
+    kind = f" {submesh.kind}" if isinstance(submesh, SubmeshOfKind) else ""
+    return "x".join(map(str, submesh)) + kind
 
 
 def layers(first: int, last: int) -> str:

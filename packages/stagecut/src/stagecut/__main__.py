@@ -1,0 +1,7 @@
+"""`python -m stagecut`."""
+
+import sys
+
+from stagecut.cli import main
+
+sys.exit(main())

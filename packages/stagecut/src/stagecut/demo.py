@@ -1,0 +1,80 @@
+"""Plan a model of Alpa's tables on a cluster: operators, layers, prices, stages, all in one."""
+
+from collections.abc import Callable, Sequence
+
+from costmodel import Cluster
+
+from stagecut.cluster import cluster_operators
+from stagecut.errors import InfeasibleClusteringError
+from stagecut.models import Model
+from stagecut.plan import Submesh
+from stagecut.planner import plan_stages
+from stagecut.profiles import Options, Profile
+from stagecut.stage_plan import StagePlan
+
+
+def demo(
+    model: Model,
+    cluster: Cluster,
+    *,
+    n_layers: int | None = None,
+    n_microbatches: Sequence[int] | None = None,
+    schedule: str = "1f1b",
+    memory_bytes: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> StagePlan:
+    """Plan a model on a cluster of equal hosts.
+
+    Args:
+        model: What `stagecut.models.model` returns.
+        cluster: Of `costmodel`.
+        n_layers: Into which the operators are joined; None for the number of its blocks.
+        n_microbatches: Of a step. Of several numbers the best one is planned, and the others are
+            among its rivals. None for what Alpa used.
+        schedule: A name in `SCHEDULES`.
+        memory_bytes: Of a device; None for what the cluster's devices have.
+        progress: As `slice_stages` calls it.
+
+    Raises:
+        InvalidInputError: The microbatches do not divide the batch, or there are more layers than
+            operators.
+        InfeasibleStagesError: No slicing fits with any number of microbatches.
+        HeterogeneousClusterError: The hosts of the cluster differ.
+    """
+    layers = joined(model, model.n_blocks if n_layers is None else n_layers)
+    counts = tuple(n_microbatches or (model.n_microbatches,))
+    profiles = {count: Profile(model, layers, cluster, count) for count in counts}
+
+    def cost(first: int, last: int, submesh: Submesh, count: int) -> Options | None:
+        return profiles[count].cost(first, last, submesh)
+
+    def boundary_s(layer: int, count: int) -> float:
+        return profiles[count].boundary_s(layer)
+
+    profile = profiles[counts[0]]
+    return plan_stages(
+        len(layers),
+        profile.shape,
+        counts,
+        cost,
+        cluster.device.memory_bytes if memory_bytes is None else memory_bytes,
+        boundary_s=boundary_s,
+        schedule=schedule,
+        progress=progress,
+        flops=profile.flops,
+        n_operators=profile.n_operators,
+        title=f"{model.name} on {cluster.name}, {model.batch} samples a step, {len(layers)} layers",
+    )
+
+
+def joined(model: Model, n_layers: int) -> tuple[tuple[int, int], ...]:
+    """Its operators as layers (Alpa, Eq. 6), of as equal FLOPs as its largest operator allows.
+
+    Raises:
+        InvalidInputError: There are not as many operators.
+    """
+    try:
+        return cluster_operators(model.flops, model.boundaries, n_layers)
+    except InfeasibleClusteringError as error:
+        delta = error.smallest_delta
+    return cluster_operators(model.flops, model.boundaries, n_layers, delta=delta)
