@@ -126,5 +126,5 @@ class CountedLengths:
         for group in self.arcs.by_tail:
             before = from_start[self.arcs.tail[group.start], 1:]
             ways = before + self.stages(group, weight) + to_end[self.arcs.head[group], :-1]
-            least[group] = ways.min(axis=1)
+            least[group] = ways.min(axis=1, initial=np.inf)
         return least

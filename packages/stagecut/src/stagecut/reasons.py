@@ -38,7 +38,7 @@ class Reasons:
             span: The stage of an `Arcs.row`.
             are_priced: Whether all have their price.
         """
-        arcs = placeable(arcs, *limits.devices)
+        arcs = placeable(Lengths(arcs), *limits.devices)
         self._arcs, self._limits, self._span = arcs, limits, span
         self._counts = range(1, min(Lengths(arcs).most_stages(), limits.in_flight.size) + 1)
         is_exact = arcs.row.size * len(self._counts) * limits.places.n_states <= _MOST_SUMS
@@ -55,7 +55,10 @@ class Reasons:
         allowed = self._counts if counts is None else counts
         peak, n_stages = min(((self._peak(n), n) for n in allowed), default=(math.inf, 0))
         memory_bytes = self._limits.memory_bytes
-        others = [n for n in self._counts if self._peak(n) <= memory_bytes and n not in allowed]
+        fit = [
+            n for n in self._counts if self._peak(n) <= memory_bytes and self._peak(n) < math.inf
+        ]
+        others = [n for n in fit if n not in allowed]
         way_out = f"n_stages={others[0]} would do" if others else ""
         if peak == math.inf and others:
             return InfeasibleStagesError(
@@ -68,8 +71,11 @@ class Reasons:
                 f"shapes={self._limits.places.shapes}"
             )
         stage, (first, last, _) = self._largest(n_stages)
+        kept = (
+            " with what stages keep for later ones, without which" if peak <= memory_bytes else ";"
+        )
         return InfeasibleStagesError(
-            f"no slicing fits in {_gib(memory_bytes)} a device; the smallest peak is "
+            f"no slicing fits in {_gib(memory_bytes)} a device{kept} the smallest peak is "
             f"{self._at_least}{_gib(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
             + (way_out or "raise memory_bytes, take more devices, or make microbatches smaller"),
             peak_bytes=int(peak),
@@ -81,7 +87,9 @@ class Reasons:
         """Why there is no slicing into each of those numbers of stages."""
         for n_stages in counts:
             peak = self._peak(n_stages)
-            if peak < math.inf:
+            if peak <= self._limits.memory_bytes < math.inf:
+                yield "memory of what stages keep for later ones"
+            elif peak < math.inf:
                 stage, _ = self._largest(n_stages)
                 yield (
                     f"memory of stage {stage}: {self._at_least}{peak / 2**30:.3g} of "

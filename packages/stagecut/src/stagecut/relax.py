@@ -47,9 +47,9 @@ class Bounds:
     """The largest `rest_s` on the relaxed path."""
 
 
-def placeable(arcs: Arcs, n_devices: int, use_all: bool) -> Arcs:
+def placeable(lengths: Lengths | CountedLengths, n_devices: int, use_all: bool) -> Arcs:
     """Without the arcs on no path that uses `n_devices`, or fewer if not all need be used."""
-    lengths, size = Lengths(arcs), arcs.size.astype(np.float64)
+    arcs, size = lengths.arcs, lengths.arcs.size.astype(np.float64)
     fits = lengths.through(size, lengths.to_end(size)) <= n_devices
     if use_all:
         fits &= -lengths.through(-size, lengths.to_end(-size)) >= n_devices
@@ -57,9 +57,11 @@ def placeable(arcs: Arcs, n_devices: int, use_all: bool) -> Arcs:
 
 
 def relax(
-    lengths: Lengths | CountedLengths, n_devices: int, use_all: bool, start: float
+    lengths: Lengths | CountedLengths, n_devices: int, use_all: bool, start: float, enough_s: float
 ) -> Bounds | None:
-    """Bounds with a good multiplier, looked for from `start` on; None if there is no path.
+    """Bounds with a good multiplier; None if there is no path.
+
+    It is looked for from `start` on, until it is about the best or makes the sum `enough_s`.
 
     Each path is a line in the multiplier, its slope the devices it uses too many, and L the least
     of all lines. The best multiplier is where a line that falls meets one that rises.
@@ -80,7 +82,7 @@ def relax(
         if (
             used == n_devices
             or (used < n_devices and multiplier == 0 and not use_all)
-            or sum_s >= expected - _CLOSE * abs(expected)
+            or sum_s >= min(enough_s, expected - _CLOSE * abs(expected))
             or step == _LINES
         ):
             break

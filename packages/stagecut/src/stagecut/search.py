@@ -15,7 +15,7 @@ best of all or proves that there is none, and then that little is made more.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -27,8 +27,10 @@ from stagecut.places import Places
 from stagecut.relax import ROUNDING, placeable, relax
 from stagecut.states import StateTable, tabulate_states
 
-_MARGINS = (2.0**-6, 2.0**-4, 2.0**-2, 1.0)
-"""How far above its estimate the best step is looked for, one after the other."""
+_TARGETS = 2.0 ** (np.arange(1, 34, 2) / 32)
+"""Below which times the best step is looked for, over its estimate, before there is no such limit.
+
+The finer the steps, the fewer stages are left when it is found, and the more bounds are made."""
 
 _FLOOR_STEPS = 12
 """Bisections for a bound of the largest r. Any number of them gives a true bound."""
@@ -108,15 +110,16 @@ def shortest_step(
         the stages first in `arcs`.
     """
     kept = limits.in_flight.min() * arcs.activation_bytes
-    arcs = placeable(arcs.take(arcs.base_bytes + kept <= limits.memory_bytes), *limits.devices)
+    arcs = arcs.take(arcs.base_bytes + kept <= limits.memory_bytes)
+    arcs = placeable(Lengths(arcs), *limits.devices)
     if not arcs.row.size:
         return None
     if _is_little(arcs, limits):
         return _Problem(limits, counts, gap, 0.0).better_than(arcs, math.inf)
     problem = _Problem(limits, counts, gap, _floor(arcs, limits))
     estimate = problem.estimate(arcs)
-    for margin in _MARGINS:
-        found = problem.better_than(arcs, estimate * (1 + margin))
+    for target in _TARGETS:
+        found = problem.better_than(arcs, float(estimate * target))
         if found is not None:
             return found
     return problem.better_than(arcs, math.inf)
@@ -124,7 +127,7 @@ def shortest_step(
 
 def promising(arcs: Arcs, limits: Limits, counts: Sequence[int] | None, time_s: float) -> Arcs:
     """Without many of the stages of which no slicing takes less than `time_s`."""
-    arcs = placeable(arcs, *limits.devices)
+    arcs = placeable(Lengths(arcs), *limits.devices)
     return _Problem(limits, counts, 0.0, 0.0).drop(arcs, time_s)
 
 
@@ -142,7 +145,7 @@ class _Problem:
         best, multiplier = math.inf, 0.0
         for limit_s in limits_s:
             lengths = Lengths(arcs.take(arcs.rest_s <= limit_s))
-            bounds = relax(lengths, *self.limits.devices, multiplier)
+            bounds = relax(lengths, *self.limits.devices, multiplier, math.inf)
             if bounds is not None:
                 multiplier = bounds.multiplier
                 if bounds.sum_s + self.floor_s >= best:
@@ -155,7 +158,7 @@ class _Problem:
         found: Found | None = None
         limit_s = math.inf
         while True:
-            arcs = placeable(arcs.take(arcs.rest_s < limit_s), *self.limits.devices)
+            arcs = placeable(Lengths(arcs.take(arcs.rest_s < limit_s)), *self.limits.devices)
             if not _is_little(arcs, self.limits):
                 arcs = self.drop(arcs, time_s / (1 + self.gap))
             least = self._least_sum(arcs)
@@ -175,18 +178,19 @@ class _Problem:
 
         First without counting stages, as that is so much faster.
         """
+        devices = self.limits.devices
         for lengths_of in (Lengths, self._lengths):
             multiplier, before = 0.0, math.inf
-            while arcs.row.size < before * _WORTHWHILE:
+            while 0 < arcs.row.size < before * _WORTHWHILE:
                 before = arcs.row.size
-                bounds = relax(lengths_of(arcs), *self.limits.devices, multiplier)
+                arcs = placeable(lengths_of(arcs), *devices)
+                bounds = relax(lengths_of(arcs), *devices, multiplier, time_s - self.floor_s)
                 if bounds is None:
-                    return arcs.take(np.zeros(before, dtype=np.bool_))
+                    return arcs.take(np.zeros(arcs.row.size, dtype=np.bool_))
                 multiplier = bounds.multiplier
                 at_least_s = bounds.through_s + np.maximum(self.floor_s, arcs.rest_s)
                 arcs = arcs.take(at_least_s < time_s * (1 + ROUNDING))
-                arcs = placeable(arcs, *self.limits.devices)
-        return arcs
+        return placeable(Lengths(arcs), *devices)
 
     def _lengths(self, arcs: Arcs) -> Lengths | CountedLengths:
         return lengths_within(arcs, self.limits, self.counts)
@@ -212,7 +216,10 @@ def lengths_within(
     held = limits.in_flight[: max(possible, default=0)]
     if counts is None and (held.max(initial=0) * arcs.activation_bytes <= room_bytes).all():
         return Lengths(arcs)
-    return CountedLengths(arcs, possible, room_bytes, held)
+    lengths = CountedLengths(arcs, possible, room_bytes, held)
+    fewest = lengths.to_end(arcs.size.astype(np.float64))[0]
+    possible = [count for count in possible if fewest[count] <= limits.places.n_devices]
+    return replace(lengths, counts=possible, in_flight=held[: max(possible, default=0)])
 
 
 def _is_little(arcs: Arcs, limits: Limits) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 from stagecut.arcs import Arcs
+from stagecut.errors import UnfinishedSearchError
 from stagecut.network import Network
 from stagecut.paths import Onward
 from stagecut.search import Found, Limits, lengths_within, promising, shortest_step
@@ -37,8 +38,11 @@ def shortest_with_skips(
         gap: It may take up to `1 + gap` times as long as the shortest.
 
     Returns:
-        The slicing, None if none was found; and what none takes less than. That is the slicing's
+        The slicing, None if there is none; and what none takes less than. That is the slicing's
         time over `1 + gap`, or less if the search ended before it was through.
+
+    Raises:
+        UnfinishedSearchError: It ended before it found any.
     """
     if limits.memory_bytes < math.inf and counts is None:
         counts = range(1, limits.in_flight.size + 1)  # memory depends on how many stages follow
@@ -54,6 +58,11 @@ def shortest_with_skips(
             search.among(promising(arcs, limits, count, search.target_s), count)
     if search.n_steps < MOST_STEPS:
         bound_s = search.target_s
+    elif not search.rows:
+        raise UnfinishedSearchError(
+            f"no slicing that keeps its values in memory was found in {MOST_STEPS} steps, and there "
+            f"may be one; got memory_bytes={limits.memory_bytes:.0f}: raise it or give n_stages"
+        )
     found = Found(search.rows, search.time_s) if search.rows else None
     return found, min(bound_s, search.target_s)
 

@@ -111,6 +111,8 @@ def slice_stages(
             no time for them, or there is no such schedule.
         InfeasibleStagesError: No slicing fits, or none has a price.
         InvalidBoundError: A bound is negative, or a stage took less than its bound.
+        UnfinishedSearchError: No slicing was found that has memory for the values that skip stages,
+            and the search did not come to its end.
     """
     several = not isinstance(n_microbatches, int)
     microbatches = (
@@ -301,7 +303,7 @@ class _View:
             self.arcs,
             self.search.limits,
             lambda row: prices.span(int(self.candidates.stage[row])),
-            are_priced=prices.are_all_known(),
+            are_priced=prices.are_all_known() and not self.search.network.has_skips,
         )
 
 

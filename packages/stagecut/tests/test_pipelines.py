@@ -1,0 +1,228 @@
+"""All that `slice_stages` can be told beyond layers, a cluster and one cost for each stage."""
+
+import itertools
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from stagecut import (
+    InfeasibleStagesError,
+    InvalidInputError,
+    PriceCache,
+    StageCost,
+    slice_stages,
+)
+from stagecut.testing import (
+    brute_force_pipelines,
+    clusters,
+    pipeline_problems,
+    pipeline_step_s,
+    slicing_problems,
+)
+
+
+def solve(problem, **options):
+    return slice_stages(
+        problem.n_layers,
+        problem.cluster_shape,
+        problem.n_microbatches,
+        problem.cost,
+        problem.memory_bytes,
+        schedule=problem.schedule,
+        edges=problem.edges,
+        transfer_s=problem.transfer_s,
+        **options,
+    )
+
+
+def spans_of(slicing):
+    return tuple((stage.first, stage.last, stage.submesh) for stage in slicing.stages)
+
+
+def uniform(first, last, submesh):
+    """Picklable, as other processes must be able to find it."""
+    return StageCost((last - first + 1) / (submesh[0] * submesh[1]), last - first + 1, 1)
+
+
+@given(pipeline_problems())
+def test_equals_brute_force_with_options_schedules_and_values_that_skip_stages(problem):
+    best = brute_force_pipelines(problem)
+    if not best:
+        with pytest.raises(InfeasibleStagesError):
+            solve(problem)
+        return
+    slicing = solve(problem)
+    assert {len(each.spans): each.time_s for each in slicing.alternatives} == best
+    assert slicing.time_s == slicing.lower_bound_s == min(best.values())
+    chosen = [stage.cost for stage in slicing.stages]
+    assert pipeline_step_s(problem, spans_of(slicing), chosen) == slicing.time_s
+
+
+@given(pipeline_problems(), st.lists(st.integers(1, 4), min_size=1, max_size=2, unique=True))
+def test_takes_only_the_numbers_of_stages_it_is_told(problem, counts):
+    best = brute_force_pipelines(problem)
+    allowed = [time_s for count, time_s in best.items() if count in counts]
+    if not allowed:
+        with pytest.raises(InfeasibleStagesError):
+            solve(problem, n_stages=counts)
+        return
+    slicing = solve(problem, n_stages=counts)
+    assert len(slicing.stages) in counts
+    assert slicing.time_s == min(allowed)
+
+
+@given(pipeline_problems())
+def test_without_alternatives_it_finds_a_slicing_as_good(problem):
+    best = brute_force_pipelines(problem)
+    assume(best)
+    slicing = solve(problem, alternatives=False)
+    assert slicing.time_s == min(best.values())
+    assert slicing.alternatives == ()
+
+
+@given(pipeline_problems(), st.sampled_from((0.1, 1.0)))
+def test_a_gap_bounds_the_shortest_step_from_both_sides(problem, gap):
+    best = brute_force_pipelines(problem)
+    assume(best)
+    slicing = solve(problem, gap=gap, alternatives=False)
+    assert slicing.lower_bound_s <= min(best.values()) <= slicing.time_s
+    assert slicing.time_s <= (1 + gap) * slicing.lower_bound_s * (1 + 1e-12)
+
+
+@given(pipeline_problems())
+def test_every_number_of_stages_has_a_best_slicing_or_a_reason(problem):
+    assume(brute_force_pipelines(problem))
+    slicing = solve(problem)
+    n_devices = problem.cluster_shape[0] * problem.cluster_shape[1]
+    possible = [f"{len(each.spans)} stages" for each in slicing.alternatives]
+    impossible = [each.what for each in slicing.rejected]
+    everything = range(1, min(problem.n_layers, n_devices) + 1)
+    assert sorted(possible + impossible) == sorted(f"{count} stages" for count in everything)
+
+
+@given(slicing_problems(), st.lists(st.integers(0, 1), min_size=5, max_size=5))
+def test_equal_structure_is_asked_once_and_changes_nothing(problem, kinds):
+    kinds = kinds[: problem.n_layers]
+    asked = []
+
+    def cost(first, last, submesh):
+        run = kinds[first : last + 1]
+        asked.append((tuple(run), submesh))
+        return StageCost(1 + sum(run) / submesh[1] + len(run), len(run), sum(run))
+
+    arguments = problem.n_layers, problem.cluster_shape, problem.n_microbatches, cost
+    apart = slice_stages(*arguments)
+    distinct = set(asked)
+    asked.clear()
+    together = slice_stages(*arguments, structure=kinds)
+    assert (together.time_s, spans_of(together)) == (apart.time_s, spans_of(apart))
+    assert together.n_priced == len(asked) == len(set(asked))
+    assert set(asked) == distinct
+
+
+def test_a_homogeneous_model_is_asked_for_linearly_many_costs():
+    n_asked = [
+        slice_stages(n, (2, 4), 8, uniform, structure=["block"] * n, alternatives=False).n_priced
+        for n in (12, 24, 36)
+    ]
+    # Of each length on each part of a host, and (2, 4) has room for the whole only.
+    assert n_asked[2] - n_asked[1] == n_asked[1] - n_asked[0] == 12 * 3
+
+
+def test_other_processes_find_the_same_costs():
+    alone = slice_stages(4, (1, 2), 4, uniform)
+    assert slice_stages(4, (1, 2), 4, uniform, processes=2) == alone
+
+
+def test_a_cache_answers_the_second_time_and_only_for_what_it_is_about(tmp_path):
+    asked = []
+
+    def cost(first, last, submesh):
+        asked.append((first, last, submesh))
+        return [StageCost(2.0, 1, 0, option=(1, "tensor")), StageCost(3.0, 0, 0, 0.5, 7)]
+
+    def solve(about, **options):
+        return slice_stages(3, (1, 2), 4, cost, cache=PriceCache(tmp_path, about), **options)
+
+    first = solve("a model")
+    n_asked = len(asked)
+    second = solve("a model")
+    assert len(asked) == n_asked > 0 == second.n_priced
+    assert (second.time_s, second.stages) == (first.time_s, first.stages)
+    assert second.stages[0].cost.option == (1, "tensor")
+    solve("another model")
+    assert len(asked) == 2 * n_asked
+    assert len(list(tmp_path.iterdir())) == 2
+    solve("a model", structure=["x", "x", "x"])
+    assert len(asked) > 2 * n_asked
+
+
+def test_a_cache_cut_off_in_a_line_asks_for_that_cost_again(tmp_path):
+    cache = PriceCache(tmp_path, "a model")
+    whole = slice_stages(3, (1, 2), 4, uniform, cache=cache)
+    text = cache.path.read_text()
+    cache.path.write_text(text[:-9])
+    again = slice_stages(3, (1, 2), 4, uniform, cache=cache)
+    assert again.n_priced == 1
+    assert again.stages == whole.stages
+
+
+@pytest.mark.parametrize("options", [{"structure": [object()]}, {}], ids=["structure", "option"])
+def test_a_cache_refuses_what_cannot_be_written(tmp_path, options):
+    def cost(first, last, submesh):
+        return StageCost(1.0, 0, 0, option=object())
+
+    with pytest.raises(InvalidInputError, match=r"made of tuples, strings.*; got"):
+        slice_stages(1, (1, 1), 1, cost, cache=PriceCache(tmp_path, "x"), **options)
+
+
+@given(pipeline_problems(), st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True))
+def test_the_best_number_of_microbatches_is_found(problem, counts):
+    def cost(first, last, submesh, n_microbatches):
+        return [
+            StageCost(each.time_s / n_microbatches, each.fixed_bytes, 0, each.once_s)
+            for each in problem.cost(first, last, submesh)
+        ]
+
+    def solve(n_microbatches):
+        return slice_stages(problem.n_layers, problem.cluster_shape, n_microbatches, cost)
+
+    try:
+        slicing = solve(counts)
+    except InfeasibleStagesError:
+        assume(False)
+    each = {count: solve([count]).time_s for count in counts}
+    assert slicing.time_s == min(each.values()) == each[slicing.n_microbatches]
+    others = {f"{count} microbatches" for count in counts if count != slicing.n_microbatches}
+    assert others <= {other.what for other in slicing.rejected}
+
+
+@given(clusters(max_hosts=3), st.integers(1, 3), st.data())
+def test_takes_what_a_cluster_of_any_hosts_can_hold(places, n_layers, data):
+    assume(places.n_devices <= 6)
+    seconds = st.integers(0, 64).map(lambda eighths: eighths / 8)
+    times = {
+        (first, last, submesh): data.draw(seconds)
+        for first in range(n_layers)
+        for last in range(first, n_layers)
+        for submesh in places.shapes
+    }
+    best = {}
+    for count in range(1, n_layers + 1):
+        cuts = itertools.combinations(range(1, n_layers), count - 1)
+        for cut, meshes in itertools.product(cuts, itertools.product(places.shapes, repeat=count)):
+            if places.can_hold(meshes):
+                runs = itertools.pairwise((0, *cut, n_layers))
+                each = [times[a, b - 1, mesh] for (a, b), mesh in zip(runs, meshes, strict=True)]
+                best[count] = min(best.get(count, 1e9), sum(each) + 2 * max(each))
+
+    def cost(*span):
+        return StageCost(times[span], 0, 0)
+
+    if not best:
+        with pytest.raises(InfeasibleStagesError):
+            slice_stages(n_layers, places, 3, cost)
+        return
+    slicing = slice_stages(n_layers, places, 3, cost)
+    assert {len(each.spans): each.time_s for each in slicing.alternatives} == best
+    assert places.can_hold([stage.submesh for stage in slicing.stages])
