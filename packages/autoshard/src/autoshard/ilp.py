@@ -27,6 +27,11 @@ Solver = Callable[..., Outcome]
 COST = 1e4
 """What the costs of a program should add up to: solvers' tolerances are absolute, about 1e-6."""
 
+COARSE = 10.0
+"""How far below `COST` the costs may be found to be before the program is made anew in a finer unit.
+In a coarse one, bounds are off by more than what they are to prove: 0.06 % above the optimum of the
+contest's instance B, where the cheapest strategies together cost millions of times the best."""
+
 
 def ilp(problem: Problem, run: Run, *, solver: Solver = solve_highs) -> None:
     """Solve the integer linear program, from the best choice that the run has.
@@ -38,12 +43,19 @@ def ilp(problem: Problem, run: Run, *, solver: Solver = solve_highs) -> None:
     live = Live(problem)
     times = _first_times(linear, live)
     unit = _unit(problem, run)
+    least = run.objective  # of the choices seen, within the limit or not
 
-    def watch(x: Array | None, bound: float) -> bool:
+    def see(x: Array | None, bound: float) -> bool:
+        """Take note of a point and a bound; says whether the unit is fine enough for them."""
+        nonlocal least
         if x is not None:
-            run.offer(linear.choice(x))
-        run.raise_bound(bound * unit)
-        return run.step(0)
+            choice = linear.choice(x)
+            run.offer(choice)
+            least = min(least, evaluate(problem, choice).cost)
+        fine = not 0.0 < least < unit * COST / COARSE
+        if bound == math.inf or (fine and least < math.inf):
+            run.raise_bound(bound * unit)
+        return fine
 
     while run.step(0):
         milp = linear.cheapest(unit, live, times)
@@ -53,13 +65,14 @@ def ilp(problem: Problem, run: Run, *, solver: Solver = solve_highs) -> None:
             nodes=run.steps_left,
             seed=run.seed,
             start=None if run.best is None else linear.point(run.best, len(milp.cost)),
-            watch=watch,
+            watch=lambda x, bound: see(x, bound) and run.step(0),
         )
         run.step(min(outcome.nodes, run.steps_left or outcome.nodes))
-        run.raise_bound(outcome.bound * unit)
+        if not see(outcome.x, outcome.bound):
+            unit = least / COST
+            continue
         if outcome.x is None:
             break
-        run.offer(linear.choice(outcome.x))
         more = _peaks(live, linear.choice(outcome.x), _limit(problem))
         if more <= set(times):
             break
