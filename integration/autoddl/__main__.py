@@ -22,7 +22,7 @@ def main() -> None:
         for n in devices:
             results.append(search(n))
             print(f"{results[-1].model} on {n} devices: {results[-1].saved:.1%} saved", flush=True)
-    (DOCS / "results" / "autoddl.json").write_text(as_json(results))
+    (DOCS / "results" / "autoddl" / "autoddl.json").write_text(as_json(results))
     (DOCS / "autoddl.md").write_text(page(results))
 
 

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from benchmarks import report
@@ -93,3 +94,10 @@ def test_the_page_shows_only_the_newest_of_a_suite_and_machine(record):
 )
 def test_seconds_get_the_unit_that_suits(seconds, text):
     assert report.format_seconds(seconds) == text
+
+
+def test_the_page_in_docs_is_rendered_from_the_records_beside_it():
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    assert (docs / "benchmarks.md").read_text() == report.render(
+        report.read_records(docs / "results")
+    )
