@@ -21,7 +21,8 @@ def file(tmp_path, capsys):
 
 
 def test_demo_prints_what_it_always_did(golden, capsys):
-    assert main([*DEMO, "--microbatches", "256,512", "--explain", "0", "--draw"]) == 0
+    options = ["--microbatches", "256,512", "--alternatives", "--explain", "0", "--draw"]
+    assert main([*DEMO, *options]) == 0
     golden("demo.txt", capsys.readouterr().out.rstrip("\n"))
 
 

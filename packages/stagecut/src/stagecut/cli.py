@@ -74,6 +74,7 @@ def _demo(options: argparse.Namespace) -> None:
             n_microbatches=options.microbatches,
             schedule=options.schedule,
             memory_bytes=options.memory,
+            alternatives=options.alternatives,
             progress=progress,
         )
     finally:
@@ -195,6 +196,11 @@ def _parser() -> argparse.ArgumentParser:
         type=_gib,
         metavar="GIB",
         help="of a device (default: all that the cluster's devices have)",
+    )
+    command.add_argument(
+        "--alternatives",
+        action="store_true",
+        help="compare with the best for every other number of stages, too; takes longer",
     )
     _add_output(command)
     command.set_defaults(run=_demo)

@@ -21,6 +21,7 @@ def demo(
     n_microbatches: Sequence[int] | None = None,
     schedule: str = "1f1b",
     memory_bytes: int | None = None,
+    alternatives: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> StagePlan:
     """Plan a model on a cluster of equal hosts.
@@ -33,6 +34,7 @@ def demo(
             among its rivals. None for what Alpa used.
         schedule: A name in `SCHEDULES`.
         memory_bytes: Of a device; None for what the cluster's devices have.
+        alternatives: Whether to compare with the best for every other number of stages, too.
         progress: As `slice_stages` calls it.
 
     Raises:
@@ -60,6 +62,7 @@ def demo(
         cluster.device.memory_bytes if memory_bytes is None else memory_bytes,
         boundary_s=boundary_s,
         schedule=schedule,
+        alternatives=alternatives,
         progress=progress,
         flops=profile.flops,
         n_operators=profile.n_operators,

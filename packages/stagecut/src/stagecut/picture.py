@@ -61,7 +61,9 @@ def picture(plan: StagePlan, path: str | PathLike[str]) -> None:
             memory.barh(number, n_bytes / 2**30, left=left, color=colour, label=label)
             left += n_bytes / 2**30
     if plan.memory_bytes is not None:
-        memory.axvline(plan.memory_bytes / 2**30, color="black", linewidth=1)
+        limit = plan.memory_bytes / 2**30
+        memory.axvline(limit, color="black", linewidth=1)
+        memory.set_xlim(0.0, 1.05 * limit)
     labels = [
         f"stage {number}: layers {words.layers(stage.first, stage.last)} on "
         f"{words.shape(stage.submesh)}"

@@ -50,6 +50,7 @@ def plan_stages(
     n_stages: int | Sequence[int] | None = None,
     structure: Sequence[Hashable] | None = None,
     gap: float = 0.0,
+    alternatives: bool = True,
     processes: int = 1,
     cache: PriceCache | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -75,6 +76,8 @@ def plan_stages(
         n_stages: How many stages there must be, or the numbers to choose from.
         structure: Of each layer, what it is like.
         gap: How much longer than the best a plan may take, as a fraction.
+        alternatives: Whether to compare with the best for every other number of stages, too; with
+            many layers that takes longer than all the rest.
         processes: How many ask for costs.
         cache: Where costs are kept.
         progress: Called after each price of the search.
@@ -134,6 +137,7 @@ def plan_stages(
         n_stages=n_stages,
         structure=structure,
         gap=gap,
+        alternatives=alternatives,
         processes=processes,
         cache=cache,
         progress=progress,
