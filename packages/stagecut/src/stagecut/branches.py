@@ -153,9 +153,19 @@ def _linear_cut(problem: GraphProblem) -> tuple[int, ...] | None:
 
 
 def _slice(problem: GraphProblem) -> Slicing:
-    """The best linear cut, by `slice_stages` on a cluster of one device for each stage."""
+    """The best linear cut, by `slice_stages` on a cluster of one device for each stage.
+
+    What a stage receives is part of its price, as it does not depend on the other stages here.
+    """
     n, n_stages = len(problem.nodes), len(problem.in_flight)
-    temporary_bytes = np.zeros((n, n), dtype=np.int64)  # of the run from first to last
+    receive_s = np.zeros((n, n))  # of the run from first to last, as the next
+    for value, seconds in zip(problem.values, problem.transfer_s, strict=True):
+        before = value.producer
+        for consumer in sorted(set(value.consumers)):
+            # Of these runs, this is the first node that reads the value.
+            receive_s[before + 1 : consumer + 1, consumer:] += seconds
+            before = consumer
+    temporary_bytes = np.zeros((n, n), dtype=np.int64)
     for first in range(n):
         sizes = [node.temporary_bytes for node in problem.nodes[first:]]
         temporary_bytes[first, first:] = np.maximum.accumulate(sizes)
@@ -163,14 +173,13 @@ def _slice(problem: GraphProblem) -> Slicing:
         [0, *accumulate(getattr(node, name) for node in problem.nodes)]
         for name in ("time_s", "once_s", "fixed_bytes", "activation_bytes")
     )
-    seconds = {v.n_bytes: s for v, s in zip(problem.values, problem.transfer_s, strict=True)}
 
     def cost(first: int, last: int, _: Submesh) -> StageCost | None:
         compute_s = time_s[last + 1] - time_s[first]
         if compute_s > problem.limit_s:
             return None
         return StageCost(
-            compute_s,
+            compute_s + float(receive_s[first, last]),
             fixed_bytes[last + 1] - fixed_bytes[first],
             activation_bytes[last + 1] - activation_bytes[first],
             once_s[last + 1] - once_s[first],
@@ -183,8 +192,6 @@ def _slice(problem: GraphProblem) -> Slicing:
         problem.n_microbatches,
         cost,
         problem.memory_bytes,
-        edges=problem.values,
-        transfer_s=lambda n_bytes, *_: seconds[n_bytes],
         in_flight=lambda stages_from_here, _: problem.in_flight[-stages_from_here],
         n_stages=n_stages,
         alternatives=False,

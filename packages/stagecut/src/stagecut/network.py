@@ -129,7 +129,7 @@ class Network:
     @property
     def has_skips(self) -> bool:
         """Whether a value may be received from a stage that is not the one before."""
-        return any(max(edge.consumers) > edge.producer + 1 for edge in self.edges)
+        return any(max(edge.consumers, default=0) > edge.producer + 1 for edge in self.edges)
 
     def more_s(self, arcs: Arcs, path: Sequence[int], leaving: slice) -> Floats:
         """Seconds that stages receive longer than their arcs say, for those that follow a path."""
@@ -156,7 +156,7 @@ class Network:
         return sum(
             -(-edge.n_bytes // int(arcs.size[arc]))
             for edge in self.edges
-            if first <= edge.producer < end and max(edge.consumers) >= next_end
+            if first <= edge.producer < end and max(edge.consumers, default=0) >= next_end
         )
 
     def _layer(self, nodes: Ints) -> Ints:
