@@ -3,13 +3,23 @@ import sys
 from typing import get_args
 
 import pytest
-from crossmesh import Links, PartialLayoutError, Piece, PlanError, Strategy, TransferPlan, plan
+from crossmesh import (
+    Links,
+    Order,
+    PartialLayoutError,
+    Piece,
+    PlanError,
+    Strategy,
+    TransferPlan,
+    plan,
+)
 from crossmesh.testing import Batch, Transfer, batches, check_plan, transfers
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec
 
 STRATEGIES = st.sampled_from(get_args(Strategy))
+ORDERS = st.sampled_from(get_args(Order))
 
 
 def layout(shape: tuple[int, ...], devices: range, spec: str, mesh_shape=None) -> Layout:
@@ -28,9 +38,9 @@ def crossing(plan: TransferPlan) -> int:
     return sum(n_bytes for _, n_bytes in plan.sent_bytes)
 
 
-@given(transfers(), STRATEGIES)
-def test_every_element_arrives_exactly_once(transfer, strategy):
-    check_plan(made(transfer, strategy=strategy))
+@given(transfers(), STRATEGIES, ORDERS, st.booleans())
+def test_every_element_arrives_exactly_once(transfer, strategy, order, split):
+    check_plan(made(transfer, strategy=strategy, order=order, split=split))
 
 
 @given(batches(), STRATEGIES, st.sampled_from([0, 50, 2**40]))
@@ -46,10 +56,10 @@ def test_fused_pieces_stay_below_the_limit(batch, fuse_bytes):
 
 @given(batches())
 def test_without_a_limit_no_two_tasks_have_holders_and_receivers_in_common(batch):
-    plan = made(batch, fuse_bytes=2**40)
+    plan = made(batch, fuse_bytes=2**40, split=False)
     dtypes = [plan.tensors[task.pieces[0].tensor].dtype for task in plan.tasks]
     alike = [
-        (task.terms, task.receivers, task.reduction, dtype if task.reduction else "")
+        (task.terms, task.receivers, task.part, task.reduction, dtype if task.reduction else "")
         for task, dtype in zip(plan.tasks, dtypes, strict=True)
     ]
     assert len(set(alike)) == len(alike)
@@ -134,6 +144,24 @@ def test_replicas_share_the_sending():
     made_plan = plan(src, dst, "int32", {device: device // 4 for device in range(16)})
     assert made_plan.sent_bytes == ((0, 256), (1, 256), (2, 0), (3, 0))
     assert made_plan.received_bytes == ((0, 0), (1, 0), (2, 256), (3, 256))
+
+
+def test_hosts_share_a_slice_between_elements_if_that_is_faster():
+    """Two hosts that hold 60 bytes send a third of it to each of three."""
+    src, dst = layout((15,), range(2), "R"), layout((15,), range(2, 5), "S0")
+    split, whole = (plan(src, dst, "float32", split=split) for split in (True, False))
+    check_plan(split)
+    assert sorted(n_bytes for _, n_bytes in whole.sent_bytes) == [0, 0, 0, 20, 40]
+    assert sorted(n_bytes for _, n_bytes in split.sent_bytes) == [0, 0, 0, 28, 32]
+
+
+def test_cuts_between_bytes_of_fused_tensors_move_to_the_borders_of_elements():
+    src, dst = layout((5,), range(2), "R"), layout((5,), range(2, 5), "S0")
+    names = ("a", "b", "c")
+    dtypes = {"a": "int8", "b": "float64", "c": "int16"}
+    split = plan(dict.fromkeys(names, src), dict.fromkeys(names, dst), dtypes)
+    check_plan(split)
+    assert any(task.part[0] > 0 for task in split.tasks)
 
 
 def test_receiver_with_a_replica_on_its_host_gets_it_there():
@@ -239,6 +267,7 @@ def test_digest_depends_on_what_is_sent():
         {"dtype": "float32"},
         {"strategy": "send_recv"},
         {"chunk_bytes": 3},
+        {"order": "all_at_once"},
         {"hosts": {0: 0, 1: 0, 2: 1, 3: 1}},
         {"dst": layout((8,), range(2, 4), "S0")},
         {"src": {"w": src}, "dst": {"w": dst}},
@@ -264,13 +293,18 @@ ARGUMENTS = {
             r"got dtype <M8\[s\] and the source spec RR\+P0",
         ),
         ({"dst": {"a": ARGUMENTS["dst"]}}, r"same tensors; got \['tensor'\], \['a'\] and"),
-        ({"src": {"a": "S0R"}, "dst": {"a": ARGUMENTS["dst"]}}, "shardspec.Layout; got str and Layout for 'a'"),
+        (
+            {"src": {"a": "S0R"}, "dst": {"a": ARGUMENTS["dst"]}},
+            "shardspec.Layout; got str and Layout for 'a'",
+        ),
         ({"dtype": {"b": "int8"}}, r"same tensors; got \['tensor'\], \['tensor'\] and \['b'\]"),
         ({"dtype": "nonsense"}, "numpy or ml_dtypes has; got 'nonsense'"),
         ({"dtype": None}, "numpy or ml_dtypes has; got None"),
         ({"dtype": object}, "plain bytes, .* got dtype object"),
         ({"dtype": "V0"}, "at least one, .* got dtype"),
         ({"strategy": "teleport"}, "'broadcast' or .* got 'teleport'"),
+        ({"order": "alphabetic"}, "'naive' or .* got 'alphabetic'"),
+        ({"seed": -1}, "got seed=-1"),
         ({"chunks": 0}, "at least one chunk, .* got chunks=0"),
         ({"chunk_bytes": 0}, "of at least one byte, .* got chunks=100, chunk_bytes=0"),
         ({"fuse_bytes": -1}, "chunk_bytes=12288 and fuse_bytes=-1"),
@@ -314,7 +348,7 @@ def test_meshes_of_more_devices_than_fit_a_plan_are_an_error_and_no_hang():
 def test_more_pairs_of_shards_than_fit_a_plan_are_an_error_and_no_hang():
     rows = layout((2**30, 2**30), range(2**12), "S0R")
     columns = layout((2**30, 2**30), range(2**12), "RS0")
-    with pytest.raises(PlanError, match="got more for 4096 by 4096 shards; .* larger strides"):
+    with pytest.raises(PlanError, match=r"got more for 4096 by 4096 shards; .* larger strides"):
         plan(rows, columns, "int8")
 
 

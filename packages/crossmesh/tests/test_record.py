@@ -70,6 +70,7 @@ def test_refuses_text_that_is_no_plan(text, message):
         (["version"], 2, r"this kind and version: .* got \['TransferPlan', 2\]"),
         (["version"], True, "whole numbers of 64 bits where they belong; got True"),
         (["strategy"], "teleport", "strategy is one of broadcast, .* got 'teleport'"),
+        (["order"], "alphabetic", "order is one of naive, .* got 'alphabetic'"),
         (["links", "latency_s"], -1, "links: a latency is finite and not negative; got"),
         (["links", "latency_s"], "0", "numbers where they belong; got '0'"),
         (["links", "host_bytes_per_s", 0], [0], r"a list of 2; got \[0\]"),

@@ -19,6 +19,7 @@ from crossmesh.links import Links
 from crossmesh.local import LocalTransport, execute_local
 from crossmesh.plan import TransferPlan
 from crossmesh.planner import plan
+from crossmesh.search import Order
 from crossmesh.task import Copy, Hop, Piece, Strategy, UnitTask
 from crossmesh.tensor import Tensor
 
@@ -30,6 +31,7 @@ __all__ = [
     "Hop",
     "Links",
     "LocalTransport",
+    "Order",
     "PartialLayoutError",
     "Piece",
     "PlanError",

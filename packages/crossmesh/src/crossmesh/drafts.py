@@ -16,7 +16,7 @@ from shardspec import Layout, Reduction
 
 from crossmesh._native import core
 from crossmesh.errors import PlanError
-from crossmesh.geometry import Tile, n_elements, reduction, tiles
+from crossmesh.geometry import Tile, holders, n_elements, reduction, tiles
 from crossmesh.task import Copy, Piece, Strategy
 from crossmesh.tensor import Tensor
 
@@ -51,7 +51,10 @@ def drafts_of(
     """
     alike: defaultdict[tuple[tuple[Devices, ...], Devices, Levels, str], list[Piece]]
     alike = defaultdict(list)
-    tiles_of = {layout: tiles(layout) for t in tensors for layout in (t.src, t.dst)}
+    layouts = dict.fromkeys(layout for t in tensors for layout in (t.src, t.dst))
+    held = {(layout.mesh, layout.spec): layout for layout in layouts}
+    holders_of = {key: holders(layout) for key, layout in held.items()}
+    tiles_of = {layout: tiles(layout, holders_of[layout.mesh, layout.spec]) for layout in layouts}
     n_pieces = 0
     for i, tensor in enumerate(tensors):
         src, dst, levels = tiles_of[tensor.src], tiles_of[tensor.dst], reduction(tensor.src)
@@ -64,11 +67,11 @@ def drafts_of(
     kept: defaultdict[int, list[Piece]] = defaultdict(list)
     drafts: list[Draft] = []
     for (terms, needing, levels, _), pieces in alike.items():
-        holders = terms[0] if len(terms) == 1 else ()
-        for device in set(needing).intersection(holders):
+        having = frozenset(terms[0] if len(terms) == 1 else ())
+        for device in having.intersection(needing):
             kept[device] += pieces
-        receivers = [device for device in needing if device not in holders]
-        groups = _groups(holders, receivers, host_of, strategy)
+        receivers = [device for device in needing if device not in having]
+        groups = _groups(having, receivers, host_of, strategy)
         for fused, n_bytes in _fused(pieces, tensors, fuse_bytes):
             drafts += [Draft(fused, n_bytes, terms, levels, group) for group in groups]
     return tuple(Copy(device, tuple(pieces)) for device, pieces in sorted(kept.items())), drafts
@@ -103,10 +106,10 @@ def _too_fine(got: str) -> PlanError:
 
 
 def _groups(
-    holders: Devices, receivers: Sequence[int], host_of: Mapping[int, int], strategy: Strategy
+    having: Iterable[int], receivers: Sequence[int], host_of: Mapping[int, int], strategy: Strategy
 ) -> list[Devices]:
     """Receivers that one task serves: those on a host with a replica apart, as it stays there."""
-    with_replica = {host_of[device] for device in holders}
+    with_replica = {host_of[device] for device in having}
     groups: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
     for device in receivers:
         host = host_of[device]

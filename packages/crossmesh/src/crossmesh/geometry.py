@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardspec import Layout, Reduction
@@ -24,8 +25,38 @@ class Tile:
     """The devices, sorted. With partial results, those of each addend, the major axis first."""
 
 
-def tiles(layout: Layout) -> tuple[Tile, ...]:
+Places = tuple[tuple[int, ...], ...]
+"""For each dim the coordinates of a device along the axes that shard it."""
+
+
+def holders(layout: Layout) -> dict[Places, tuple[tuple[int, ...], ...]]:
+    """The devices at the same places, which hold the same; depends on mesh and spec alone.
+
+    Returns:
+        For each set of places the devices of each term, as in `Tile.terms`.
+    """
+    mesh, partial = layout.mesh, layout.spec.partial
+    sharding = [layout.spec.sharding_of(dim) for dim in range(len(layout.shape))]
+    found: defaultdict[Places, defaultdict[tuple[int, ...], list[int]]]
+    found = defaultdict(lambda: defaultdict(list))
+    for device in mesh.device_ids:
+        at = mesh.coordinates(device)
+        places = tuple(tuple(mesh.coordinate(at, axis) for axis in axes) for axes in sharding)
+        found[places][tuple(mesh.coordinate(at, p.axis) for p in partial)].append(device)
+    return {
+        places: tuple(tuple(sorted(devices)) for _, devices in sorted(terms.items()))
+        for places, terms in found.items()
+    }
+
+
+def tiles(
+    layout: Layout, held: Mapping[Places, tuple[tuple[int, ...], ...]] | None = None
+) -> tuple[Tile, ...]:
     """The distinct shards of a layout that have elements, by position; padding is in none.
+
+    Args:
+        layout: Any.
+        held: What `holders` says of it, or of another layout with the same mesh and spec.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -35,20 +66,17 @@ def tiles(layout: Layout) -> tuple[Tile, ...]:
         Tile(runs=(((0, 2), (4, 6)),), terms=((0,), (1,)))
         Tile(runs=(((2, 4), (6, 8)),), terms=((2,), (3,)))
     """
-    mesh, partial = layout.mesh, layout.spec.partial
-    holders: defaultdict[Runs, defaultdict[tuple[int, ...], list[int]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for device in mesh.device_ids:
-        runs = layout.runs(device)
-        if all(runs):
-            coordinates = mesh.coordinates(device) if partial else ()
-            place = tuple(mesh.coordinate(coordinates, p.axis) for p in partial)
-            holders[runs][place].append(device)
-    return tuple(
-        Tile(runs, tuple(tuple(sorted(devices)) for _, devices in sorted(terms.items())))
-        for runs, terms in sorted(holders.items())
-    )
+    found = []
+    runs_at: list[dict[tuple[int, ...], tuple[tuple[int, int], ...]]] = [{} for _ in layout.shape]
+    for places, terms in (held or holders(layout)).items():
+        # A dim is cut by itself: its intervals are looked up once for each place along it.
+        if any(place not in known for place, known in zip(places, runs_at, strict=True)):
+            for place, known, runs in zip(places, runs_at, layout.runs(terms[0][0]), strict=True):
+                known[place] = runs
+        tile = tuple(known[place] for place, known in zip(places, runs_at, strict=True))
+        if all(tile):
+            found.append(Tile(tile, terms))
+    return tuple(sorted(found, key=lambda tile: tile.runs))
 
 
 def reduction(layout: Layout) -> tuple[tuple[Reduction, int], ...]:

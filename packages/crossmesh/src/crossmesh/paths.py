@@ -2,25 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from crossmesh.drafts import Devices, Draft
 from crossmesh.geometry import n_elements
+from crossmesh.search import Send
 from crossmesh.task import Strategy, UnitTask
 from crossmesh.tensor import Tensor
-
-
-class Send(NamedTuple):
-    """Bytes of a draft on their way through hosts."""
-
-    draft: int
-    part: tuple[int, int]
-    """Start and stop of the bytes, of those of all pieces."""
-    senders: tuple[int, ...]
-    """The host of each term's sender."""
-    path: tuple[int, ...]
-    """The hosts in the order in which the bytes pass: those that add, then those that receive, from
-    the last that adds on."""
 
 
 def tasks_of(
@@ -29,7 +16,6 @@ def tasks_of(
     tensors: Sequence[Tensor],
     host_of: Mapping[int, int],
     strategy: Strategy,
-    chunks: int,
     chunk_bytes: int,
 ) -> tuple[UnitTask, ...]:
     """One task for each send that has bytes, in their order.
@@ -40,12 +26,11 @@ def tasks_of(
         tensors: What the pieces refer to.
         host_of: The host of each device.
         strategy: How bytes reach several receivers.
-        chunks: Chunks of a task at most.
         chunk_bytes: Bytes of a chunk at least.
     """
     sent: defaultdict[int, int] = defaultdict(int)
     tasks: list[UnitTask] = []
-    for number, (start, stop), senders, hosts in sends:
+    for number, (start, stop), senders, hosts, n_chunks in sends:
         draft = drafts[number]
         part = _border(draft, start, tensors), _border(draft, stop, tensors)
         n_bytes = part[1] - part[0]
@@ -64,7 +49,7 @@ def tasks_of(
                 receivers=draft.receivers,
                 strategy=strategy,
                 path=path,
-                n_chunks=max(1, min(chunks, n_bytes // chunk_bytes)),
+                n_chunks=max(1, min(n_chunks, n_bytes // chunk_bytes)),
             )
         )
     return tuple(tasks)

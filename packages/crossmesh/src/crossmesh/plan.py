@@ -9,6 +9,7 @@ from shardspec import Layout
 
 from crossmesh import record
 from crossmesh.links import Links
+from crossmesh.search import Order
 from crossmesh.task import Copy, Strategy, UnitTask
 from crossmesh.tensor import Tensor
 
@@ -28,6 +29,8 @@ class TransferPlan:
     """How fast hosts and devices talk; None if all hosts are equal."""
     strategy: Strategy
     """How bytes reach several receivers."""
+    order: Order
+    """How senders and the order of tasks were searched; "all_at_once" has none."""
     copies: tuple[Copy, ...]
     """Sorted by device, one each."""
     tasks: tuple[UnitTask, ...]
@@ -69,13 +72,20 @@ class TransferPlan:
             (t.pieces, t.part, t.terms, t.reduction, t.receivers, t.strategy, t.path, t.n_chunks)
             for t in self.tasks
         ]
-        content = json.dumps([tensors, self.hosts, self.copies, tasks], separators=(",", ":"))
+        at_once = self.order == "all_at_once"
+        content = json.dumps([tensors, self.hosts, at_once, self.copies, tasks])
         return hashlib.sha256(content.encode()).hexdigest()
 
     def to_json(self) -> str:
         """The plan as JSON, which `from_json` reads back to an equal one."""
         return record.write(
-            self.tensors, self.hosts, self.links, self.strategy, self.copies, self.tasks
+            self.tensors,
+            self.hosts,
+            self.links,
+            self.strategy,
+            self.order,
+            self.copies,
+            self.tasks,
         )
 
     @classmethod

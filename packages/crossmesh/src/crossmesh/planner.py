@@ -5,25 +5,24 @@ follows Zhuang et al., "On Optimizing the Communication of Model Parallelism", M
 
     unit tasks         section 2.2         → drafts.py: who holds the same and needs the same
     strategies         section 3.1         → drafts.py: which receivers share a task
-    senders and order  section 3.2         → _sends
+    senders and order  section 3.2         → search.py
     paths              section 3.1         → paths.py
 """
 
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
 from typing import get_args
 
 from shardspec import Layout
 
-from crossmesh._native import core
 from crossmesh.drafts import Draft, check_fineness, drafts_of
 from crossmesh.errors import PartialLayoutError, PlanError
 from crossmesh.geometry import reduction
 from crossmesh.links import Links
-from crossmesh.paths import Send, tasks_of
+from crossmesh.paths import tasks_of
 from crossmesh.plan import TransferPlan
+from crossmesh.search import STEPS, Flow, Order, search
 from crossmesh.task import Strategy
 from crossmesh.tensor import DType, Tensor, can_add, dtype_name
 
@@ -47,9 +46,13 @@ def plan(
     links: Links | None = None,
     *,
     strategy: Strategy = "broadcast",
+    order: Order = "ensemble",
+    split: bool = True,
     chunks: int = CHUNKS,
     chunk_bytes: int = CHUNK_BYTES,
     fuse_bytes: int = FUSE_BYTES,
+    seed: int = 0,
+    steps: int = STEPS,
 ) -> TransferPlan:
     """Plan how tensors move from their layouts to others.
 
@@ -66,19 +69,23 @@ def plan(
             host of its own.
         links: How fast hosts and devices talk. None: all hosts are equally fast.
         strategy: How bytes reach several receivers.
+        order: How senders and the order of tasks are searched.
+        split: Whether several hosts that hold the same may send a part of it each.
         chunks: Into how many chunks a task's bytes are cut at most, to be passed on one by one.
         chunk_bytes: A chunk has at least as many bytes, unless it is all.
         fuse_bytes: Pieces that have holders and receivers in common are fused up to this size; a
             larger piece is a task of its own.
+        seed: Of what the search draws.
+        steps: Its budget, the same on every machine.
 
     Returns:
         The plan; equal arguments give equal plans in every process.
 
     Raises:
         PartialLayoutError: a destination is partial, or elements cannot be added.
-        PlanError: names or shapes differ, a device has no host or a host no rate, an unknown dtype
-            or strategy, `chunks` or `chunk_bytes` below 1, `fuse_bytes` below 0, 2**63 bytes or
-            more, or more than 2**22 devices or pieces.
+        PlanError: names or shapes differ, a device has no host or a host no rate, an unknown dtype,
+            strategy or order, `chunks` or `chunk_bytes` below 1, `fuse_bytes` below 0, a seed or
+            steps outside 64 bits, 2**61 bytes or more, or more than 2**22 devices or pieces.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -101,17 +108,28 @@ def plan(
         )
     tensors = _tensors(src, dst, dtype)
     host_of = _host_of(tensors, hosts)
-    rate_of = links.rates(set(host_of.values())) if links else dict.fromkeys(host_of.values(), 1.0)
+    if links:
+        links.rates(set(host_of.values()))  # also of hosts that nothing passes
 
     copies, drafts = drafts_of(tensors, host_of, strategy, fuse_bytes)
-    sends = _sends(drafts, host_of, rate_of)
+    sends = search(
+        [_flow(draft, tensors, host_of) for draft in drafts],
+        links,
+        strategy=strategy,
+        order=order,
+        split=split,
+        n_chunks=chunks,
+        seed=seed,
+        steps=steps,
+    )
     return TransferPlan(
         tensors,
         tuple(sorted(host_of.items())),
         links,
         strategy,
+        order,
         copies,
-        tasks_of(drafts, sends, tensors, host_of, strategy, chunks, chunk_bytes),
+        tasks_of(drafts, sends, tensors, host_of, strategy, chunk_bytes),
     )
 
 
@@ -181,45 +199,14 @@ def _host_of(tensors: Sequence[Tensor], hosts: Mapping[int, int] | None) -> dict
     return {device: operator.index(hosts[device]) for device in devices}
 
 
-def _sends(
-    drafts: Sequence[Draft], host_of: Mapping[int, int], rate_of: Mapping[int, float]
-) -> list[Send]:
-    """The hosts that each draft passes, and the order (Eq. 3 and 4)."""
-    to = [sorted({host_of[device] for device in draft.receivers}) for draft in drafts]
-    choices = [
-        [sorted({host_of[device] for device in term}) for term in draft.terms] for draft in drafts
-    ]
-    # A slice whose receivers are where it is stays there; of partial results, all that can do.
-    senders = [
-        tuple(_nearest(term, hosts) for term in terms)
-        for terms, hosts in zip(choices, to, strict=True)
-    ]
-    crossing = [i for i, d in enumerate(drafts) if len(d.terms) == 1 and senders[i][0] not in to[i]]
-    balanced = core.balance(
-        [drafts[i].n_bytes for i in crossing],
-        [choices[i][0] for i in crossing],
-        [to[i] for i in crossing],
-        rate_of,
+def _flow(draft: Draft, tensors: Sequence[Tensor], host_of: Mapping[int, int]) -> Flow:
+    """A draft as hosts see it."""
+    item_bytes = {tensors[tensor].item_bytes for tensor, _ in draft.pieces}
+    return Flow(
+        draft.n_bytes,
+        tuple(tuple(sorted({host_of[device] for device in term})) for term in draft.terms),
+        tuple(host_of[device] for device in draft.receivers),
+        # Pieces of several sizes have borders at other places too: `tasks_of` moves cuts to them.
+        itemsize=item_bytes.pop() if len(item_bytes) == 1 else 1,
+        chained=len(draft.reduction) < 2,
     )
-    for i, host in zip(crossing, balanced, strict=True):
-        senders[i] = (host,)
-    paths = []
-    for hosts, chosen in zip(to, senders, strict=True):
-        # The result is where it is needed if the last one that adds is there.
-        adders = sorted(set(chosen), key=lambda host: (host in hosts, host))
-        paths.append((*adders, *(host for host in hosts if host != adders[-1])))
-    ports = [[port for a, b in pairwise(path) for port in (2 * a, 2 * b + 1)] for path in paths]
-    number = {port: i for i, port in enumerate(sorted(set(chain.from_iterable(ports))))}
-    order = core.order_jobs(
-        [
-            draft.n_bytes / min(map(rate_of.__getitem__, path)) if len(path) > 1 else 0.0
-            for draft, path in zip(drafts, paths, strict=True)
-        ],
-        [sorted({number[port] for port in group}) for group in ports],
-        [len(draft.terms) + len(draft.receivers) for draft in drafts],
-    )
-    return [Send(i, (0, drafts[i].n_bytes), senders[i], paths[i]) for i in order]
-
-
-def _nearest(choices: Sequence[int], to: Sequence[int]) -> int:
-    return next((host for host in choices if host in to), choices[0])

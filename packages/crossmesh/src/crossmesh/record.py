@@ -17,6 +17,7 @@ from shardspec import Chunking, Layout, Mesh, Reduction, Rule, ShardspecError, S
 from crossmesh.errors import PlanError, RecordError
 from crossmesh.geometry import n_elements
 from crossmesh.links import Links
+from crossmesh.search import Order
 from crossmesh.task import Copy, Piece, Strategy, UnitTask
 from crossmesh.tensor import Tensor, dtype_name
 
@@ -26,6 +27,7 @@ Parts = tuple[
     tuple[tuple[int, int], ...],
     Links | None,
     Strategy,
+    Order,
     tuple[Copy, ...],
     tuple[UnitTask, ...],
 ]
@@ -39,6 +41,7 @@ def write(
     hosts: Iterable[tuple[int, int]],
     links: Links | None,
     strategy: Strategy,
+    order: Order,
     copies: Iterable[Copy],
     tasks: Iterable[UnitTask],
 ) -> str:
@@ -63,6 +66,7 @@ def write(
     document = {
         **_HEAD,
         "strategy": strategy,
+        "order": order,
         "links": rates,
         "hosts": list(hosts),
         "layouts": [_layout_record(layout) for layout in layouts],
@@ -100,7 +104,7 @@ def read(text: str) -> Parts:
     found = _entries(document, (*_HEAD, *_PARTS), "a plan")
     if [found[0], _integer(found[1], "version")] != [*_HEAD.values()]:
         _fail("a plan", f"of this kind and version: {_HEAD}", found[:2])
-    strategy, links, hosts, layouts, tensors, copies, tasks = found[2:]
+    strategy, order, links, hosts, layouts, tensors, copies, tasks = found[2:]
     read_hosts = _all(hosts, _pair, "hosts")
     devices = [device for device, _ in read_hosts]
     if devices != sorted(set(devices)):
@@ -113,6 +117,7 @@ def read(text: str) -> Parts:
         read_hosts,
         None if links is None else _links(links),
         _one_of(strategy, get_args(Strategy), "strategy"),
+        _one_of(order, get_args(Order), "order"),
         _all(copies, reader.copy, "copies"),
         tuple(
             reader.task(value, i, f"tasks[{i}]") for i, value in enumerate(_list(tasks, "tasks"))
@@ -120,7 +125,7 @@ def read(text: str) -> Parts:
     )
 
 
-_PARTS = ("strategy", "links", "hosts", "layouts", "tensors", "copies", "tasks")
+_PARTS = ("strategy", "order", "links", "hosts", "layouts", "tensors", "copies", "tasks")
 
 
 class _Reader:
