@@ -1,18 +1,23 @@
 """Which hosts each stage gets, so that neighbours in the pipeline are close.
 
-Given is what each stage takes: a part of a host, or whole hosts. Wanted are hosts for each, that
+Given is what each stage takes: a part of a host, or whole hosts. Wanted are hosts for each, so that
 
-    minimise  the sum over neighbours in the pipeline of the distance of their hosts
+    first     as few hosts as possible lie between neighbours in the pipeline
+    then      as many neighbours as possible share a host
     where     no device is taken twice, and whole hosts follow each other among those of their kind
 
-Hosts stand in the order of their device ids, and the distance of two stages is the smallest
-difference of the places of their hosts: 0 if they share a host, 1 if their hosts are adjacent.
+Hosts stand in the order of their device ids. Of two stages that are apart, those hosts count that
+lie between the nearest of theirs. So wherever some assignment has all neighbours on one host or on
+adjacent ones, that is what is wanted. Both counts make one number: with S stages, fewer than S
+neighbours are apart, so each host between them counts S, and each two neighbours that are apart 1.
 
 The search fills the hosts from first to last. Of two fillings of some hosts with the same stages
-the one with the smaller distance is kept, as the rest is the same. For each host the `width` most
-promising fillings go on, at first one, then twice as many each time, until the distance is the
-least there can be, or nothing was left out, or the steps are used up. With width 1 hosts are filled
-in pipeline order where that is possible. Each filling can be completed, as `Places` decides.
+the one with the smaller distance is kept, as all that follows is the same: from there on, distances
+to stages on filled hosts just grow from host to host. For each host the `width` most promising
+fillings go on, at first one, then twice as many each time, until the distance is the least there
+can be, or nothing was left out, or the steps are used up. With width 1 hosts are filled in pipeline
+order where that is possible. Each filling can be completed, as `Places` decides. Of a submesh of
+several kinds only the next free hosts of each kind are tried.
 
 Alpa (5.2) gives an order instead, larger submeshes first, and promises no distance.
 """
@@ -115,6 +120,10 @@ class _Search:
     def is_over(self) -> bool:
         """Whether the steps are used up."""
         return self.steps_left <= 0
+
+    def _distance(self, step: int) -> int:
+        """What it counts that the hosts of two neighbours are so many hosts from each other."""
+        return 1 + (step - 1) * len(self.takes) if step else 0
 
     def least(self, first: int = 0, stop: int | None = None) -> int:
         """A distance that some stages in a row have at least.
@@ -222,9 +231,11 @@ class _Search:
         distance = before.distance
         near = dict(before.open)
         for stage, hosts in added:
-            distance += sum(
-                _distance(hosts, near[other]) for other in (stage - 1, stage + 1) if other in near
-            )
+            for other in (stage - 1, stage + 1):
+                if other in near:
+                    distance += self._distance(
+                        min(abs(one - two) for one in hosts for two in near[other])
+                    )
             near[stage] = hosts
             placed |= 1 << stage
         next_host = min(
@@ -251,7 +262,8 @@ class _Search:
                 distance += self.least(missing, stage)
             if before_it or after_it:
                 still_open.append((stage, hosts))
-                distance += (before_it + after_it) * max(1, next_host - hosts[-1])
+                next_distance = self._distance(max(1, next_host - hosts[-1]))
+                distance += (before_it + after_it) * next_distance
                 missing = stage + 1
         if not placed >> (len(self.takes) - 1) & 1:
             distance += self.least(missing)
@@ -262,10 +274,6 @@ def _promise(filling: _Filling) -> tuple[int, int, int]:
     """What goes on first: what can be nearest, packs densest, and goes furthest from the start."""
     first_missing = (~filling.placed & (filling.placed + 1)).bit_length()
     return filling.bound, sum(filling.idle), -first_missing
-
-
-def _distance(hosts: _Hosts, others: _Hosts) -> int:
-    return min(abs(host - other) for host in hosts for other in others)
 
 
 def _blocks(

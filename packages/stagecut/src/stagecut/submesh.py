@@ -39,11 +39,13 @@ def assign_devices(
         submeshes: Of each stage in pipeline order, of the shapes that the cluster offers.
         cluster: Hosts and devices per host, if all hosts are of one kind and all are used.
             Device ids count through the hosts.
-        steps: How many fillings of a host to try before the best so far is taken. Enough of them,
-            and no assignment has a smaller distance. The default is ours: a fraction of a second.
+        steps: How many fillings of a host to try before the best so far is taken. The default is
+            ours: about a second at most; a few hundred do where stages fill hosts in their order.
 
     Returns:
-        For each stage its device ids: one row per host, consecutive within it. In a host the
+        For each stage its device ids: one row per host, consecutive within it. If the steps are
+        enough, and no submesh is of several kinds, then no assignment has fewer hosts between
+        neighbours, or as few and more neighbours that share a host (see `nearest`). In a host the
         largest part comes first, so that parts which divide each other are aligned.
 
     Raises:

@@ -153,9 +153,10 @@ def all_assignments(
     yield from assign(0, tuple(kind.n_devices for kind in kind_of))
 
 
-def pipeline_distance(hosts: Sequence[Sequence[int]]) -> int:
-    """Over neighbours in the pipeline, the sum of the smallest differences of their hosts."""
-    return sum(min(abs(a - b) for a in one for b in two) for one, two in itertools.pairwise(hosts))
+def pipeline_distance(hosts: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Hosts that lie between neighbours in the pipeline, and how many of these do not share one."""
+    steps = [min(abs(a - b) for a in one for b in two) for one, two in itertools.pairwise(hosts)]
+    return sum(max(0, step - 1) for step in steps), sum(step > 0 for step in steps)
 
 
 @st.composite
@@ -436,10 +437,13 @@ def graph_split_time_s(problem: GraphSplittingProblem, stage_of: Sequence[int]) 
         return None
     once, times = [], []
     for s in stages:
+        in_flight = min(problem.n_stages - s, problem.n_microbatches)
         peak = max(node.temporary_bytes for node in members[s])
         for node in members[s]:
-            held = min(problem.n_stages - s, problem.n_microbatches)
-            peak += node.fixed_bytes + held * node.activation_bytes
+            peak += node.fixed_bytes + in_flight * node.activation_bytes
+        for value in problem.values:
+            if stage_of[value.producer] == s and any(stage_of[c] > s + 1 for c in value.consumers):
+                peak += in_flight * value.n_bytes
         if problem.memory_bytes is not None and peak > problem.memory_bytes:
             return None
         read = [
