@@ -1,0 +1,168 @@
+"""Hypothesis strategies and checkers for search and simulation (extra `testing`)."""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from crossmesh.links import Links
+from crossmesh.plan import TransferPlan
+from crossmesh.search import Flow, Send
+from crossmesh.simulate import TimedHop, Timeline
+from crossmesh.task import UnitTask
+
+CLOSE = 1e-9
+"""Relative rounding that sums of some thousand times may have [chosen]."""
+
+
+@st.composite
+def flows(
+    draw: st.DrawFn,
+    *,
+    max_flows: int = 6,
+    max_hosts: int = 5,
+    terms: int = 3,
+    overlapping: bool = True,
+) -> list[Flow]:
+    """Flows of a few bytes or of very many, between few hosts.
+
+    Args:
+        draw: Given by Hypothesis.
+        max_flows: Most flows.
+        max_hosts: Most hosts on each side.
+        terms: Most terms of a sum; 1 for plain copies.
+        overlapping: Whether a host may both send and receive.
+    """
+    n_hosts = draw(st.integers(1, max_hosts))
+    # Few draws a flow: Hypothesis takes longer to draw them than we to search.
+    some = [tuple(h for h in range(n_hosts) if bits >> h & 1) for bits in range(1, 2**n_hosts)]
+    shift = 0 if overlapping else 100
+    return draw(
+        st.lists(
+            st.builds(
+                Flow,
+                st.sampled_from([0, 1, 2, 3, 5, 5, 7, 12, 100, 2**40]),
+                st.lists(st.sampled_from(some), min_size=1, max_size=terms).map(tuple),
+                st.sampled_from([(), *some, *(2 * hosts for hosts in some)]).map(
+                    lambda hosts: tuple(host + shift for host in hosts)
+                ),
+                st.sampled_from([1, 4]),
+                st.booleans() if terms > 1 else st.just(True),
+            ),
+            max_size=max_flows,
+        )
+    )
+
+
+@st.composite
+def links_of(draw: st.DrawFn, of: Sequence[Flow]) -> Links:
+    """Rates, equal or not, of all hosts of some flows, and a latency."""
+    hosts = {host for flow in of for side in (*flow.senders, flow.receivers) for host in side}
+    rate = st.sampled_from(draw(st.sampled_from([[1.0], [1.0, 3.0, 0.1, 12.5e9]])))
+    latency_s = draw(st.sampled_from([0.0, 1e-5, 0.5]))
+    return Links({host: draw(rate) for host in sorted(hosts)}, 1e12, latency_s)
+
+
+def check_sends(of: Sequence[Flow], sends: Sequence[Send]) -> None:
+    """Assert that sends deliver each byte once to each host that lacks it, from one that holds it.
+
+    Also that cuts are at whole items. Shares no code with the search.
+    """
+    parts: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for send in sends:
+        flow = of[send.flow]
+        parts[send.flow].append(send.part)
+        assert send.part[0] % flow.itemsize == 0, f"{send} cuts an item"
+        assert len(send.senders) == len(flow.senders), f"{send}: one sender a term"
+        for host, term in zip(send.senders, flow.senders, strict=True):
+            assert host in term, f"{send}: host {host} holds no such term"
+        n_adders = len(set(send.senders))
+        adders, receivers = send.path[:n_adders], send.path[n_adders:]
+        assert set(adders) == set(send.senders), f"{send}: those that send come first"
+        lacking = set(flow.receivers) - set(flow.senders[0] if len(flow.senders) == 1 else ())
+        assert sorted(receivers) == sorted(lacking - {adders[-1]}), f"{send}: {lacking} receive"
+        assert send.n_chunks >= 1, f"{send}: at least one chunk"
+    for index, flow in enumerate(of):
+        ends = [0, *itertools.chain.from_iterable(sorted(parts[index])), flow.n_bytes]
+        assert parts[index], f"flow {index} is not sent"
+        gapless = all(a == b for a, b in zip(ends[::2], ends[1::2], strict=True))
+        assert gapless, f"flow {index} of {flow.n_bytes} bytes is sent as {parts[index]}"
+
+
+def check_timeline(plan: TransferPlan, timeline: Timeline, links: Links) -> None:
+    """Assert that a timeline is one that the network can keep, and that all bytes move in it.
+
+    Between any two hosts a task moves the bytes that its device hops add up to. No port serves two
+    tasks at a time (unless all go at once), nor more bytes than its rate allows, within any span of
+    time. A host does not finish passing on what it is still getting. Shares no code with the
+    simulator.
+    """
+    host_of = dict(plan.hosts)
+    assert len(timeline.spans) == len(plan.tasks)
+    hops_of: defaultdict[int, list[TimedHop]] = defaultdict(list)
+    for hop in timeline.hops:
+        hops_of[hop.task].append(hop)
+    for task, (start_s, end_s) in zip(plan.tasks, timeline.spans, strict=True):
+        _check_bytes(task, hops_of[task.index], host_of)
+        assert start_s <= end_s
+        for hop in hops_of[task.index]:
+            assert start_s <= hop.start_s <= hop.stop_s
+            assert hop.stop_s + links.latency_s <= end_s * (1 + CLOSE)
+        if plan.order != "all_at_once":
+            _check_passing_on(task, hops_of[task.index])
+
+    rates = links.rates(set(host_of.values()))
+    on_port: defaultdict[tuple[int, str], list[TimedHop]] = defaultdict(list)
+    for hop in timeline.hops:
+        on_port[hop.sender, "out"].append(hop)
+        on_port[hop.receiver, "in"].append(hop)
+    for (host, _), hops in on_port.items():
+        if plan.order != "all_at_once":
+            _check_exclusive(hops)
+        _check_rate(hops, rates[host])
+
+
+def _check_bytes(task: UnitTask, hops: Sequence[TimedHop], host_of: dict[int, int]) -> None:
+    expected: Counter[tuple[int, int]] = Counter()
+    for sender, receiver, n_bytes in task.hops:
+        if host_of[sender] != host_of[receiver]:
+            expected[host_of[sender], host_of[receiver]] += n_bytes
+    moved: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for hop in hops:
+        moved[hop.sender, hop.receiver] += hop.n_bytes
+    # Shares of an all-gather are whole bytes there, and equal here.
+    slack = len(task.path) if task.strategy == "global_allgather" else 0
+    for pair in {*expected, *moved}:
+        difference = abs(expected[pair] - moved[pair])
+        assert difference <= slack + CLOSE * expected[pair], (
+            f"{task}: {moved} instead of {expected}"
+        )
+
+
+def _check_passing_on(task: UnitTask, hops: Sequence[TimedHop]) -> None:
+    if task.strategy == "broadcast" and len(task.terms) == 1:
+        got_s = {hop.receiver: hop.stop_s for hop in hops}
+        for hop in hops:
+            done_s = got_s.get(hop.sender, 0.0)
+            assert hop.stop_s >= done_s * (1 - CLOSE), f"{task}: {hop} ends before {done_s}"
+
+
+def _check_exclusive(hops: Sequence[TimedHop]) -> None:
+    of_task: dict[int, tuple[float, float]] = {}
+    for hop in hops:
+        start_s, stop_s = of_task.get(hop.task, (hop.start_s, hop.stop_s))
+        of_task[hop.task] = min(start_s, hop.start_s), max(stop_s, hop.stop_s)
+    for (_, stop_s), (start_s, _) in itertools.pairwise(sorted(of_task.values())):
+        assert start_s >= stop_s * (1 - CLOSE), f"two tasks at a time: {hops}"
+
+
+def _check_rate(hops: Sequence[TimedHop], rate: float) -> None:
+    for start_s in {hop.start_s for hop in hops}:
+        n_bytes = 0.0
+        for hop in sorted(hops, key=lambda hop: hop.stop_s):
+            if hop.start_s >= start_s:
+                n_bytes += hop.n_bytes
+                room = rate * (hop.stop_s - start_s)
+                slack = CLOSE * rate * hop.stop_s  # of times of this size
+                assert n_bytes <= room + slack, f"{n_bytes} bytes by {hop}; room for {room}"
