@@ -50,7 +50,7 @@ def test_shapes_are_parts_that_divide_a_host_and_whole_hosts_beyond(cluster_shap
 @given(tilings())
 def test_shapes_that_have_as_many_devices_cover_the_cluster(tiling):
     (hosts, devices), submeshes = tiling
-    grids = assign_devices(submeshes, (hosts, devices))
+    grids = assign_devices(submeshes, (hosts, devices), steps=1000)
     assert sorted(d for grid in grids for row in grid for d in row) == list(range(hosts * devices))
 
 
@@ -58,7 +58,7 @@ def test_shapes_that_have_as_many_devices_cover_the_cluster(tiling):
 def test_assigned_submeshes_are_disjoint_of_their_shape_and_kind_and_cover(places, data):
     submeshes = data.draw(requests(places))
     assume(places.can_hold(submeshes))
-    grids = assign_devices(submeshes, places)
+    grids = assign_devices(submeshes, places, steps=1000)
     devices = [device for grid in grids for row in grid for device in row]
     assert len(set(devices)) == len(devices)
     assert set(devices) <= set(range(places.n_devices))
@@ -80,7 +80,7 @@ def test_hosts_of_a_stage_rise_and_follow_each_other_in_their_kind(places, data)
     submeshes = data.draw(requests(places))
     assume(places.can_hold(submeshes))
     kinds = kinds_of(places)
-    for hosts in hosts_of(assign_devices(submeshes, places), places):
+    for hosts in hosts_of(assign_devices(submeshes, places, steps=1000), places):
         assert all(above < below for above, below in pairwise(hosts))
         for kind in {kinds[host] for host in hosts}:
             own = [host for host in hosts if kinds[host] == kind]
@@ -142,11 +142,10 @@ def test_any_number_of_steps_gives_an_assignment(tiling, steps):
     assert devices == list(range(cluster_shape[0] * cluster_shape[1]))
 
 
-@given(tilings())
+@given(tilings().filter(lambda tiling: tiling[0][1] in (1, 2, 4, 8)))
 def test_parts_of_a_host_that_divide_each_other_are_aligned(tiling):
     (hosts, devices), submeshes = tiling
-    assume(devices in (1, 2, 4, 8))
-    for grid in assign_devices(submeshes, (hosts, devices)):
+    for grid in assign_devices(submeshes, (hosts, devices), steps=100):
         assert all(row[0] % len(row) == 0 for row in grid)
 
 
