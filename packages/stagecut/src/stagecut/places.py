@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class SubmeshOfKind(tuple[int, int]):
     """Hosts and devices per host, where hosts are of several kinds: knows of which.
 
-    Unpacks and prints like the pair that it is, but equals only one of the same hosts.
+    Unpacks like the pair that it is, but equals only one of the same hosts.
 
     Examples:
         >>> n, m = submesh = SubmeshOfKind((("a100", 1), ("h100", 2)), 8)
@@ -56,15 +56,15 @@ class SubmeshOfKind(tuple[int, int]):
         return " + ".join(f"{n} {name}" for name, n in self.hosts)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, SubmeshOfKind) and tuple(self) == tuple(other)
-        ) and self.hosts == other.hosts
+        if not isinstance(other, SubmeshOfKind):
+            return False
+        return (self[1], self.hosts) == (other[1], other.hosts)
 
     def __ne__(self, other: object) -> bool:  # else that of tuple is found first
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((tuple(self), self.hosts))
+        return hash((self[1], self.hosts))
 
     def __repr__(self) -> str:
         return f"SubmeshOfKind({self.hosts}, {self[1]})"
