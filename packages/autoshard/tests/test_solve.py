@@ -1,3 +1,4 @@
+import itertools
 import math
 from dataclasses import replace
 
@@ -91,6 +92,27 @@ def test_the_same_seed_and_steps_give_the_same_answer_with_two_threads():
     problem = replace(free, usage_limit=limit)
     first, second = (solve(problem, "local_search", steps=60, seed=4) for _ in range(2))
     assert (first.choice, first.lower_bound) == (second.choice, second.lower_bound)
+
+
+def test_what_only_the_integer_program_finds_is_proved_by_it():
+    """Costs far apart and a limit that few choices keep: the search sees none of them."""
+    rng = np.random.default_rng(3000)
+
+    def costs(*shape):
+        return np.where(rng.random(shape) < 0.25, 0.0, np.floor(10 ** rng.uniform(0, 8, shape)))
+
+    nodes = tuple(costs(4) for _ in range(6))
+    edges = tuple((i, j) for i in range(6) for j in range(i + 1, 6) if rng.random() < 0.8)
+    tables = tuple(costs(4, 4) for _ in edges)
+    usages = tuple(rng.integers(0, 50, 4).astype(float) for _ in range(6))
+    intervals = tuple((int(a), int(a + rng.integers(2, 6))) for a in rng.integers(0, 4, 6))
+    free = Problem(nodes, edges, tables, usages, intervals)
+    choices = itertools.product(range(4), repeat=6)
+    peaks = [evaluate(free, choice).peak_usage for choice in choices]
+    problem = replace(free, usage_limit=float(np.quantile(peaks, 0.01)))
+    solution = solve(problem)
+    assert solution.objective == brute_force(problem)[0]
+    assert solution.gap < 1e-9
 
 
 def test_a_start_is_never_made_worse():

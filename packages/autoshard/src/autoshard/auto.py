@@ -109,6 +109,7 @@ def _find_smallest_peak(problem: Problem, run: Run) -> None:
         if inner.best is not None:
             run.offer(inner.best, by="ilp")
         run.smallest_peak = min(run.smallest_peak, inner.smallest_peak)
+        run.raise_bound(inner.lower_bound)
         return
     free = replace(
         problem,
