@@ -67,11 +67,11 @@ def split_graph(
 
     Args:
         nodes: What each operator or layer costs on the submesh of a stage, in an order in which
-            each is after those it reads from. A stage costs the sum of its nodes; what it keeps of
-            what it receives is theirs to count. Temporary memory is that of one node at a time.
+            each is after those it reads from. A stage costs the sum of its nodes; its temporary
+            memory is that of one node at a time.
         values: What nodes hand each other. A stage receives a value once, however many of its nodes
-            read it, and from the stage that made it. Rhino counts every edge: give one `Boundary`
-            for each consumer to have that.
+            read it, and from the stage that made it, which holds it in memory for stages after the
+            next. Rhino counts every edge: give one `Boundary` for each consumer to have that.
         n_stages: How many; none of them is empty.
         n_microbatches: Of a step. With 1, what is minimised is what is received, as in Rhino.
         transfer_s: Of a number of bytes, the time for one microbatch to bring a value of that size
@@ -153,19 +153,9 @@ def _linear_cut(problem: GraphProblem) -> tuple[int, ...] | None:
 
 
 def _slice(problem: GraphProblem) -> Slicing:
-    """The best linear cut, by `slice_stages` on a cluster of one device for each stage.
-
-    What a stage receives is part of its price, as it does not depend on the other stages here.
-    """
+    """The best linear cut, by `slice_stages` on a cluster of one device for each stage."""
     n, n_stages = len(problem.nodes), len(problem.in_flight)
-    receive_s = np.zeros((n, n))  # of the run from first to last, as the next
-    for value, seconds in zip(problem.values, problem.transfer_s, strict=True):
-        before = value.producer
-        for consumer in sorted(set(value.consumers)):
-            # Of these runs, this is the first node that reads the value.
-            receive_s[before + 1 : consumer + 1, consumer:] += seconds
-            before = consumer
-    temporary_bytes = np.zeros((n, n), dtype=np.int64)
+    temporary_bytes = np.zeros((n, n), dtype=np.int64)  # of the run from first to last
     for first in range(n):
         sizes = [node.temporary_bytes for node in problem.nodes[first:]]
         temporary_bytes[first, first:] = np.maximum.accumulate(sizes)
@@ -173,13 +163,14 @@ def _slice(problem: GraphProblem) -> Slicing:
         [0, *accumulate(getattr(node, name) for node in problem.nodes)]
         for name in ("time_s", "once_s", "fixed_bytes", "activation_bytes")
     )
+    seconds = {v.n_bytes: s for v, s in zip(problem.values, problem.transfer_s, strict=True)}
 
     def cost(first: int, last: int, _: Submesh) -> StageCost | None:
         compute_s = time_s[last + 1] - time_s[first]
         if compute_s > problem.limit_s:
             return None
         return StageCost(
-            compute_s + float(receive_s[first, last]),
+            compute_s,
             fixed_bytes[last + 1] - fixed_bytes[first],
             activation_bytes[last + 1] - activation_bytes[first],
             once_s[last + 1] - once_s[first],
@@ -192,6 +183,8 @@ def _slice(problem: GraphProblem) -> Slicing:
         problem.n_microbatches,
         cost,
         problem.memory_bytes,
+        edges=problem.values,
+        transfer_s=lambda n_bytes, *_: seconds[n_bytes],
         in_flight=lambda stages_from_here, _: problem.in_flight[-stages_from_here],
         n_stages=n_stages,
         alternatives=False,
@@ -221,7 +214,7 @@ def _infeasible(problem: GraphProblem, tolerance: float) -> InfeasibleStagesErro
         f"no split into n_stages={n_stages} keeps to tolerance={tolerance} and "
         f"memory_bytes={problem.memory_bytes}; a cut in the order given needs, of either alone, "
         f"tolerance={slowest_s / average_s - 1 if average_s else 0.0} and "
-        f"memory_bytes={problem.memory_bytes if peak_bytes is None else peak_bytes}; "
+        f"at least memory_bytes={problem.memory_bytes if peak_bytes is None else peak_bytes}; "
         "raise them, or take another n_stages",
         peak_bytes=peak_bytes,
     )

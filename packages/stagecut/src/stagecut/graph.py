@@ -1,5 +1,6 @@
 """A graph that is cut into stages, and what a cut of it is: the values of `split_graph`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ class GraphStage:
     receive_s: float
     """Of one microbatch, to bring in what the stages before made; nothing overlaps it."""
     received_bytes: int
+    held_bytes: int
+    """Of one microbatch, values made here and read after the next stage; received once by each."""
     peak_bytes: int
     """With as many microbatches as are in flight here."""
 
@@ -42,7 +45,9 @@ class GraphSplit:
     @property
     def gap(self) -> float:
         """How far `time_s` may be above the best, as a fraction of the lower bound."""
-        return self.time_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
+        if self.time_s <= self.lower_bound_s:
+            return 0.0
+        return self.time_s / self.lower_bound_s - 1 if self.lower_bound_s else math.inf
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -109,11 +114,19 @@ class GraphProblem:
             for s in sorted({stage_of[c] for c in value.consumers} - {stage_of[value.producer]})
         ]
 
+    def held(self, stage_of: Sequence[int]) -> list[tuple[int, int]]:
+        """Every value (its index) read after the stage that follows its own, with its own stage."""
+        return [
+            (v, stage_of[value.producer])
+            for v, value in enumerate(self.values)
+            if any(stage_of[c] > stage_of[value.producer] + 1 for c in value.consumers)
+        ]
+
     def split(self, stage_of: Sequence[int]) -> GraphSplit:
         """The split that puts each node into the stage given, priced, as if it were the best."""
-        received = self.received(stage_of)
+        received, held = self.received(stage_of), self.held(stage_of)
         stages = []
-        for s, held in enumerate(self.in_flight):
+        for s, in_flight in enumerate(self.in_flight):
             members = tuple(i for i, stage in enumerate(stage_of) if stage == s)
             arriving = [v for v, stage in received if stage == s]
             nodes = [self.nodes[i] for i in members]
@@ -124,13 +137,15 @@ class GraphProblem:
                 once_s=sum(node.once_s for node in nodes),
                 temporary_bytes=max(node.temporary_bytes for node in nodes),
             )
+            held_bytes = sum(self.values[v].n_bytes for v, stage in held if stage == s)
             stages.append(
                 GraphStage(
                     nodes=members,
                     cost=cost,
                     receive_s=sum(self.transfer_s[v] for v in arriving),
                     received_bytes=sum(self.values[v].n_bytes for v in arriving),
-                    peak_bytes=cost.peak_bytes(held),
+                    held_bytes=held_bytes,
+                    peak_bytes=cost.peak_bytes(in_flight) + in_flight * held_bytes,
                 )
             )
         time_s = pipeline_time_s(

@@ -7,6 +7,7 @@ With n nodes of time t_i, values v that take w_v to receive, d stages and B micr
     y[v, s] in [0, 1]  stage s receives value v
     T                  the time after the first microbatch, of the stage that takes longest
     P[s] >= 0          temporary memory of stage s
+    H[v, s] in [0, 1]  stage s holds v, which it makes, for stages after the next
 
     minimise  sum of t_i + sum of w_v y[v, s] + T
     where     u[i, s] >= u[i, s + 1]                                        -> _add_places
@@ -17,8 +18,10 @@ With n nodes of time t_i, values v that take w_v to receive, d stages and B micr
               sum of t_i x[i, s] <= limit                                   -> _add_stages
               (B - 1) (sum of t_i x[i, s] + sum of w_v y[v, s]) + sum of once_i x[i, s] <= T
                                                                             -> _add_stages
-              sum of (fixed_i + in_flight(s) activation_i) x[i, s] + P[s] <= memory
+              sum of (fixed_i + in_flight(s) activation_i) x[i, s] + P[s]
+                  + in_flight(s) sum of bytes_v H[v, s] <= memory           -> _add_memory
               P[s] >= temporary_i x[i, s]                                   -> _add_memory
+              H[v, s] >= x[p, s] + u[c, s + 2] - 1                          -> _add_memory
 
 Rhino (Zhang et al., 5.1) has one integer for each node, B_i, which is the sum of our u[i, s], and
 for each edge F_ij with F_ij <= B_j - B_i <= M F_ij. In the relaxation, an edge into the next stage
@@ -158,7 +161,8 @@ class _Program:
         self.unit_s = (max(problem.slowest_s, *transfers_s, *onces_s) or 1.0) / _SCALE
         self._weights = [seconds / self.unit_s for seconds in transfers_s]
         self._onces = [seconds / self.unit_s for seconds in onces_s]
-        self._temporary: list[Any] = []  # columns, if there is a limit
+        self._temporary: list[Any] = []  # columns, as the next, if there is a limit
+        self._held: dict[tuple[int, int], Any] = {}
         self._unit_bytes = max(problem.memory_bytes or 1, 1) / _MEMORY
         self._add_places(first, last)
         self._add_reads()
@@ -183,6 +187,7 @@ class _Program:
                 (column, stage.cost.temporary_bytes / self._unit_bytes)
                 for column, stage in zip(self._temporary, split.stages, strict=False)
             ),
+            *((self._held[at], 1.0) for at in self._problem.held(stage_of) if self._held),
             (self._slowest, after_s / self._after / self.unit_s),
         ]
 
@@ -238,17 +243,35 @@ class _Program:
             self.model.add_constr(taken <= self._slowest)
 
     def _add_memory(self, memory_bytes: int) -> None:
-        """Columns P[s], and that each stage fits."""
-        nodes = self._problem.nodes
+        """Columns P[s] and H[v, s], and that each stage fits."""
+        problem = self._problem
         self._temporary += [self.model.add_var() for _ in self._stages]
-        for s, held in enumerate(self._problem.in_flight):
-            kept = [self._sized(node.peak_bytes(held) - node.temporary_bytes) for node in nodes]
-            in_all = self._sum(kept, s) + self._temporary[s]
+        for s, in_flight in enumerate(problem.in_flight):
+            kept = [
+                self._sized(node.peak_bytes(in_flight) - node.temporary_bytes)
+                for node in problem.nodes
+            ]
+            held = mip.xsum(
+                self._sized(in_flight * value.n_bytes) * self._add_held(v, s)
+                for v, value in enumerate(problem.values)
+                if s + 2 < len(self._stages)
+            )
+            in_all = self._sum(kept, s) + held + self._temporary[s]
             self.model.add_constr(in_all <= memory_bytes / self._unit_bytes)
-            for node, places in zip(nodes, self._u, strict=True):
+            for node, places in zip(problem.nodes, self._u, strict=True):
                 if node.temporary_bytes:
                     needed = self._sized(node.temporary_bytes) * (places[s] - places[s + 1])
                     self.model.add_constr(self._temporary[s] >= needed)
+
+    def _add_held(self, v: int, s: int) -> Any:
+        """Column H[v, s]."""
+        self._held[v, s] = column = self.model.add_var(ub=1.0)
+        value = self._problem.values[v]
+        made = self._u[value.producer]
+        for consumer in sorted(set(value.consumers)):
+            later = self._u[consumer][s + 2]
+            self.model.add_constr(column >= made[s] - made[s + 1] + later - 1)
+        return column
 
     def _sized(self, n_bytes: int) -> float:
         """In the numbers of the program; twice the memory if it is more, which is as impossible."""
