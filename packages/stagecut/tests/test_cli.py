@@ -78,11 +78,17 @@ def test_every_model_has_a_plan_or_one_line_that_says_why_not(name, capsys):
         (["demo", "gpt-5", "--cluster", "p3.16xlarge"], "a model is one of gpt-350m"),
         (["demo", "gpt-350m", "--cluster", "p4"], "no preset is called 'p4'"),
         (["demo", "gpt-350m", "--cluster", "p3.16xlarge:0"], "stands its number of hosts"),
+        (
+            ["demo", "gpt-350m", "--cluster", "p3.16xlarge:9999"],
+            "at most 4,096 devices; got 79,992",
+        ),
         ([*DEMO, "--microbatches", "3"], "got n_microbatches=3 for the 1024 samples"),
         (["demo", "gpt-350m", "--cluster", "p3.8xlarge", "--layers", "999"], "999"),
         ([*DEMO, "--memory", "0.5"], "no slicing fits in 0.5 GiB"),
         ([*DEMO, "--explain", "99"], "stages are counted from 0 to"),
         ([*DEMO, "--picture", "missing/plan.png"], "missing/plan.png"),
+        ([*DEMO, "--picture", "plan.gif"], "a picture's file name ends in .png or .svg"),
+        (["ablation", "--picture", "plan.gif"], "a picture's file name ends in .png or .svg"),
         (["show", "missing.json"], "missing.json"),
         (["show", "."], "Is a directory"),
     ],
@@ -119,8 +125,6 @@ def test_a_file_that_is_no_plan_is_one_line_and_exits_with_1(content, capsys, tm
         [*DEMO, "--memory", "much"],
         [*DEMO, "--memory", "1e999"],
         [*DEMO, "--explain", "-1"],
-        [*DEMO, "--picture", "plan.gif"],
-        ["ablation", "--picture", "plan.gif"],
     ],
 )
 def test_wrong_usage_is_one_line_and_exits_with_2(command, capsys):
@@ -130,6 +134,17 @@ def test_wrong_usage_is_one_line_and_exits_with_2(command, capsys):
     printed = capsys.readouterr()
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+def test_a_missing_extra_is_told_before_anything_is_computed(capsys, monkeypatch):
+    monkeypatch.setattr("stagecut.picture.find_spec", lambda name: None)
+    assert main(["demo", "gpt-39b", "--cluster", "p3.16xlarge:8", "--picture", "plan.svg"]) == 1
+    assert "pip install 'meshwright-stagecut[plot]'" in capsys.readouterr().err
+
+
+def test_a_device_without_float16_computes_in_bfloat16(capsys):
+    assert main(["demo", "gpt-2.6b", "--cluster", "tpu-v4", "--layers", "4"]) == 0
+    assert capsys.readouterr().out.startswith("gpt-2.6b on tpu-v4")
 
 
 def run(*command, **options):

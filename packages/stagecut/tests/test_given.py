@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stagecut import (
+    Boundary,
     InfeasibleStagesError,
     InvalidInputError,
     StageCost,
@@ -11,6 +12,7 @@ from stagecut import (
     price_stages,
     slice_stages,
 )
+from stagecut.given import received_s
 from stagecut.testing import slicing_problems
 
 eighths = st.integers(0, 32).map(lambda n: n / 8)
@@ -93,3 +95,49 @@ def test_says_which_stage_cannot_run():
     with pytest.raises(InfeasibleStagesError, match="None for stage 1 of 2, layers 1-3") as caught:
         price_stages(spans, 1, lambda first, *_: None if first else StageCost(1.0, 0, 0))
     assert (caught.value.stage, caught.value.layers, caught.value.peak_bytes) == (1, (1, 3), None)
+
+
+@given(st.data())
+def test_a_stage_receives_each_value_that_it_reads_and_did_not_make_once(data):
+    cuts = sorted(data.draw(st.sets(st.integers(1, 5))))
+    edges_of = st.builds(
+        Boundary, st.just(0), st.integers(0, 9), st.lists(st.integers(1, 5), max_size=3).map(tuple)
+    )
+    edges = data.draw(st.lists(edges_of, max_size=3))
+    starts = [0, *cuts]
+    submeshes = [(1, data.draw(st.sampled_from((1, 2)))) for _ in starts]
+    spans = [
+        (first, end - 1, submesh)
+        for first, end, submesh in zip(starts, [*cuts, 6], submeshes, strict=True)
+    ]
+    expected = [
+        sum(
+            edge.n_bytes * submeshes[0][1] + submesh[1]
+            for edge in edges
+            if first > edge.producer and any(first <= layer <= last for layer in edge.consumers)
+        )
+        for first, last, submesh in spans
+    ]
+
+    def transfer_s(n_bytes, source, target):
+        return float(n_bytes * source[1] + target[1])
+
+    assert received_s(spans, edges=edges, transfer_s=transfer_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("edge", "message"),
+    [
+        (Boundary(0, 1, (4,)), "layers that there are; got .* and 4 layers"),
+        (Boundary(2, 1, (1,)), "made by one layer and read by later ones"),
+        (Boundary(-1, 1, (1,)), "made by one layer and read by later ones"),
+    ],
+)
+def test_rejects_values_that_are_not_between_layers(edge, message):
+    with pytest.raises(InvalidInputError, match=message):
+        received_s([(0, 3, (1, 1))], edges=[edge], transfer_s=lambda *_: 0.0)
+
+
+def test_rejects_values_without_a_time():
+    with pytest.raises(InvalidInputError, match="transfer_s=None"):
+        received_s([(0, 3, (1, 1))], edges=[Boundary(0, 1, (1,))])

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given
 from stagecut import (
@@ -152,7 +154,8 @@ def test_the_schedule_says_what_stages_hold(schedule):
     ("options", "message"),
     [
         ({"flops": [1.0]}, "flops has a number for each of the 4 layers"),
-        ({"n_operators": [1, 1, 1, -1]}, "none of them negative"),
+        ({"n_operators": [1, 1, 1, -1]}, "finite and not negative"),
+        ({"flops": [1, 1, 1, math.nan]}, "finite and not negative"),
         ({"manual": {"mine": [(0, 1, (1, 4))]}}, "has all 4 layers; got .* for 'mine'"),
         ({"schedule": "magic"}, "a schedule is one of .* got schedule='magic'"),
     ],

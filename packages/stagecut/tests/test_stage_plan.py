@@ -4,7 +4,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
-from stagecut import InfeasibleStagesError, InvalidInputError, RecordError, StageCost, plan_stages
+from stagecut import (
+    HostKind,
+    InfeasibleStagesError,
+    InvalidInputError,
+    Places,
+    RecordError,
+    StageCost,
+    plan_stages,
+)
 from stagecut.schedule import SCHEDULES
 from stagecut.stage_plan import StagePlan
 from stagecut.testing import slicing_problems
@@ -91,6 +99,20 @@ def test_explains_every_stage_and_no_other(plan):
 def test_json_reads_back_to_an_equal_plan(plan):
     assert StagePlan.from_json(plan.to_json()) == plan
     assert StagePlan.from_json(plan.to_json().encode()) == plan
+
+
+def test_a_plan_on_hosts_of_several_kinds_prints_them_and_reads_back():
+    def cost(first, last, submesh):
+        slowness = 1.0 if submesh.kind == "a100" else 3.0
+        return StageCost(slowness * (last - first + 1) / submesh[0] / submesh[1], 1, 1)
+
+    places = Places(((HostKind(4, "a100"), 1), (HostKind(2, "v100"), 2)))
+    plan = plan_stages(6, places, 4, cost)
+    assert [str(row).split()[2:4] for row in str(plan).splitlines()[4:6]] == [
+        ["1x4", "a100"],
+        ["2x2", "v100"],
+    ]
+    assert StagePlan.from_json(plan.to_json()) == plan
 
 
 json_values = st.recursive(

@@ -25,7 +25,7 @@ from stagecut.demo import joined
 from stagecut.errors import InfeasibleStagesError
 from stagecut.given import price_stages
 from stagecut.models import model
-from stagecut.picture import check_suffix, new_figure, save
+from stagecut.picture import check_picture, new_figure, save
 from stagecut.plan import Span, Submesh
 from stagecut.profiles import Options, Profile
 from stagecut.slice import slice_stages
@@ -181,7 +181,7 @@ def bars(results: Sequence[Result], path: str | PathLike[str]) -> None:
         MissingExtraError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    check_suffix(path)
+    check_picture(path)
     figure = new_figure(10.0, 3.6)
     axes = figure.subplots()
     for variant, (name, colour) in enumerate(zip(VARIANTS, _COLOURS, strict=True)):

@@ -21,9 +21,9 @@ from stagecut import __version__
 from stagecut.ablation import CASES, ablation, bars, report
 from stagecut.ablation import to_json as ablation_json
 from stagecut.demo import demo
-from stagecut.errors import StagecutError
+from stagecut.errors import InvalidInputError, StagecutError
 from stagecut.models import model, model_names
-from stagecut.picture import check_suffix, picture
+from stagecut.picture import check_picture, picture
 from stagecut.schedule import SCHEDULES
 from stagecut.stage_plan import StagePlan
 
@@ -36,6 +36,9 @@ examples:
   python -m stagecut show plan.json --draw
   python -m stagecut ablation --picture ablation.svg"""
 
+_MOST_DEVICES = 4096
+"""A million is a slip of the finger, and would take hours."""
+
 _QUIET_S = 1.0
 """Progress is shown of what takes longer, and only on a terminal."""
 
@@ -44,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     options = _parser().parse_args(argv)
     try:
+        if getattr(options, "picture", None) is not None:
+            check_picture(options.picture)
         options.run(options)
         sys.stdout.flush()
         return 0
@@ -65,11 +70,17 @@ def _fail(message: str) -> int:
 
 
 def _demo(options: argparse.Namespace) -> None:
+    cluster = Cluster.preset(options.cluster)
+    if cluster.n_devices > _MOST_DEVICES:
+        raise InvalidInputError(
+            f"the demo plans for at most {_MOST_DEVICES:,} devices; got {cluster.n_devices:,} in "
+            f"{cluster.name}; for more, call plan_stages"
+        )
     progress = _Progress()
     try:
         plan = demo(
             model(options.model),
-            Cluster.preset(options.cluster),
+            cluster,
             n_layers=options.layers,
             n_microbatches=options.microbatches,
             schedule=options.schedule,
@@ -218,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Alpa's ablation of section 8.3, in simulation: the search, and the search "
         "without its clustering of operators, and without stages of different numbers of layers.",
     )
-    command.add_argument("--picture", type=_picture, metavar="FILE", help="a .png or .svg")
+    command.add_argument("--picture", metavar="FILE", help="a .png or .svg")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_ablation)
     return parser
@@ -229,7 +240,7 @@ def _add_output(command: argparse.ArgumentParser) -> None:
         "--explain", type=_index, metavar="STAGE", help="why a stage is as it is; counted from 0"
     )
     command.add_argument("--draw", action="store_true", help="draw the timeline and the memory")
-    command.add_argument("--picture", type=_picture, metavar="FILE", help="a .png or .svg of both")
+    command.add_argument("--picture", metavar="FILE", help="a .png or .svg of both")
     command.add_argument("--json", action="store_true", help="print the plan as JSON, only")
 
 
@@ -253,11 +264,3 @@ def _gib(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text, re.ASCII) or not float(text):
         raise argparse.ArgumentTypeError(f"memory is a number of GiB, such as 15.5; got {text!r}")
     return int(float(text) * 2**30)
-
-
-def _picture(text: str) -> str:
-    try:
-        check_suffix(text)
-    except StagecutError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text

@@ -1,6 +1,7 @@
 """Plan a model of Alpa's tables on a cluster: operators, layers, prices, stages, all in one."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from costmodel import Cluster
 
@@ -27,7 +28,8 @@ def demo(
     """Plan a model on a cluster of equal hosts.
 
     Args:
-        model: What `stagecut.models.model` returns.
+        model: What `stagecut.models.model` returns. Its float16 is bfloat16 on devices that have
+            no float16.
         cluster: Of `costmodel`.
         n_layers: Into which the operators are joined; None for the number of its blocks.
         n_microbatches: Of a step. Of several numbers the best one is planned, and the others are
@@ -43,6 +45,9 @@ def demo(
         InfeasibleStagesError: No slicing fits with any number of microbatches.
         HeterogeneousClusterError: The hosts of the cluster differ.
     """
+    peaks = dict(cluster.device.flops_per_s)
+    if model.dtype == "float16" and "float16" not in peaks and "bfloat16" in peaks:
+        model = replace(model, dtype="bfloat16")  # of the same size
     layers = joined(model, model.n_blocks if n_layers is None else n_layers)
     counts = tuple(n_microbatches or (model.n_microbatches,))
     profiles = {count: Profile(model, layers, cluster, count) for count in counts}

@@ -55,7 +55,8 @@ def price_stages(
         alternatives.
 
     Raises:
-        InvalidInputError: There is no microbatch, or the stages are not runs of layers in order.
+        InvalidInputError: There is no microbatch, or the stages are not runs of layers in order, or
+            `edges` are not between them.
         InfeasibleStagesError: A stage has no price or does not fit.
 
     Examples:
@@ -92,7 +93,8 @@ def received_s(
     """Seconds in which each stage receives the values that it reads and did not make.
 
     Raises:
-        InvalidInputError: There are values between layers, and no time for them.
+        InvalidInputError: There are values between layers, and no time for them, or a value is none
+            between these layers.
     """
     if edges and transfer_s is None:
         raise InvalidInputError(
@@ -102,7 +104,16 @@ def received_s(
     stage_of = [
         stage for stage, (first, last, _) in enumerate(spans) for _ in range(first, last + 1)
     ]
-    for edge in edges:
+    for k, edge in enumerate(edges):
+        if not 0 <= edge.producer < min(edge.consumers, default=len(stage_of)):
+            raise InvalidInputError(
+                f"a value is made by one layer and read by later ones; got edges[{k}]={edge}"
+            )
+        if max(edge.consumers, default=0) >= len(stage_of):
+            raise InvalidInputError(
+                f"a value is read by layers that there are; got edges[{k}]={edge} "
+                f"and {len(stage_of)} layers"
+            )
         maker = stage_of[edge.producer]
         for reader in {stage_of[layer] for layer in edge.consumers} - {maker}:
             assert transfer_s is not None  # checked above

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ def picture(plan: StagePlan, path: str | PathLike[str]) -> None:
         MissingExtraError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    check_suffix(path)
+    check_picture(path)
     figure = new_figure(12.0, 1.6 + 0.4 * len(plan.stages))
     timeline, memory = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
     shown: set[str] = set()
@@ -82,29 +83,26 @@ def picture(plan: StagePlan, path: str | PathLike[str]) -> None:
     save(figure, path)
 
 
-def check_suffix(path: str | PathLike[str]) -> None:
-    """Refuse a file that is neither PNG nor SVG, before anything is computed for it.
+def check_picture(path: str | PathLike[str]) -> None:
+    """Refuse what could not be drawn, before anything is computed for it.
 
     Raises:
-        InvalidInputError: It is another one.
+        InvalidInputError: A suffix other than .png and .svg.
+        MissingExtraError: matplotlib is not installed.
     """
     if Path(path).suffix.lower() not in _SUFFIXES:
         raise InvalidInputError(
             f"a picture's file name ends in {' or '.join(_SUFFIXES)}; got {fspath(path)!r}"
         )
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("a picture", "plot")
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of this size in inches, without a display.
+    """An empty figure of this size in inches, without a display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("a picture", "plot") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -6,6 +6,7 @@ neighbours of the best slicing, each one change away: a layer moved over a bound
 of two successive stages exchanged, or the two joined.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -215,7 +216,8 @@ def _of_the_search(slicing: Slicing) -> Iterator[Rival]:
             yield Rival("stages", name, other.spans, other.time_s, is_bound=not other.is_priced)
     for rejection in slicing.rejected:
         kind = rejection.what.split()[-1]
-        yield Rival(kind, rejection.what, (), None, rejection.reason)
+        reason = rejection.reason.partition(";")[0]  # an error's text goes on
+        yield Rival(kind, rejection.what, (), None, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +303,10 @@ class _Candidates:
 
 def _check(n_layers: int, **weights: Sequence[float] | None) -> None:
     for name, values in weights.items():
-        if values is not None and (len(values) != n_layers or min(values) < 0):
+        if values is not None and not (
+            len(values) == n_layers and all(0 <= each < math.inf for each in values)
+        ):
             raise InvalidInputError(
-                f"{name} has a number for each of the {n_layers} layers, none of them negative; "
+                f"{name} has a number for each of the {n_layers} layers, finite and not negative; "
                 f"got {name}={tuple(values)}"
             )

@@ -199,7 +199,7 @@ def _tabulate(profile: Profile, submesh: Submesh, logical: LogicalMesh) -> _Tabl
     def each(name: str) -> Floats:
         return np.array([getattr(operator, name) for operator in operators], dtype=np.float64)
 
-    parameter = ParameterBytes.of("adam", mixed_precision=model.dtype == "float16")
+    parameter = ParameterBytes.of("adam", mixed_precision=model.dtype != "float32")
     share = np.where(each("is_split"), t, 1)
     groups = np.minimum(each("n_experts"), d)  # that have different experts
     parameters = np.ceil(each("parameters") / share / groups)
