@@ -66,7 +66,7 @@ CASES = {
     "12 layers on 2x8": (12, (2, 8), math.inf),
     "48 layers on 2x8": (48, (2, 8), math.inf),
     "48 layers on 8x8": (48, (8, 8), math.inf),
-    "48 layers on 8x8 tight": (48, (8, 8), 3 * 2**28),
+    "48 layers on 8x8 tight": (48, (8, 8), 5 * 2**28),
     "48 layers on 32x8": (48, (32, 8), math.inf),
     "96 layers on 8x8": (96, (8, 8), math.inf),
     "200 layers on 8x8": (200, (8, 8), math.inf),

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from stagecut import (
+    Boundary,
     InfeasibleStagesError,
     InvalidInputError,
     PriceCache,
     StageCost,
+    UnfinishedSearchError,
     slice_stages,
 )
 from stagecut.testing import (
@@ -78,6 +80,67 @@ def test_without_alternatives_it_finds_a_slicing_as_good(problem):
     slicing = solve(problem, alternatives=False)
     assert slicing.time_s == min(best.values())
     assert slicing.alternatives == ()
+
+
+@given(pipeline_problems(), st.sampled_from((0.0, 0.5, 1.0)))
+def test_bounds_change_no_time_where_options_differ_and_values_skip_stages(problem, looseness):
+    best = brute_force_pipelines(problem)
+    assume(best)
+
+    def bound_s(*span):
+        options = problem.options[span]
+        return min((each.time_s for each in options), default=8.0) * looseness
+
+    slicing = solve(problem, bound_s=bound_s, alternatives=False)
+    assert slicing.time_s == slicing.lower_bound_s == min(best.values())
+
+
+def test_a_value_that_skips_a_stage_is_kept_where_it_was_made():
+    # Layer 0 makes 6 bytes that layer 2 reads; a stage needs 10 anyway.
+    def cost(first, last, submesh):
+        return StageCost(1.0, 10, 0) if first == last else None
+
+    def solve(memory_bytes):
+        return slice_stages(
+            3,
+            (1, 3),
+            1,
+            cost,
+            memory_bytes,
+            edges=[Boundary(0, 6, (2,))],
+            transfer_s=lambda n_bytes, sender, receiver: float(n_bytes),
+        )
+
+    assert solve(16).time_s == 3 + 6
+    message = r"with what stages keep for later ones, without which the smallest peak is at least"
+    with pytest.raises(InfeasibleStagesError, match=message):
+        solve(15)
+
+
+def test_a_search_that_ends_early_says_how_good_its_slicing_is_at_least(monkeypatch):
+    def solve():
+        return slice_stages(
+            3,
+            (1, 4),
+            1,
+            lambda first, last, submesh: StageCost(9.0 if first < submesh[1] - 1 else 1.0, 0, 0),
+            edges=[Boundary(0, 1, (2,))],
+            # What skips a stage would come quickly from where it is too expensive to make it.
+            transfer_s=lambda n_bytes, sender, receiver: 0.25 if sender == (1, 2) else 3.0,
+            n_stages=3,
+        )
+
+    assert solve().time_s == solve().lower_bound_s == 6.0
+    monkeypatch.setattr("stagecut.skips.MOST_STEPS", 3)
+    slicing = solve()
+    assert (slicing.time_s, slicing.lower_bound_s) == (6.0, 3.25)
+
+
+def test_a_search_that_ends_before_any_slicing_fits_does_not_say_that_there_is_none(monkeypatch):
+    monkeypatch.setattr("stagecut.skips.MOST_STEPS", 1)
+    edges = [Boundary(0, 6, (2,))]
+    with pytest.raises(UnfinishedSearchError, match="in 1 steps, and there may be one"):
+        slice_stages(3, (1, 3), 1, uniform, 7, edges=edges, transfer_s=lambda *_: 0.0, n_stages=3)
 
 
 @given(pipeline_problems(), st.sampled_from((0.1, 1.0)))

@@ -39,6 +39,8 @@ class Reasons:
             are_priced: Whether all have their price.
         """
         arcs = placeable(Lengths(arcs), *limits.devices)
+        if not Lengths(arcs).most_stages():
+            arcs = arcs.take(np.zeros(arcs.row.size, dtype=np.bool_))
         self._arcs, self._limits, self._span = arcs, limits, span
         self._counts = range(1, min(Lengths(arcs).most_stages(), limits.in_flight.size) + 1)
         is_exact = arcs.row.size * len(self._counts) * limits.places.n_states <= _MOST_SUMS

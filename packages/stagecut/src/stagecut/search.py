@@ -115,20 +115,20 @@ def shortest_step(
     if not arcs.row.size:
         return None
     if _is_little(arcs, limits):
-        return _Problem(limits, counts, gap, 0.0).better_than(arcs, math.inf)
+        return _Problem(limits, counts, gap, 0.0).better_than(arcs, math.inf, 0.0)
     problem = _Problem(limits, counts, gap, _floor(arcs, limits))
-    estimate = problem.estimate(arcs)
+    estimate, limit_s = problem.estimate(arcs)
     for target in _TARGETS:
-        found = problem.better_than(arcs, float(estimate * target))
+        found = problem.better_than(arcs, float(estimate * target), limit_s)
         if found is not None:
             return found
-    return problem.better_than(arcs, math.inf)
+    return problem.better_than(arcs, math.inf, limit_s)
 
 
 def promising(arcs: Arcs, limits: Limits, counts: Sequence[int] | None, time_s: float) -> Arcs:
     """Without many of the stages of which no slicing takes less than `time_s`."""
     arcs = placeable(Lengths(arcs), *limits.devices)
-    return _Problem(limits, counts, 0.0, 0.0).drop(arcs, time_s)
+    return _Problem(limits, counts, 0.0, 0.0).drop(arcs, 0.0, time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,42 +139,54 @@ class _Problem:
     floor_s: float
     """Every slicing has a stage whose r is at least that."""
 
-    def estimate(self, arcs: Arcs) -> float:
-        """About how long the best step is: the sum of relaxed paths and the limit on r."""
+    def estimate(self, arcs: Arcs) -> tuple[float, float]:
+        """About how long the best step is, a relaxed sum and a limit on r; and that limit."""
         limits_s = [*(self.floor_s * _ESTIMATES), math.inf] if self.floor_s else [math.inf]
-        best, multiplier = math.inf, 0.0
+        best, multiplier = (math.inf, math.inf), 0.0
         for limit_s in limits_s:
             lengths = Lengths(arcs.take(arcs.rest_s <= limit_s))
             bounds = relax(lengths, *self.limits.devices, multiplier, math.inf)
             if bounds is not None:
                 multiplier = bounds.multiplier
-                if bounds.sum_s + self.floor_s >= best:
+                if bounds.sum_s + self.floor_s >= best[0]:
                     break
-                best = min(best, bounds.sum_s + min(limit_s, bounds.rest_s))
+                best = min(best, (bounds.sum_s + min(limit_s, bounds.rest_s), limit_s))
         return best
 
-    def better_than(self, arcs: Arcs, time_s: float) -> Found | None:
-        """The best slicing that takes less than `time_s`."""
-        found: Found | None = None
-        limit_s = math.inf
-        while True:
-            arcs = placeable(Lengths(arcs.take(arcs.rest_s < limit_s)), *self.limits.devices)
-            if not _is_little(arcs, self.limits):
-                arcs = self.drop(arcs, time_s / (1 + self.gap))
-            least = self._least_sum(arcs)
-            if least is None:
-                return found
-            sum_s, path = least
-            rest_s = float(arcs.rest_s[path].max())
-            if sum_s + rest_s < time_s:
-                time_s = sum_s + rest_s
-                found = Found(tuple(arcs.row[path].tolist()), time_s)
-            limit_s = min(rest_s, time_s / (1 + self.gap) - sum_s)
-            if limit_s <= self.floor_s:
-                return found
+    def better_than(self, arcs: Arcs, time_s: float, first_limit_s: float) -> Found | None:
+        """The best slicing that takes less than `time_s`.
 
-    def drop(self, arcs: Arcs, time_s: float) -> Arcs:
-        """Without the stages of which no slicing takes less than `time_s`.
+        Args:
+            arcs: The stages.
+            time_s: What the slicing must take less than.
+            first_limit_s: Where to look first for one that drops many stages: a limit on r.
+        """
+        best: Found | None = None
+        for floor_s, limit_s in ((self.floor_s, first_limit_s), (first_limit_s, math.inf)):
+            some = arcs
+            while limit_s > floor_s:
+                some = self._under(some, limit_s, floor_s, time_s)
+                shortest = self._shortest(some)
+                if shortest is None:
+                    break
+                sum_s, path = shortest
+                rest_s = float(some.rest_s[path].max())
+                if sum_s + rest_s < time_s:
+                    time_s = sum_s + rest_s
+                    best = Found(tuple(some.row[path].tolist()), time_s)
+                limit_s = min(rest_s, time_s / (1 + self.gap) - sum_s)
+        return best
+
+    def _under(self, arcs: Arcs, limit_s: float, floor_s: float, time_s: float) -> Arcs:
+        """The stages whose r is below a limit, without many that are in no better slicing."""
+        arcs = arcs.take(arcs.rest_s < limit_s)
+        if _is_little(arcs, self.limits):
+            return arcs
+        arcs = placeable(Lengths(arcs), *self.limits.devices)
+        return self.drop(arcs, floor_s, time_s / (1 + self.gap))
+
+    def drop(self, arcs: Arcs, floor_s: float, time_s: float) -> Arcs:
+        """Without the stages of which no slicing takes less than `time_s` if its r is `floor_s`.
 
         First without counting stages, as that is so much faster.
         """
@@ -184,18 +196,18 @@ class _Problem:
             while 0 < arcs.row.size < before * _WORTHWHILE:
                 before = arcs.row.size
                 arcs = placeable(lengths_of(arcs), *devices)
-                bounds = relax(lengths_of(arcs), *devices, multiplier, time_s - self.floor_s)
+                bounds = relax(lengths_of(arcs), *devices, multiplier, time_s - floor_s)
                 if bounds is None:
                     return arcs.take(np.zeros(arcs.row.size, dtype=np.bool_))
                 multiplier = bounds.multiplier
-                at_least_s = bounds.through_s + np.maximum(self.floor_s, arcs.rest_s)
+                at_least_s = bounds.through_s + np.maximum(floor_s, arcs.rest_s)
                 arcs = arcs.take(at_least_s < time_s * (1 + ROUNDING))
         return placeable(Lengths(arcs), *devices)
 
     def _lengths(self, arcs: Arcs) -> Lengths | CountedLengths:
         return lengths_within(arcs, self.limits, self.counts)
 
-    def _least_sum(self, arcs: Arcs) -> tuple[float, Ints] | None:
+    def _shortest(self, arcs: Arcs) -> tuple[float, Ints] | None:
         """The least sum of times, and a path that has it."""
         lengths = self._lengths(arcs)
         if not lengths.counts:
@@ -210,16 +222,19 @@ def lengths_within(
     arcs: Arcs, limits: Limits, counts: Sequence[int] | None
 ) -> Lengths | CountedLengths:
     """Paths that keep to the limits; their stages are counted only if anybody asks how many."""
-    longest = min(Lengths(arcs).most_stages(), limits.in_flight.size)
-    possible = [count for count in counts or range(1, longest + 1) if count <= longest]
+    held = limits.in_flight
+    if not _is_little(arcs, limits):
+        held = held[: Lengths(arcs).most_stages()]
     room_bytes = limits.memory_bytes - arcs.base_bytes
-    held = limits.in_flight[: max(possible, default=0)]
     if counts is None and (held.max(initial=0) * arcs.activation_bytes <= room_bytes).all():
         return Lengths(arcs)
-    lengths = CountedLengths(arcs, possible, room_bytes, held)
-    fewest = lengths.to_end(arcs.size.astype(np.float64))[0]
-    possible = [count for count in possible if fewest[count] <= limits.places.n_devices]
-    return replace(lengths, counts=possible, in_flight=held[: max(possible, default=0)])
+    possible = [count for count in counts or range(1, held.size + 1) if count <= held.size]
+    lengths = CountedLengths(arcs, possible, room_bytes, held[: max(possible, default=0)])
+    if not _is_little(arcs, limits):
+        fewest = lengths.to_end(arcs.size.astype(np.float64))[0]
+        possible = [count for count in possible if fewest[count] <= limits.places.n_devices]
+        lengths = replace(lengths, counts=possible, in_flight=held[: max(possible, default=0)])
+    return lengths
 
 
 def _is_little(arcs: Arcs, limits: Limits) -> bool:

@@ -60,7 +60,7 @@ def shortest_with_skips(
         bound_s = search.target_s
     elif not search.rows:
         raise UnfinishedSearchError(
-            f"no slicing that keeps its values in memory was found in {MOST_STEPS} steps, and there "
+            f"no slicing with memory for all values was found in {MOST_STEPS} steps, and there "
             f"may be one; got memory_bytes={limits.memory_bytes:.0f}: raise it or give n_stages"
         )
     found = Found(search.rows, search.time_s) if search.rows else None
@@ -118,7 +118,8 @@ class _Search:
             arc = leaving.start + at
             if not path or self._holds(arcs, path[-1], arc, n_after):
                 onward = [*path, arc]
-                self._go_on(table, onward, row, int(places[at]), sums_s[at], rests_s[at])
+                longer = float(sums_s[at]), float(rests_s[at])
+                self._go_on(table, onward, row, int(places[at]), *longer)
 
     def _holds(self, arcs: Arcs, arc: int, following: int, n_after: int) -> bool:
         """Whether a stage has memory for what it keeps for stages after the following one."""
