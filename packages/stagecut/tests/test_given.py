@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stagecut import (
+    SCHEDULES,
     Boundary,
     InfeasibleStagesError,
     InvalidInputError,
@@ -12,8 +13,8 @@ from stagecut import (
     price_stages,
     slice_stages,
 )
-from stagecut.given import received_s
-from stagecut.testing import slicing_problems
+from stagecut.exchange import exchange
+from stagecut.testing import all_slicings, pipeline_problems, pipeline_step_s, slicing_problems
 
 eighths = st.integers(0, 32).map(lambda n: n / 8)
 options = st.lists(
@@ -97,32 +98,30 @@ def test_says_which_stage_cannot_run():
     assert (caught.value.stage, caught.value.layers, caught.value.peak_bytes) == (1, (1, 3), None)
 
 
-@given(st.data())
-def test_a_stage_receives_each_value_that_it_reads_and_did_not_make_once(data):
-    cuts = sorted(data.draw(st.sets(st.integers(1, 5))))
-    edges_of = st.builds(
-        Boundary, st.just(0), st.integers(0, 9), st.lists(st.integers(1, 5), max_size=3).map(tuple)
+@given(pipeline_problems(), st.data())
+def test_given_stages_take_what_their_best_options_take_with_values_that_skip_stages(problem, data):
+    spans = data.draw(
+        st.sampled_from(sorted(all_slicings(problem.n_layers, problem.cluster_shape)))
     )
-    edges = data.draw(st.lists(edges_of, max_size=3))
-    starts = [0, *cuts]
-    submeshes = [(1, data.draw(st.sampled_from((1, 2)))) for _ in starts]
-    spans = [
-        (first, end - 1, submesh)
-        for first, end, submesh in zip(starts, [*cuts, 6], submeshes, strict=True)
-    ]
-    expected = [
-        sum(
-            edge.n_bytes * submeshes[0][1] + submesh[1]
-            for edge in edges
-            if first > edge.producer and any(first <= layer <= last for layer in edge.consumers)
+    combinations = itertools.product(*(problem.options[span] for span in spans))
+    times = [pipeline_step_s(problem, spans, costs) for costs in combinations]
+
+    def price():
+        return price_stages(
+            spans,
+            problem.n_microbatches,
+            problem.cost,
+            problem.memory_bytes,
+            edges=problem.edges,
+            transfer_s=problem.transfer_s,
+            in_flight=SCHEDULES[problem.schedule],
         )
-        for first, last, submesh in spans
-    ]
 
-    def transfer_s(n_bytes, source, target):
-        return float(n_bytes * source[1] + target[1])
-
-    assert received_s(spans, edges=edges, transfer_s=transfer_s) == expected
+    if any(time_s is not None for time_s in times):
+        assert price().time_s == min(time_s for time_s in times if time_s is not None)
+    else:
+        with pytest.raises(InfeasibleStagesError):
+            price()
 
 
 @pytest.mark.parametrize(
@@ -135,9 +134,9 @@ def test_a_stage_receives_each_value_that_it_reads_and_did_not_make_once(data):
 )
 def test_rejects_values_that_are_not_between_layers(edge, message):
     with pytest.raises(InvalidInputError, match=message):
-        received_s([(0, 3, (1, 1))], edges=[edge], transfer_s=lambda *_: 0.0)
+        exchange([(0, 3, (1, 1))], edges=[edge], transfer_s=lambda *_: 0.0)
 
 
 def test_rejects_values_without_a_time():
     with pytest.raises(InvalidInputError, match="transfer_s=None"):
-        received_s([(0, 3, (1, 1))], edges=[Boundary(0, 1, (1,))])
+        exchange([(0, 3, (1, 1))], edges=[Boundary(0, 1, (1,))])

@@ -10,7 +10,12 @@ from stagecut import (
     plan_stages,
     slice_stages,
 )
-from stagecut.testing import all_slicings, slicing_problems
+from stagecut.testing import (
+    all_slicings,
+    pipeline_problems,
+    pipeline_step_s,
+    slicing_problems,
+)
 
 problems = slicing_problems(max_layers=4, shapes=((1, 1), (1, 4), (2, 2), (3, 1)))
 
@@ -99,6 +104,28 @@ def test_a_price_is_asked_once(problem):
     except InfeasibleStagesError:
         return
     assert len(asked) == len(set(asked))
+
+
+@given(pipeline_problems())
+def test_a_plan_with_values_that_skip_stages_keeps_to_the_memory_and_no_rival_is_faster(problem):
+    try:
+        plan = plan_stages(
+            problem.n_layers,
+            problem.cluster_shape,
+            problem.n_microbatches,
+            problem.cost,
+            problem.memory_bytes,
+            schedule=problem.schedule,
+            edges=problem.edges,
+            transfer_s=problem.transfer_s,
+        )
+    except InfeasibleStagesError:
+        return
+    assert plan.time_s == pipeline_step_s(problem, plan.spans, [each.cost for each in plan.stages])
+    if problem.memory_bytes is not None:
+        assert all(stage.peak_bytes <= problem.memory_bytes for stage in plan.stages)
+    for rival in plan.rivals:
+        assert rival.time_s is None or rival.time_s >= plan.time_s
 
 
 def rival(plan, name):

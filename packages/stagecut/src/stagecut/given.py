@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from stagecut.boundary import Boundary
 from stagecut.errors import InfeasibleStagesError, InvalidInputError
+from stagecut.exchange import exchange
 from stagecut.network import TransferFunction
 from stagecut.plan import (
     BoundaryFunction,
@@ -74,51 +75,14 @@ def price_stages(
             f"there is a microbatch; got {[span[:2] for span in spans]} and "
             f"n_microbatches={n_microbatches}"
         )
-    open_to = [
-        _fitting(stage, spans, cost, memory_bytes, in_flight(len(spans) - stage, n_microbatches))
-        for stage in range(len(spans))
-    ]
-    extra_s = received_s(spans, boundary_s, edges, transfer_s)
-    chosen, time_s = _best_options(open_to, extra_s, n_microbatches)
+    between = exchange(spans, boundary_s, edges, transfer_s)
+    open_to = []
+    for stage, held_bytes in enumerate(between.held_bytes):
+        held = in_flight(len(spans) - stage, n_microbatches)
+        open_to.append(_fitting(stage, spans, cost, memory_bytes, held, held * held_bytes))
+    chosen, time_s = _best_options(open_to, between.received_s, n_microbatches)
     stages = tuple(StageSlice(*span, each) for span, each in zip(spans, chosen, strict=True))
     return Slicing(stages, time_s, time_s, len(spans), ())
-
-
-def received_s(
-    spans: Sequence[Span],
-    boundary_s: BoundaryFunction | None = None,
-    edges: Sequence[Boundary] = (),
-    transfer_s: TransferFunction | None = None,
-) -> list[float]:
-    """Seconds in which each stage receives the values that it reads and did not make.
-
-    Raises:
-        InvalidInputError: There are values between layers, and no time for them, or a value is none
-            between these layers.
-    """
-    if edges and transfer_s is None:
-        raise InvalidInputError(
-            "values between layers take a time to send; got edges and transfer_s=None"
-        )
-    seconds = [boundary_s(first) if boundary_s and first else 0.0 for first, _, _ in spans]
-    stage_of = [
-        stage for stage, (first, last, _) in enumerate(spans) for _ in range(first, last + 1)
-    ]
-    for k, edge in enumerate(edges):
-        if not 0 <= edge.producer < min(edge.consumers, default=len(stage_of)):
-            raise InvalidInputError(
-                f"a value is made by one layer and read by later ones; got edges[{k}]={edge}"
-            )
-        if max(edge.consumers, default=0) >= len(stage_of):
-            raise InvalidInputError(
-                f"a value is read by layers that there are; got edges[{k}]={edge} "
-                f"and {len(stage_of)} layers"
-            )
-        maker = stage_of[edge.producer]
-        for reader in {stage_of[layer] for layer in edge.consumers} - {maker}:
-            assert transfer_s is not None  # checked above
-            seconds[reader] += transfer_s(edge.n_bytes, spans[maker][2], spans[reader][2])
-    return seconds
 
 
 def _fitting(
@@ -127,8 +91,9 @@ def _fitting(
     cost: CostFunction,
     memory_bytes: int | None,
     in_flight: int,
+    held_bytes: int,
 ) -> list[StageCost]:
-    """The options of a stage that fit."""
+    """The options of a stage that fit beside what it holds for others."""
     first, last, submesh = spans[stage]
     priced = cost(first, last, submesh)
     options = [priced] if isinstance(priced, StageCost) else list(priced or ())
@@ -139,7 +104,8 @@ def _fitting(
             stage=stage,
             layers=(first, last),
         )
-    peak = min(option.peak_bytes(in_flight) for option in options)
+    peaks = [option.peak_bytes(in_flight) + held_bytes for option in options]
+    peak = min(peaks)
     if memory_bytes is not None and peak > memory_bytes:
         raise InfeasibleStagesError(
             f"a stage must fit in memory_bytes={memory_bytes} a device; got {peak} bytes for "
@@ -151,7 +117,7 @@ def _fitting(
         )
     if memory_bytes is None:
         return options
-    return [option for option in options if option.peak_bytes(in_flight) <= memory_bytes]
+    return [option for option, its in zip(options, peaks, strict=True) if its <= memory_bytes]
 
 
 def _best_options(

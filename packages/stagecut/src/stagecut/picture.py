@@ -53,7 +53,7 @@ def picture(plan: StagePlan, path: str | PathLike[str]) -> None:
         stage = plan.stages[number]
         parts = (
             stage.cost.fixed_bytes,
-            stage.in_flight * stage.cost.activation_bytes,
+            stage.in_flight * (stage.cost.activation_bytes + stage.held_bytes),
             stage.cost.temporary_bytes,
         )
         left = 0.0

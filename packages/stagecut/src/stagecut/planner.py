@@ -16,7 +16,8 @@ from stagecut.ask import PriceCache
 from stagecut.baseline import equal_spans
 from stagecut.boundary import Boundary
 from stagecut.errors import InfeasibleStagesError, InvalidInputError
-from stagecut.given import price_stages, received_s
+from stagecut.exchange import exchange
+from stagecut.given import price_stages
 from stagecut.network import TransferFunction
 from stagecut.places import Places
 from stagecut.plan import (
@@ -168,7 +169,7 @@ def plan_stages(
 
     places = cluster_shape if isinstance(cluster_shape, Places) else Places.uniform(*cluster_shape)
     spans = tuple((each.first, each.last, each.submesh) for each in slicing.stages)
-    received = received_s(spans, enter_s, edges, send_s)
+    between = exchange(spans, enter_s, edges, send_s)
     candidates = _Candidates(n_layers, places, memory_bytes, price)
     weights = {"layers": [1.0] * n_layers, "operators": n_operators, "FLOPs": flops}
     rivals = [
@@ -187,15 +188,17 @@ def plan_stages(
                 *span,
                 devices=devices,
                 cost=each.cost,
-                received_s=seconds,
+                received_s=received_s,
+                held_bytes=held_bytes,
                 in_flight=in_flight(len(spans) - number, chosen),
             )
-            for number, (span, each, devices, seconds) in enumerate(
+            for number, (span, each, devices, received_s, held_bytes) in enumerate(
                 zip(
                     spans,
                     slicing.stages,
                     assign_devices([submesh for *_, submesh in spans], places),
-                    received,
+                    between.received_s,
+                    between.held_bytes,
                     strict=True,
                 )
             )

@@ -67,13 +67,17 @@ class PlannedStage:
     """To bring it a microbatch's values, and back their gradients; part of `time_s`."""
     in_flight: int
     """Microbatches it holds at most between their forward and backward."""
+    held_bytes: int = 0
+    """Of each of them, what a device keeps for stages after the next one."""
 
     def __post_init__(self) -> None:
         rows_fit = [len(row) for row in self.devices] == [self.submesh[1]] * self.submesh[0]
-        if self.in_flight < 1 or not 0 <= self.received_s < math.inf or not rows_fit:
+        held = min(self.in_flight - 1, self.held_bytes)
+        if held < 0 or not 0 <= self.received_s < math.inf or not rows_fit:
             raise InvalidInputError(
                 "a stage holds a microbatch, receives in no negative time, and has the devices of "
                 f"its submesh; got in_flight={self.in_flight}, received_s={self.received_s}, "
+                f"held_bytes={self.held_bytes}, "
                 f"devices={self.devices} for {tuple(self.submesh)}"
             )
 
@@ -90,7 +94,7 @@ class PlannedStage:
     @property
     def peak_bytes(self) -> int:
         """Of a device."""
-        return self.cost.peak_bytes(self.in_flight)
+        return self.cost.peak_bytes(self.in_flight) + self.in_flight * self.held_bytes
 
 
 @dataclass(frozen=True)
@@ -262,8 +266,8 @@ class StagePlan:
             f"  idle {words.share(self.idle[stage], 1)} of the step",
             f"  {_memory(it.peak_bytes, self.memory_bytes)} a device: "
             f"{words.gib(cost.fixed_bytes)} fixed, {it.in_flight} x "
-            f"{words.gib(cost.activation_bytes)} in flight, {words.gib(cost.temporary_bytes)} for "
-            "a moment",
+            f"{words.gib(cost.activation_bytes + it.held_bytes)} in flight, "
+            f"{words.gib(cost.temporary_bytes)} for a moment",
         ]
         near = sorted((rival for rival in self.rivals if stage in rival.changes), key=_rank)
         rows = [[f"  {rival.name}", rival.against(self.time_s)] for rival in near]
