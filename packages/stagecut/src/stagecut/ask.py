@@ -123,12 +123,11 @@ class Asker:
             keys = [self._key(content, span) for content, span in zip(contents, spans, strict=True)]
         new = [span for span, key in zip(spans, keys, strict=True) if key not in self._known]
         answers = self._answers(new)
-        for key in keys:
+        for key, span in zip(keys, spans, strict=True):
             if key in self._known:
                 yield self._known[key], False
                 continue
-            answer = next(answers)
-            options = (answer,) if isinstance(answer, StageCost) else tuple(answer or ())
+            options = _options(next(answers), span)
             if self._cache is not None:
                 self._cache.add(key, options)
                 self._known[key] = options
@@ -149,6 +148,20 @@ class Asker:
             )
         asked = content, tuple(span[2]), getattr(span[2], "hosts", None), self._arguments
         return hashlib.sha256(repr(asked).encode()).hexdigest()
+
+
+def _options(answer: object, span: Span) -> Options:
+    """The ways to run a stage, whatever form the answer has."""
+    if answer is None:
+        return ()
+    options = tuple(answer) if isinstance(answer, Sequence) else (answer,)
+    for each in options:
+        if not isinstance(each, StageCost):
+            raise InvalidInputError(
+                "a cost is a StageCost, a sequence of them, or None; "
+                f"got {answer!r} for layers {span[0]}-{span[1]} on {tuple(span[2])}"
+            )
+    return options
 
 
 def _read(

@@ -47,7 +47,8 @@ class Network:
             transfer_s: Seconds for one.
 
         Raises:
-            InvalidInputError: A time is negative or not finite, or there are values without times.
+            InvalidInputError: A time is negative or not finite, a value has no time, or it is not
+                read after it is made.
         """
         self.n_microbatches = n_microbatches
         self.n_layers, self.shapes, self.edges = n_layers, tuple(shapes), tuple(edges)
@@ -58,6 +59,15 @@ class Network:
                 raise InvalidInputError(
                     "a boundary's time is finite and not negative; "
                     f"got boundary_s({first})={seconds}"
+                )
+        for v, edge in enumerate(edges):
+            readers = sorted(edge.consumers)
+            if not (edge.producer >= 0 and readers and edge.n_bytes >= 0) or not (
+                edge.producer < readers[0] <= readers[-1] < n_layers
+            ):
+                raise InvalidInputError(
+                    "a value's size is not negative, and layers read it after one made it; "
+                    f"got edges[{v}]={edge} and {n_layers} layers"
                 )
         self.transfers_s: dict[int, Floats] = {}
         """By bytes: from each shape to each, shape (n_shapes, n_shapes)."""

@@ -61,7 +61,7 @@ class Reasons:
             n for n in self._counts if self._peak(n) <= memory_bytes and self._peak(n) < math.inf
         ]
         others = [n for n in fit if n not in allowed]
-        way_out = f"n_stages={others[0]} would do" if others else ""
+        way_out = f"n_stages of {', '.join(map(str, others))} would do" if others else ""
         if peak == math.inf and others:
             return InfeasibleStagesError(
                 f"no slicing has a number of stages of n_stages={tuple(allowed)}; {way_out}"

@@ -107,8 +107,9 @@ def slice_stages(
         stages.
 
     Raises:
-        InvalidInputError: A size is below 1, or `gap` or a time is negative, or there are edges and
-            no time for them, or there is no such schedule.
+        InvalidInputError: A size is below 1; `gap`, memory or a time is negative; a value between
+            layers has no time or is not read after it is made; a cost is no `StageCost`; there is
+            no such schedule.
         InfeasibleStagesError: No slicing fits, or none has a price.
         InvalidBoundError: A bound is negative, or a stage took less than its bound.
         UnfinishedSearchError: No slicing was found that has memory for the values that skip stages,
@@ -126,6 +127,10 @@ def slice_stages(
             "layers, microbatches, hosts and devices per host are at least 1, and gap at least 0; "
             f"got n_layers={n_layers}, n_microbatches={n_microbatches}, "
             f"cluster_shape={cluster_shape}, gap={gap}, n_stages={n_stages}, processes={processes}"
+        )
+    if memory_bytes is not None and not memory_bytes >= 0:
+        raise InvalidInputError(
+            f"memory is not negative, and None for no limit; got memory_bytes={memory_bytes}"
         )
     if structure is not None and len(structure) != n_layers:
         raise InvalidInputError(
@@ -157,12 +162,12 @@ def slice_stages(
                 slicings.append(search.run(gap, alternatives))
             except InfeasibleStagesError as error:
                 errors.append(error)
-                rejected.append(Rejection(f"{n} microbatches", str(error)))
+                rejected.append(Rejection(_count(n, "microbatch"), str(error)))
     if not slicings:
         raise min(errors, key=lambda error: error.peak_bytes or math.inf)
     best = min(slicings, key=lambda slicing: slicing.time_s)
     rejected += [
-        Rejection(f"{other.n_microbatches} microbatches", f"{other.time_s:.4g} s")
+        Rejection(_count(other.n_microbatches, "microbatch"), f"{other.time_s:.4g} s")
         for other in slicings
         if other is not best
     ]
@@ -171,6 +176,12 @@ def slice_stages(
         n_priced=sum(each.n_priced for each in slicings),
         rejected=(*best.rejected, *rejected),
     )
+
+
+def _count(n: int | None, noun: str) -> str:
+    if n == 1:
+        return f"1 {noun}"
+    return f"{n} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def _also(
@@ -238,7 +249,7 @@ class _Search:
             if missing:
                 reasons = view.reasons().of_each(missing)
                 rejected += [
-                    Rejection(f"{count} stages", reason)
+                    Rejection(_count(count, "stage"), reason)
                     for count, reason in zip(missing, reasons, strict=True)
                 ]
         return Slicing(
