@@ -2,7 +2,7 @@
 
 Baseline: the dynamic program of Alpa's Eq. 6 over all pairs of cuts whose FLOPs are within the
 limit, O(K^2) steps over all numbers of layers at once in numpy; it finds the same layers. All are
-clustered into 96 layers with delta = 0.5, or the least that is possible.
+clustered into 96 layers with delta = 0.5; with 4 if one operator is that heavy.
 
 - transformer: blocks of 150 operators, six of which have nearly all FLOPs; values are read up to 75
   operators later; a block hands on less than its operators do, so layers end with blocks.
@@ -19,12 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from stagecut import (
-    Boundary,
-    InfeasibleClusteringError,
-    cluster_operators,
-    repeated_blocks,
-)
+from stagecut import Boundary, cluster_operators, repeated_blocks
 
 N_LAYERS = 96
 BLOCK = 150
@@ -63,6 +58,7 @@ def unequal(n):
 
 
 MODELS = {"transformer": transformer, "chain": chain, "heavy": heavy, "random": unequal}
+DELTAS = {"transformer": 0.5, "chain": 0.5, "heavy": 4.0, "random": 0.5}
 
 
 def over_all_pairs(flops, values, n_layers, delta):
@@ -108,19 +104,11 @@ def over_all_pairs(flops, values, n_layers, delta):
     return tuple((first, end - 1) for first, end in pairwise(edges))
 
 
-def possible_delta(flops, values):
-    try:
-        cluster_operators(flops, values, N_LAYERS, delta=0.5)
-    except InfeasibleClusteringError as error:
-        return error.smallest_delta
-    return 0.5
-
-
-@pytest.mark.parametrize("n", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize("n", [3_000, 10_000, 100_000])
 @pytest.mark.parametrize("model", MODELS)
 def test_cluster_operators(benchmark, model, n):
     flops, values = MODELS[model](n)
-    arguments = flops, values, N_LAYERS, possible_delta(flops, values)
+    arguments = flops, values, N_LAYERS, DELTAS[model]
 
     layers = benchmark.pedantic(cluster_operators, arguments, rounds=5, warmup_rounds=1)
 
@@ -135,11 +123,11 @@ def test_cluster_operators(benchmark, model, n):
         benchmark.extra_info["baseline"] = f"test_all_pairs[{model}-{n}]"
 
 
-@pytest.mark.parametrize("n", [1_000, 10_000])
+@pytest.mark.parametrize("n", [3_000, 10_000])
 @pytest.mark.parametrize("model", MODELS)
 def test_all_pairs(benchmark, model, n):
     flops, values = MODELS[model](n)
-    arguments = flops, values, N_LAYERS, possible_delta(flops, values)
+    arguments = flops, values, N_LAYERS, DELTAS[model]
 
     layers = benchmark.pedantic(over_all_pairs, arguments, rounds=1)
 
