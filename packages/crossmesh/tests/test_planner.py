@@ -309,6 +309,8 @@ ARGUMENTS = {
         ({"chunk_bytes": 0}, "of at least one byte, .* got chunks=100, chunk_bytes=0"),
         ({"fuse_bytes": -1}, "chunk_bytes=12288 and fuse_bytes=-1"),
         ({"hosts": {0: 0, 2: 1}}, r"needs a host; hosts lacks \[1, 3\]"),
+        ({"hosts": dict.fromkeys(range(4), 2**63)}, "numbers of 64 bits; got host 922"),
+        ({"src": {1: ARGUMENTS["src"]}, "dst": {1: ARGUMENTS["dst"]}}, r"as names; got \[1\]"),
         ({"links": Links({0: 1.0}, 1.0, 0.0)}, r"has \[0\] but not \[1, 2, 3\]"),
     ],
 )
@@ -322,9 +324,19 @@ def test_partial_destinations_have_an_error_of_their_own():
         plan(ARGUMENTS["src"], layout((4, 4), range(2), "RR+P0"), "float32")
 
 
-def test_refuses_hosts_that_are_no_integers():
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hosts": dict.fromkeys(range(4), "a")},
+        {"chunks": 2.5},
+        {"chunk_bytes": 1.5},
+        {"fuse_bytes": "1"},
+        {"seed": 0.5},
+    ],
+)
+def test_refuses_numbers_that_are_no_integers(changed):
     with pytest.raises(TypeError):
-        plan(**ARGUMENTS, hosts=dict.fromkeys(range(4), "a"))
+        plan(**ARGUMENTS, **changed)
 
 
 def test_tensor_of_huge_empty_shape_is_an_error_and_not_an_overflow():

@@ -1,6 +1,7 @@
 """`Links`: how fast hosts and devices send and receive."""
 
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -35,8 +36,14 @@ class Links:
         if isinstance(given, int | float):
             object.__setattr__(self, "host_bytes_per_s", _rate(given, "every host"))
         else:
-            pairs = dict(given).items()
-            rates = tuple(sorted((host, _rate(rate, f"host {host}")) for host, rate in pairs))
+            try:
+                pairs = sorted((operator.index(host), rate) for host, rate in dict(given).items())
+            except (TypeError, ValueError):
+                raise PlanError(
+                    "rates are one number for all hosts, or a mapping from hosts, which are "
+                    f"integers; got host_bytes_per_s={given!r}"
+                ) from None
+            rates = tuple((host, _rate(rate, f"host {host}")) for host, rate in pairs)
             object.__setattr__(self, "host_bytes_per_s", rates)
         if not self.device_bytes_per_s > 0:
             raise PlanError(

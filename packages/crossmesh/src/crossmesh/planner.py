@@ -101,6 +101,7 @@ def plan(
     if strategy not in get_args(Strategy):
         known = " or ".join(map(repr, get_args(Strategy)))
         raise PlanError(f"a strategy is {known}; got {strategy!r}")
+    chunks, chunk_bytes, fuse_bytes = map(operator.index, (chunks, chunk_bytes, fuse_bytes))
     if chunks < 1 or chunk_bytes < 1 or fuse_bytes < 0:
         raise PlanError(
             "there is at least one chunk, of at least one byte, and a size to fuse up to is not "
@@ -146,6 +147,8 @@ def _tensors(
             "source, destination and dtype are of the same tensors; "
             f"got {_names(sources)}, {_names(destinations)} and {_names(dtypes)}"
         )
+    if not all(isinstance(name, str) for name in sources):
+        raise PlanError(f"tensors have texts as names; got {[*sources][:4]}")
     tensors = []
     for name in sorted(sources):
         tensor = Tensor(name, dtype_name(dtypes[name]), sources[name], destinations[name])
@@ -184,7 +187,7 @@ def _check(tensor: Tensor) -> None:
 
 
 def _names(mapping: Mapping[str, object]) -> str:
-    names = sorted(mapping)
+    names = sorted(mapping, key=str)
     return f"{names[:4]}" if len(names) <= 4 else f"{names[:4]} and {len(names) - 4} more"
 
 
@@ -196,7 +199,11 @@ def _host_of(tensors: Sequence[Tensor], hosts: Mapping[int, int] | None) -> dict
     missing = [device for device in devices if device not in hosts]
     if missing:
         raise PlanError(f"every device of all meshes needs a host; hosts lacks {missing}")
-    return {device: operator.index(hosts[device]) for device in devices}
+    host_of = {device: operator.index(hosts[device]) for device in devices}
+    wide = [host for host in host_of.values() if not -(2**63) <= host < 2**63]
+    if wide:
+        raise PlanError(f"hosts are numbers of 64 bits; got host {wide[0]}")
+    return host_of
 
 
 def _flow(draft: Draft, tensors: Sequence[Tensor], host_of: Mapping[int, int]) -> Flow:
