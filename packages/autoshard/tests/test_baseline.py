@@ -4,10 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from autoshard import BaselineError, baseline, baseline_inputs, shard
+from autoshard import BaselineError, InfeasibleError, baseline, baseline_inputs, shard
 from autoshard.baseline import BASELINES
 from autoshard.programs import Program, deep_mlp_step, mlp_step
-from autoshard.shard import _with_alternatives
+from autoshard.shard import Prepared, _with_alternatives
 from costmodel import Cluster, Device, Link
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,3 +125,24 @@ def test_a_sharding_of_which_nothing_is_proved_says_so():
     graph, prices = deep_mlp_step(batch=64, widths=(16, 64)), cluster()
     found = replace(shard(graph, FLAT, prices, compare=False), lower_bound_s=-math.inf)
     assert "; nothing is proved" in str(found)
+
+
+def test_a_baseline_is_taken_where_the_search_finds_nothing_that_fits(monkeypatch):
+    graph = mlp_step(batch=16, width=32, hidden=64)
+    limit = baseline(graph, FLAT, cluster(), "zero").peak_bytes
+    search = Prepared._best
+
+    def blind(self, options, pins, how):
+        if options.restrict is None:
+            raise InfeasibleError("found nothing", float(limit))
+        return search(self, options, pins, how)
+
+    monkeypatch.setattr(Prepared, "_best", blind)
+    found = shard(graph, FLAT, cluster(), memory_bytes=limit)
+    assert found.peak_bytes <= limit
+    assert found.lower_bound_s == 0.0  # the baseline's own is not one of all shardings
+    assert {"search": "found nothing"}.items() <= {
+        one.name: one.reason for one in found.alternatives
+    }.items()
+    with pytest.raises(InfeasibleError, match="found nothing"):
+        shard(graph, FLAT, cluster(), memory_bytes=limit // 50)

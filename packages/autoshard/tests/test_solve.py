@@ -115,6 +115,24 @@ def test_what_only_the_integer_program_finds_is_proved_by_it():
     assert solution.gap < 1e-9
 
 
+@given(problems(limited=False), st.data())
+def test_a_choice_that_just_meets_a_limit_of_fractions_keeps_it(problem, data):
+    """The order in which usages are added up must not decide."""
+    tenths = replace(problem, usages=tuple(usage / 10.0 for usage in problem.usages))
+    choice = [data.draw(st.integers(0, len(cost) - 1)) for cost in problem.node_costs]
+    limited = replace(tenths, usage_limit=evaluate(problem, choice).peak_usage / 10.0)
+    optimum, _ = brute_force(limited)
+    assert (
+        optimum
+        == brute_force(replace(problem, usage_limit=evaluate(problem, choice).peak_usage))[0]
+    )
+    if math.isinf(optimum):
+        with pytest.raises(InfeasibleError):
+            solve(limited)
+        return
+    assert solve(limited).objective == optimum
+
+
 def test_a_start_is_never_made_worse():
     problem = wide(24, 6, seed=5)
     start = solve(problem, "local_search", steps=30).choice

@@ -73,10 +73,11 @@ Memory Memory::of(const Problem& problem, std::vector<Pieces>& pieces) {
   Memory memory;
   memory.limit = problem.limit;
   // Sums of whole numbers are exact in any order; of others, two sums of the same numbers may differ
-  // in the last digits, so that what fits here might not fit for another judge.
+  // in the last digits. What meets the limit must fit here, or bounds would be wrong; what is above
+  // it by no more than this fits for the judge, too (evaluate.py, ROUNDING).
   const bool exact = std::all_of(problem.usages, problem.usages + problem.n_costs,
                                  [](double usage) { return usage == std::floor(usage); });
-  if (!exact) memory.limit *= 1.0 - 1e-12;
+  if (!exact) memory.limit *= 1.0 + 5e-13;
   memory.change.assign(times.size() + 1, 0.0);
   for (std::size_t row = 0; row < times.size(); ++row) {
     memory.times.push_back(static_cast<std::int32_t>(row));

@@ -14,6 +14,10 @@ from operator import index
 from autoshard.errors import ProblemError
 from autoshard.problem import Problem
 
+ROUNDING = 1e-12
+"""Of a limit: how much sums of usages that are no whole numbers may be above it, as they differ by
+about as much with the order of their terms."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -26,7 +30,7 @@ class Evaluation:
     peak_time: int | None
     """A time when they do; `None` if nothing is ever used."""
     feasible: bool
-    """Finite cost and a peak within the limit."""
+    """Finite cost and a peak within the limit; see `ROUNDING`."""
 
 
 def evaluate(problem: Problem, choice: Sequence[int]) -> Evaluation:
@@ -62,14 +66,18 @@ def evaluate(problem: Problem, choice: Sequence[int]) -> Evaluation:
     cost = math.fsum(costs)
 
     changes: defaultdict[int, float] = defaultdict(float)
+    exact = True
     for node, (first, last) in enumerate(problem.intervals):
         if first < last:
-            changes[first] += float(problem.usages[node][choice[node]])
-            changes[last] -= float(problem.usages[node][choice[node]])
+            used = float(problem.usages[node][choice[node]])
+            exact = exact and used.is_integer()
+            changes[first] += used
+            changes[last] -= used
     usage, peak, peak_time = 0.0, 0.0, None
     for time in sorted(changes):
         usage += changes[time]
         if usage > peak:
             peak, peak_time = usage, time
-    within = problem.usage_limit is None or peak <= problem.usage_limit
+    limit = math.inf if problem.usage_limit is None else problem.usage_limit
+    within = peak <= (limit if exact else limit * (1.0 + ROUNDING))
     return Evaluation(cost, peak, peak_time, math.isfinite(cost) and within)

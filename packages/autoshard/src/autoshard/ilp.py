@@ -28,8 +28,8 @@ COST = 1e4
 """What the costs of a program should add up to: solvers' tolerances are absolute, about 1e-6."""
 
 COARSE = 10.0
-"""How far below `COST` the costs may be found to be before the program is made anew in a finer unit.
-In a coarse one, bounds are off by more than what they are to prove: 0.06 % above the optimum of the
+"""How far below `COST` the costs may be found to be before the program gets a finer unit. In a
+coarse one, bounds are off by more than what they are to prove: 0.06 % above the optimum of the
 contest's instance B, where the cheapest strategies together cost millions of times the best."""
 
 

@@ -56,7 +56,8 @@ class Problem:
     intervals: tuple[tuple[int, int], ...]
     """Per node [from, to): when it is alive; empty, as where to <= from, means it uses nothing."""
     usage_limit: float | None = None
-    """What all nodes alive at one time may use together; `None` is no limit."""
+    """What all nodes alive at one time may use together; `None` is no limit. Whole numbers add up
+    exactly; sums of others may be above it by their rounding."""
 
     def __post_init__(self) -> None:
         for name, of in (("node_costs", "node"), ("edge_costs", "edge"), ("usages", "node")):

@@ -231,10 +231,15 @@ class Prepared:
             raise PinError(f"pin maps names to what they are held at; got pin={pin!r}")
         pins = dict(pin or {})
         options = replace(self.options, memory_bytes=memory_bytes, memory_rule=memory_rule)
-        found = self._best(replace(options, restrict=restrict), pins, search)
         if restrict is not None or not compare:
-            return found
-        rivals: dict[str, Sharding | AutoshardError] = {"search": found}
+            return self._best(replace(options, restrict=restrict), pins, search)
+        rivals: dict[str, Sharding | AutoshardError] = {}
+        try:
+            rivals["search"] = self._best(options, pins, search)
+        except InfeasibleError as error:  # a baseline may be found to fit where nothing else was
+            if memory_bytes is None or _at_peak(self.graph, self.light)[0] > memory_bytes:
+                raise
+            rivals["search"] = error
         for name in get_args(Baseline):
             try:
                 rivals[name] = self._best(replace(options, restrict=name), pins, search)
@@ -372,7 +377,10 @@ def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding
 
     A baseline's own bound is of shardings that store the inputs as it does.
     """
+    search = rivals["search"]
     shardings = {name: one for name, one in rivals.items() if isinstance(one, Sharding)}
+    if not shardings and isinstance(search, AutoshardError):
+        raise search
     best = min(shardings, key=lambda name: shardings[name].objective_s)
     least = shardings[best].objective_s
     alternatives = []
@@ -388,7 +396,7 @@ def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding
             else:
                 more = f"{seconds / least - 1:.1%} slower"
             alternatives.append(Alternative(name, seconds, more))
-    bound = min(shardings["search"].lower_bound_s, least)
+    bound = min(search.lower_bound_s, least) if isinstance(search, Sharding) else 0.0
     return replace(shardings[best], lower_bound_s=bound, alternatives=tuple(alternatives))
 
 
