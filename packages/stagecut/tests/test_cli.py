@@ -84,7 +84,7 @@ def test_every_model_has_a_plan_or_one_line_that_says_why_not(name, capsys):
         ),
         ([*DEMO, "--microbatches", "3"], "got n_microbatches=3 for the 1024 samples"),
         (["demo", "gpt-350m", "--cluster", "p3.8xlarge", "--layers", "999"], "999"),
-        ([*DEMO, "--memory", "0.5"], "no slicing fits in 0.5 GiB"),
+        ([*DEMO, "--memory", "0.5"], "no slicing fits in 512 MiB"),
         ([*DEMO, "--explain", "99"], "stages are counted from 0 to"),
         ([*DEMO, "--picture", "missing/plan.png"], "missing/plan.png"),
         ([*DEMO, "--picture", "plan.gif"], "a picture's file name ends in .png or .svg"),

@@ -307,7 +307,7 @@ def test_says_why_each_number_of_stages_is_impossible():
     assert [len(each.spans) for each in slicing.alternatives] == [2, 3, 4]
     slicing = slice_stages(4, (1, 6), 2, cost, memory_bytes=1)
     reasons = {each.what: each.reason for each in slicing.rejected}
-    assert reasons["2 stages"] == "memory of stage 0: 1.86e-09 of 9.31e-10 GiB"
+    assert reasons["2 stages"] == "memory of stage 0: 2 of 1 B"
     slicing = slice_stages(2, (2, 2), 2, cost, n_stages=[1, 2], memory_bytes=2)
     assert slicing.rejected == ()
     # One host of 3 as one part, or single devices: no two parts are all of it.

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stagecut import words
 from stagecut.arcs import Arcs, Floats
 from stagecut.errors import InfeasibleStagesError
 from stagecut.lengths import Lengths
@@ -77,8 +78,8 @@ class Reasons:
             " with what stages keep for later ones, without which" if peak <= memory_bytes else ";"
         )
         return InfeasibleStagesError(
-            f"no slicing fits in {_gib(memory_bytes)} a device{kept} the smallest peak is "
-            f"{self._at_least}{_gib(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
+            f"no slicing fits in {_size(memory_bytes)} a device{kept} the smallest peak is "
+            f"{self._at_least}{_size(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
             + (way_out or "raise memory_bytes, take more devices, or make microbatches smaller"),
             peak_bytes=int(peak),
             stage=stage,
@@ -94,8 +95,8 @@ class Reasons:
             elif peak < math.inf:
                 stage, _ = self._largest(n_stages)
                 yield (
-                    f"memory of stage {stage}: {self._at_least}{peak / 2**30:.3g} of "
-                    f"{self._limits.memory_bytes / 2**30:.3g} GiB"
+                    f"memory of stage {stage}: {self._at_least}"
+                    f"{words.of(peak, self._limits.memory_bytes)}"
                 )
             elif not _can_cover(self._limits.places, n_stages):
                 yield f"cannot cover {self._limits.places.n_devices} devices"
@@ -134,5 +135,5 @@ def _can_cover(places: Places, n_stages: int) -> bool:
     return bool((reached[:-1] & places.complete).any())
 
 
-def _gib(n_bytes: float) -> str:
-    return f"{n_bytes / 2**30:.3g} GiB ({n_bytes:.0f} bytes)"
+def _size(n_bytes: float) -> str:
+    return f"{words.gib(n_bytes)} ({n_bytes:.0f} bytes)"

@@ -29,6 +29,9 @@ ROUNDING = 1e-9
 _CLOSE = 1e-4
 """Relative; a multiplier whose L is this close to the best will do: any gives a true bound."""
 
+_CANCELLED = 1e-12
+"""Relative; more than what is lost when the price of all devices is taken off a sum with it."""
+
 _LINES = 40
 """When to be content with any multiplier."""
 
@@ -98,9 +101,11 @@ def relax(
             )
         if not use_all:
             multiplier = max(multiplier, 0.0)
+    paid_s = multiplier * n_devices
+    paid_s += abs(paid_s) * _CANCELLED
     return Bounds(
         sum_s=sum_s,
-        through_s=lengths.through(weight, to_end) - multiplier * n_devices,
+        through_s=lengths.through(weight, to_end) - paid_s,
         multiplier=multiplier,
         rest_s=float(arcs.rest_s[path].max()),
     )

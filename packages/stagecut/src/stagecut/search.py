@@ -179,7 +179,8 @@ class _Problem:
 
     def _under(self, arcs: Arcs, limit_s: float, floor_s: float, time_s: float) -> Arcs:
         """The stages whose r is below a limit, without many that are in no better slicing."""
-        arcs = arcs.take(arcs.rest_s < limit_s)
+        alone_s = arcs.time_s + np.maximum(floor_s, arcs.rest_s)
+        arcs = arcs.take((arcs.rest_s < limit_s) & (alone_s < time_s * (1 + ROUNDING)))
         if _is_little(arcs, self.limits):
             return arcs
         arcs = placeable(Lengths(arcs), *self.limits.devices)
