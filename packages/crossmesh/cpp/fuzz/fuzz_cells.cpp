@@ -59,6 +59,10 @@ std::vector<Tile> grid(Bytes& bytes, std::size_t rank) {
     }
     tiles = longer;
   }
+  // Nothing relies on that all combinations are there.
+  tiles.erase(std::remove_if(tiles.begin(), tiles.end(),
+                             [&](const Tile&) { return bytes.next() % 4 == 1; }),
+              tiles.end());
   return tiles;
 }
 
