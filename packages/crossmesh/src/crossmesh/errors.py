@@ -19,3 +19,47 @@ class RecordError(PlanError):
 
 class ShardError(CrossmeshError, ValueError):
     """Shards that do not fit the plan that shall move them."""
+
+
+class TransferError(CrossmeshError, RuntimeError):
+    """A transfer did not complete. Nothing is returned.
+
+    Attributes:
+        invalid: The destinations (tensor, device) of this rank, among those that the caller gave,
+            that hold neither what they held before nor all that they should; empty if the caller
+            gave none, or before the first byte.
+    """
+
+    invalid: tuple[tuple[str, int], ...] = ()
+
+
+class MismatchError(TransferError):
+    """Ranks do not execute the same plan in the same way."""
+
+
+class DeadlineError(TransferError, TimeoutError):
+    """The deadline passed before all ranks were done; the message says who waits for whom.
+
+    Attributes:
+        waiting_for: The ranks that this one waits for.
+    """
+
+    waiting_for: tuple[int, ...] = ()
+
+
+class RankError(TransferError):
+    """Another rank failed, and said why.
+
+    Attributes:
+        rank: Which.
+    """
+
+    rank: int = -1
+
+
+class ChecksumError(TransferError):
+    """Bytes arrived that were not sent."""
+
+
+class TransportError(TransferError, ConnectionError):
+    """A transport cannot send or receive: a rank is gone, or sent too few bytes or too many."""

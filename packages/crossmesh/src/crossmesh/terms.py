@@ -1,0 +1,91 @@
+"""How terms of partial results combine, as `shardspec.assemble` combines them.
+
+Terms are flat arrays of one type. The result has that type too, and each step is rounded to it.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from shardspec import Reduction
+
+from crossmesh.errors import ShardError
+
+Array = npt.NDArray[Any]
+
+_COMBINE: dict[Reduction, Callable[..., Array]] = {
+    "sum": np.add,
+    "avg": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "product": np.multiply,
+}
+
+
+def number_type(name: str) -> np.dtype[Any]:
+    """The numpy type of a tensor's elements, by the name that the plan has for it.
+
+    Raises:
+        ShardError: the type is ml_dtypes', which is not installed.
+    """
+    try:
+        return np.dtype(name)
+    except TypeError:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise ShardError(
+                f"partial results of type {name} are added by ml_dtypes, which is not installed; "
+                "pip install ml_dtypes"
+            ) from None
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def in_a_row(levels: Sequence[tuple[Reduction, int]], name: str) -> bool:
+    """Whether terms can combine one by one, each partial result of the elements' type.
+
+    Terms of several levels, such as a sum of maxima, cannot; nor can averages of integers, whose
+    sum may not fit their type.
+    """
+    kinds = [kind for kind, _ in levels]
+    integers = "int" in name or name[:1] in "<>" and name[1:2] in "iu"
+    return len(kinds) < 2 and not (kinds == ["avg"] and integers)
+
+
+def add_to(total: Array, term: Array, kind: Reduction) -> None:
+    """Combine a term into `total`."""
+    _COMBINE[kind](term, total, out=total)
+
+
+def finish(total: Array, levels: Sequence[tuple[Reduction, int]]) -> None:
+    """Make the result of what `add_to` made of all terms: only averages are not there yet."""
+    for kind, count in levels:
+        if kind == "avg":
+            total[...] = total / total.dtype.type(count)
+
+
+def combine(terms: Sequence[Array], levels: Sequence[tuple[Reduction, int]]) -> Array:
+    """All terms combined, level by level, the minor one first."""
+    found = list(terms)
+    for kind, count in reversed(levels):
+        found = [_level(kind, found[i : i + count]) for i in range(0, len(found), count)]
+    (result,) = found
+    return result
+
+
+def _level(kind: Reduction, terms: Sequence[Array]) -> Array:
+    dtype = terms[0].dtype
+    if kind == "avg" and dtype.kind in "iu":
+        # A sum may overflow; quotients and remainders do not.
+        wide = [term.astype(np.uint64 if dtype.kind == "u" else np.int64) for term in terms]
+        count = wide[0].dtype.type(len(wide))
+        quotient = functools.reduce(np.add, [term // count for term in wide])
+        rest = functools.reduce(np.add, [term % count for term in wide])
+        return np.asarray(quotient + rest // count).astype(dtype)
+    total = terms[0].copy()
+    for term in terms[1:]:
+        add_to(total, term, kind)
+    finish(total, [(kind, len(terms))])
+    return total
