@@ -93,6 +93,7 @@ def plan_stages(
             `n_operators` not one number for each.
         InfeasibleStagesError: No slicing fits, or none has a price.
         InvalidBoundError: As `slice_stages`.
+        UnfinishedSearchError: As `slice_stages`.
 
     Examples:
         >>> from stagecut import StageCost
@@ -110,6 +111,7 @@ def plan_stages(
         instead                 a step
         3 stages                10 s, +11.1 %
         4 stages                11 s, +22.2 %
+        1 stage                 memory of stage 0: 4 of 2 B
         equal layers, 2 stages  this plan
         equal layers, 4 stages  11 s, +22.2 %
         equal layers, 1 stage   memory of stage 0: 4 of 2 B
