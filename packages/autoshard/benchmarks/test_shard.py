@@ -12,10 +12,10 @@ the steps of every conversion. `bar` is the time that we hold ourselves to on tw
 - `llama`: Llama 3 8B with Adam, 32 layers and 9,315 operators, batch 64, length 8192, on 64 H100s.
   AutoParallel took 18 s on two axes and 198 s on three for 32 layers of this shape.
 
-These three price the five baselines too, each a search of its own, as `shard` does unless it is told
-not to. In `transformer` and `llama` repeated layers are tied. The gap is between the predicted time of a
-step and its lower bound, which knows nothing of ties; 0 proves that nothing is faster. `memory` is
-the most that this process has held so far.
+These three price the five baselines too, each a search of its own, as `shard` does unless it is
+told not to. In `transformer` and `llama` repeated layers are tied. The gap is between the predicted
+time of a step and its lower bound, which knows nothing of ties; 0 proves that nothing is faster.
+`memory` is the most that this process has held so far.
 
 Not shown: limits on a device's memory, which make problems harder.
 """
