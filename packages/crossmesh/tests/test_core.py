@@ -37,39 +37,31 @@ def test_cells_takes_thousands_of_dims():
     assert _core.cells([tile], [tile], 1) == [(0, 0, tile)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([1], [[0]], [], {0: 1.0}), "one entry a flow"),
-        (([-1], [[0]], [[]], {0: 1.0}), "bytes must not be negative; got -1"),
-        (([1], [[]], [[]], {0: 1.0}), "at least one sender host"),
-        (([1], [[1]], [[]], {0: 1.0}), "got none for host 1"),
-        (([1], [[0]], [[2]], {0: 1.0}), "got none for host 2"),
-        (([1], [[0]], [[]], {0: 0.0}), "positive number of bytes per second; got 0.0* for host 0"),
-        (([1], [[0]], [[]], {0: float("nan")}), "positive number of bytes per second"),
-        (([1], [[0]], [[]], {0: float("inf")}), "positive number of bytes per second"),
-    ],
-)
-def test_balance_refuses(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        _core.balance(*arguments)
+JOB = (8, [0, 1], 1, True, "broadcast", 100)
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments", "message"),
+    ("job", "message"),
     [
-        (_core.order_jobs, ([1.0], [], [1]), "one entry a job"),
-        (_core.order_jobs, ([-1.0], [[0]], [1]), "finite and not negative; got -1.0"),
-        (_core.order_jobs, ([float("nan")], [[0]], [1]), "finite and not negative"),
-        (_core.order_jobs, ([1.0], [[0]], [-1]), "must not be negative; got -1"),
-        (_core.finish_s, ([1.0], [[0]], []), "every job exactly once; got 0 entries for 1 jobs"),
-        (_core.finish_s, ([1.0], [[0]], [1]), "every job exactly once"),
-        (_core.finish_s, ([1.0, 1.0], [[0], [0]], [0, 0]), "every job exactly once"),
+        ((-1, *JOB[1:]), "bytes must be from 0 to .* got -1"),
+        ((8, [], 1, *JOB[3:]), "got 1 of them on a path of 0"),
+        ((8, [0, 1], 0, *JOB[3:]), "got 0 of them on a path of 2"),
+        ((8, [0, 2], 1, *JOB[3:]), "got none for host 2"),
+        ((*JOB[:4], "shout", 100), "there are broadcast, .*; got shout"),
+        ((*JOB[:5], 0), "at least one chunk; got 0"),
     ],
 )
-def test_ordering_refuses(function, arguments, message):
+def test_simulate_refuses(job, message):
     with pytest.raises(ValueError, match=message):
-        function(*arguments)
+        _core.simulate([job], [1.0, 1.0], 0.0, False)
+
+
+@pytest.mark.parametrize("rates", [[0.0], [-1.0], [float("nan")], [float("inf")]])
+def test_search_and_bound_refuse_rates_that_are_none(rates):
+    with pytest.raises(ValueError, match="a rate must be from 1e-100 to 1e100"):
+        _core.search([], rates, 0.0, "broadcast", 1, "greedy", True, 0, 0)
+    with pytest.raises(ValueError, match="a rate must be from 1e-100 to 1e100"):
+        _core.lower_bound([], rates)
 
 
 A = np.zeros((3, 4), "f4")
@@ -116,9 +108,9 @@ def test_copy_box_takes_disjoint_boxes_of_one_array():
 def test_other_types_are_type_errors(wrong):
     for function, n_arguments in (
         (_core.cells, 3),
-        (_core.balance, 4),
-        (_core.order_jobs, 3),
-        (_core.finish_s, 3),
+        (_core.search, 9),
+        (_core.simulate, 4),
+        (_core.lower_bound, 2),
         (_core.copy_box, 5),
     ):
         with pytest.raises(TypeError):
@@ -152,13 +144,30 @@ def test_any_box_is_copied_or_a_value_error(shapes, dst_start, src_start, extent
         assert dst.sum() == np.prod(extent)
 
 
-@given(FLOATS, st.lists(INTS, max_size=3), INTS)
-def test_any_jobs_are_ordered_or_a_value_error(durations, ports, n_devices):
+FLOWS = st.lists(st.tuples(INT, INT, st.lists(INTS, max_size=3), INTS, st.booleans()), max_size=3)
+NAMES = st.sampled_from(["broadcast", "send_recv", "global_allgather"])
+
+
+@given(FLOWS, FLOATS, st.floats(), NAMES, INT, st.booleans(), INT)
+def test_any_flows_are_searched_or_a_value_error(flows, rates, latency_s, name, n, split, steps):
     try:
-        order = _core.order_jobs(durations, ports, n_devices)
+        sends = _core.search(flows, rates, latency_s, name, n, "ensemble", split, 0, steps)
     except ValueError:
         return
-    assert sorted(order) == list(range(len(durations)))
+    assert {send[0] for send in sends} == set(range(len(flows)))
+
+
+@given(
+    st.lists(st.tuples(INT, INTS, INT.map(abs), st.booleans(), NAMES, INT), max_size=3),
+    FLOATS,
+    st.booleans(),
+)
+def test_any_jobs_are_simulated_or_a_value_error(jobs, rates, together):
+    try:
+        runs = _core.simulate(jobs, rates, 0.0, together)
+    except ValueError:
+        return
+    assert [end_s >= 0 for end_s, _ in runs] == [True] * len(jobs)
 
 
 def test_errors_keep_no_reference_to_arguments():

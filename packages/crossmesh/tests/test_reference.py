@@ -12,48 +12,6 @@ def test_core_and_reference_find_the_same_cells(transfer):
     assert _core.cells(src, dst, 10_000) == reference.cells(src, dst, 10_000)
 
 
-HOSTS = st.integers(0, 4)
-FLOWS = st.lists(
-    st.tuples(
-        st.integers(0, 2**40),
-        st.lists(HOSTS, min_size=1, max_size=4),
-        st.lists(HOSTS, max_size=3),
-    ),
-    max_size=12,
-)
-RATES = st.lists(st.floats(1e-3, 1e12), min_size=5, max_size=5)
-
-
-@given(FLOWS, RATES)
-def test_core_and_reference_choose_the_same_senders(flows, rates):
-    columns = [[flow[i] for flow in flows] for i in range(3)]
-    rates = dict(enumerate(rates))
-    assert _core.balance(*columns, rates) == reference.balance(*columns, rates)
-
-
-JOBS = st.lists(
-    st.tuples(
-        st.one_of(st.sampled_from([0.0, 1.0, 2.0]), st.floats(0, 1e9)),
-        st.lists(st.integers(-3, 8), max_size=4),
-        st.integers(0, 9),
-    ),
-    max_size=24,
-)
-
-
-@given(JOBS)
-def test_core_and_reference_choose_the_same_order(jobs):
-    columns = [[job[i] for job in jobs] for i in range(3)]
-    assert _core.order_jobs(*columns) == reference.order_jobs(*columns)
-
-
-@given(JOBS, st.randoms(use_true_random=False))
-def test_core_and_reference_end_at_the_same_time(jobs, random):
-    durations, ports = [job[0] for job in jobs], [job[1] for job in jobs]
-    order = random.sample(range(len(jobs)), len(jobs))
-    assert _core.finish_s(durations, ports, order) == reference.finish_s(durations, ports, order)
-
-
 @st.composite
 def copies(draw):
     """Two arrays with random strides, and a box that fits in both."""

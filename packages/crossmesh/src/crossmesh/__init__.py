@@ -13,13 +13,13 @@ from crossmesh.errors import (
     RecordError,
     ShardError,
 )
-from crossmesh.estimate import estimate_time_s, lower_bound_s
 from crossmesh.geometry import shard_boxes
 from crossmesh.links import Links
 from crossmesh.local import LocalTransport, execute_local
 from crossmesh.plan import TransferPlan
 from crossmesh.planner import plan
 from crossmesh.search import Order
+from crossmesh.simulate import TimedHop, Timeline, lower_bound_s, simulate
 from crossmesh.task import Copy, Hop, Piece, Strategy, UnitTask
 from crossmesh.tensor import Tensor
 
@@ -39,11 +39,13 @@ __all__ = [
     "ShardError",
     "Strategy",
     "Tensor",
+    "TimedHop",
+    "Timeline",
     "TransferPlan",
     "UnitTask",
-    "estimate_time_s",
     "execute_local",
     "lower_bound_s",
     "plan",
     "shard_boxes",
+    "simulate",
 ]

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -8,18 +8,6 @@ def cells(
     dst: Sequence[Sequence[Sequence[tuple[int, int]]]],
     most_boxes: int,
 ) -> list[tuple[int, int, list[list[tuple[int, int]]]]]: ...
-def balance(
-    n_bytes: Sequence[int],
-    sender_hosts: Sequence[Sequence[int]],
-    receiver_hosts: Sequence[Sequence[int]],
-    rates: Mapping[int, float],
-) -> list[int]: ...
-def order_jobs(
-    durations_s: Sequence[float], ports: Sequence[Sequence[int]], n_devices: Sequence[int]
-) -> list[int]: ...
-def finish_s(
-    durations_s: Sequence[float], ports: Sequence[Sequence[int]], order: Sequence[int]
-) -> float: ...
 def search(
     flows: Sequence[tuple[int, int, Sequence[Sequence[int]], Sequence[int], bool]],
     rates: Sequence[float],

@@ -289,12 +289,12 @@ class _Candidates:
     def _transfer_s(self, src: Layout, dst: Layout, dtype: str) -> float:
         hosts = {d: self.cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}
         network = self.cluster.inter_host if self.cluster.levels else self.cluster.intra_host
-        return crossmesh.estimate_time_s(
-            crossmesh.plan(src, dst, dtype, hosts),
-            dict.fromkeys(hosts.values(), network.bandwidth_bytes_per_s),
-            intra_host_bytes_per_s=self.cluster.intra_host.bandwidth_bytes_per_s,
+        links = crossmesh.Links(
+            network.bandwidth_bytes_per_s,
+            device_bytes_per_s=self.cluster.intra_host.bandwidth_bytes_per_s,
             latency_s=network.latency_s,
         )
+        return crossmesh.simulate(crossmesh.plan(src, dst, dtype, hosts, links)).time_s
 
 
 def predict_step_s(
