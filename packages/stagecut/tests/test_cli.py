@@ -143,8 +143,8 @@ def test_a_missing_extra_is_told_before_anything_is_computed(capsys, monkeypatch
 
 
 def test_a_device_without_float16_computes_in_bfloat16(capsys):
-    assert main(["demo", "gpt-2.6b", "--cluster", "tpu-v4", "--layers", "4"]) == 0
-    assert capsys.readouterr().out.startswith("gpt-2.6b on tpu-v4")
+    assert main(["demo", "gpt-2.6b", "--cluster", "tpu-v4:2", "--layers", "4"]) == 0
+    assert capsys.readouterr().out.startswith("gpt-2.6b on tpu-v4:2")
 
 
 def run(*command, **options):
