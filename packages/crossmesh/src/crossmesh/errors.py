@@ -63,3 +63,18 @@ class ChecksumError(TransferError):
 
 class TransportError(TransferError, ConnectionError):
     """A transport cannot send or receive: a rank is gone, or sent too few bytes or too many."""
+
+
+class MissingExtraError(CrossmeshError, ImportError):
+    """A library is not installed that an optional part of this package needs.
+
+    Attributes:
+        extra: The extra of this package that has it.
+    """
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs the extra {extra!r}; "
+            f"install it with: pip install 'meshwright-crossmesh[{extra}]'"
+        )
+        self.extra = extra
