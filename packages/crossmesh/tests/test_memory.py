@@ -2,7 +2,7 @@
 
 import resource
 
-from crossmesh import PlanError, _core, plan
+from crossmesh import _core, plan
 from shardspec import Layout, Mesh, Spec
 
 MESH = Mesh((2, 2), ("x", "y"))
@@ -18,16 +18,12 @@ def peak_bytes():
 def make_plans(count):
     for _ in range(count):
         plan(SRC, DST, "float32", HOSTS)
-        try:
-            plan(SRC, SRC, "float32", HOSTS)
-        except PlanError:
-            continue
 
 
-def test_thousands_of_plans_need_no_more_memory_than_a_few():
+def test_ten_thousand_plans_need_no_more_memory_than_a_thousand():
     make_plans(1000)
     before = peak_bytes()
-    make_plans(4000)
+    make_plans(9000)
     assert peak_bytes() - before < 2**20
 
 

@@ -28,14 +28,14 @@ from crossmesh.tensor import DType, Tensor, can_add, dtype_name
 
 FUSE_BYTES = 25 * 2**20
 """Up to how many bytes pieces are fused: a bucket of torch's DistributedDataParallel, whose
-`bucket_cap_mb` is 25 (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3)."""
+`bucket_cap_mb` is 25 (Li et al., "PyTorch Distributed", VLDB 2020, on gradient bucketing)."""
 
 CHUNKS = 100
 """`K` of section 3.1: "relatively large compared to A (e.g., K ≈ 100 in our experiments)"."""
 
 CHUNK_BYTES = 12288
-"""Bytes of a chunk at least: below, MPICH does not cut a broadcast (its variable
-MPIR_CVAR_BCAST_SHORT_MSG_SIZE; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005, section 3.4)."""
+"""Bytes of a chunk at least: shorter messages are not cut by MPICH's broadcast either (its variable
+MPIR_CVAR_BCAST_SHORT_MSG_SIZE; Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005)."""
 
 
 def plan(
