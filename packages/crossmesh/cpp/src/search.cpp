@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -109,6 +110,66 @@ Plan ordered(const Problem& problem, const std::vector<Send>& sends, Method meth
   return searched(problem, sends, passages, any_sender, std::move(best), steps);
 }
 
+// Copies with a flow for each host that they must reach, and of which flow each is.
+std::pair<Problem, std::vector<std::size_t>> apart(const Problem& problem) {
+  std::vector<Flow> flows;
+  std::vector<std::size_t> origin;
+  for (std::size_t i = 0; i < problem.flows().size(); ++i) {
+    const Flow& flow = problem.flows()[i];
+    if (flow.senders.size() > 1 || problem.reached(i).size() < 2) {
+      flows.push_back(flow);
+      origin.push_back(i);
+      continue;
+    }
+    for (const Host host : problem.reached(i)) {
+      flows.push_back({flow.n_bytes, flow.itemsize, flow.senders, {host}, flow.chained});
+      origin.push_back(i);
+    }
+  }
+  return {Problem(std::move(flows), problem.network(), problem.strategy(), problem.n_chunks()),
+          std::move(origin)};
+}
+
+// The best of the ways to choose senders, so far.
+class Best {
+ public:
+  Best(Method method, std::uint64_t seed, std::int64_t steps)
+      : method_(method), seed_(seed), steps_(steps) {}
+
+  // Whether what ends at `earliest_s`, at best, is worth more sends.
+  bool may_gain(double earliest_s) const { return earliest_s < end_s_ * kWorth; }
+
+  void try_senders(const Problem& problem, bool whole, const std::vector<std::size_t>& origin) {
+    const double bound_s = lower_bound_s(problem.flows(), problem.network().rates);
+    if (!may_gain(bound_s)) {
+      return;
+    }
+    const std::vector<Send> chosen = whole ? balanced(problem) : shared(problem);
+    const double earliest_s =
+        whole ? bound_s : floor_s(problem.passages(chosen), problem.n_ports());
+    if (!may_gain(earliest_s)) {
+      return;
+    }
+    Plan found = ordered(problem, chosen, method_, earliest_s / kBelow, whole, seed_, steps_);
+    if (found.end_s < end_s_ * kWorth) {
+      end_s_ = found.end_s;
+      sends_ = std::move(found.sends);
+      for (Send& send : sends_) {
+        send.flow = origin[send.flow];
+      }
+    }
+  }
+
+  std::vector<Send> sends() && { return std::move(sends_); }
+
+ private:
+  Method method_;
+  std::uint64_t seed_;
+  std::int64_t steps_;
+  double end_s_ = std::numeric_limits<double>::infinity();
+  std::vector<Send> sends_;
+};
+
 }  // namespace
 
 std::vector<Send> search(const Problem& problem, Method method, bool split, std::uint64_t seed,
@@ -120,31 +181,24 @@ std::vector<Send> search(const Problem& problem, Method method, bool split, std:
   if (method == Method::load_balance || method == Method::all_at_once) {
     return cut ? shared(problem) : balanced(problem);
   }
-  const double bound_s = lower_bound_s(problem.flows(), problem.network().rates);
-  Plan best{std::numeric_limits<double>::infinity(), {}};
-  for (const bool whole : {true, false}) {
-    if (best.end_s <= bound_s / kBelow || (!whole && !cut)) {
-      break;
-    }
-    std::vector<Send> sends = whole ? balanced(problem) : shared(problem);
-    for (const bool in_chunks : {true, false}) {
-      if (!in_chunks && (problem.strategy() != Strategy::broadcast || problem.n_chunks() == 1)) {
-        break;
-      }
-      for (Send& send : sends) {
-        send.n_chunks = in_chunks ? problem.n_chunks() : 1;
-      }
-      const double earliest_s =
-          whole ? bound_s : floor_s(problem.passages(sends), problem.n_ports());
-      if (earliest_s < best.end_s * kWorth) {
-        Plan found = ordered(problem, sends, method, earliest_s / kBelow, whole, seed, steps);
-        if (found.end_s < best.end_s * kWorth || best.sends.empty()) {
-          best = std::move(found);
-        }
+  std::vector<std::size_t> itself(problem.flows().size());
+  std::iota(itself.begin(), itself.end(), std::size_t{0});
+  Best best(method, seed, steps);
+  best.try_senders(problem, true, itself);
+  if (cut) {
+    best.try_senders(problem, false, itself);
+  }
+  if (problem.strategy() == Strategy::broadcast &&
+      best.may_gain(lower_bound_s(problem.flows(), problem.network().rates))) {
+    const auto [other, origin] = apart(problem);
+    if (origin.size() > itself.size()) {
+      best.try_senders(other, true, origin);
+      if (cut) {
+        best.try_senders(other, false, origin);
       }
     }
   }
-  return best.sends;
+  return std::move(best).sends();
 }
 
 }  // namespace crossmesh

@@ -22,7 +22,7 @@ def tasks_of(
 
     Args:
         drafts: What the sends refer to.
-        sends: Those of a draft have all its bytes between them.
+        sends: Those of a draft have all its bytes, for each receiver, between them.
         tensors: What the pieces refer to.
         host_of: The host of each device.
         strategy: How bytes reach several receivers.
@@ -36,7 +36,9 @@ def tasks_of(
         n_bytes = part[1] - part[0]
         if n_bytes == 0:
             continue
-        path = _path(draft, senders, hosts, host_of, sent)
+        reached = hosts[len(set(senders)) - 1 :]
+        receivers = tuple(device for device in draft.receivers if host_of[device] in reached)
+        path = _path(draft, receivers, senders, hosts, host_of, sent)
         for device in path[:-1]:
             sent[device] += n_bytes
         tasks.append(
@@ -46,7 +48,7 @@ def tasks_of(
                 part=part,
                 terms=draft.terms,
                 reduction=draft.reduction,
-                receivers=draft.receivers,
+                receivers=receivers,
                 strategy=strategy,
                 path=path,
                 n_chunks=max(1, min(n_chunks, n_bytes // chunk_bytes)),
@@ -71,6 +73,7 @@ def _border(draft: Draft, at: int, tensors: Sequence[Tensor]) -> int:
 
 def _path(
     draft: Draft,
+    receivers: Sequence[int],
     senders: Sequence[int],
     hosts: Sequence[int],
     host_of: Mapping[int, int],
@@ -85,9 +88,9 @@ def _path(
         on_host = [device for device in term if host_of[device] == host]
         adders.append(min(on_host, key=lambda device: (sent[device], device)))
     adding_hosts = {host: i for i, host in enumerate(hosts[: len(set(senders))])}
-    adders.sort(key=lambda d: (adding_hosts[host_of[d]], d in draft.receivers))
+    adders.sort(key=lambda d: (adding_hosts[host_of[d]], d in receivers))
     on_path: dict[int, list[int]] = {host: [] for host in hosts[len(adding_hosts) - 1 :]}
-    for device in draft.receivers:
+    for device in receivers:
         if device != adders[-1]:
             on_path[host_of[device]].append(device)
     return (*adders, *(device for devices in on_path.values() for device in devices))

@@ -13,6 +13,7 @@ from crossmesh.reference_senders import (
     Send,
     balanced,
     naive,
+    remote,
     served_at_home,
     shared,
 )
@@ -41,21 +42,39 @@ def search(
         return naive(problem)
     if order in ("load_balance", "all_at_once"):
         return shared(problem) if cut else balanced(problem)
-    bound_s = lower_bound(flows, rates)
     best: tuple[float, list[Send]] = (math.inf, [])
-    for whole in (True, False):
-        if best[0] <= bound_s / BELOW or (not whole and not cut):
+    together = problem, list(range(len(flows)))
+    for case, origin in [together, _apart(problem)]:
+        if case is not problem and (
+            strategy != "broadcast"
+            or len(origin) == len(flows)
+            or lower_bound(flows, rates) >= best[0] * WORTH
+        ):
             break
-        sends = balanced(problem) if whole else shared(problem)
-        for chunks in dict.fromkeys((n_chunks, 1 if strategy == "broadcast" else n_chunks)):
-            sends = [send._replace(n_chunks=chunks) for send in sends]
-            passages = [problem.passage(send) for send in sends]
-            earliest_s = bound_s if whole else floor_s(passages, 2 * len(rates))
+        for whole in (True, False) if cut else (True,):
+            earliest_s = lower_bound(case.flows, rates)
+            if earliest_s >= best[0] * WORTH:
+                continue
+            sends = balanced(case) if whole else shared(case)
+            if not whole:
+                earliest_s = floor_s([case.passage(send) for send in sends], 2 * len(rates))
             if earliest_s < best[0] * WORTH:
-                found = _ordered(problem, sends, order, earliest_s / BELOW, whole, seed, steps)
-                if found[0] < best[0] * WORTH or not best[1]:
-                    best = found
+                end_s, sends = _ordered(case, sends, order, earliest_s / BELOW, whole, seed, steps)
+                if end_s < best[0] * WORTH:
+                    best = end_s, [send._replace(flow=origin[send.flow]) for send in sends]
     return best[1]
+
+
+def _apart(problem: Problem) -> tuple[Problem, list[int]]:
+    """Copies with a flow for each host that they must reach, and of which flow each is."""
+    flows: list[Flow] = []
+    origin = []
+    for index, flow in enumerate(problem.flows):
+        hosts = remote(flow)
+        alone = len(flow.senders) > 1 or len(hosts) < 2
+        flows += [flow] if alone else [flow._replace(receivers=[host]) for host in hosts]
+        origin += [index] * (1 if alone else len(hosts))
+    return problem._replace(flows=flows), origin
 
 
 def _ordered(

@@ -19,12 +19,12 @@ enum class Method {
   all_at_once,   ///< as load_balance; for `simulate_together`
 };
 
-/// Sends in their order; together they send each flow exactly once.
+/// Sends in their order; together they send each flow exactly once to each host that it must reach.
 ///
-/// Where hosts both send and receive, broadcasts in chunks can all be in each other's way; then
-/// each hop passes on whole what it got, so that the hops of one are apart in time (n_chunks is 1).
-/// With `split`, flows may be cut among the hosts that hold them (`shared`). Both are done only if
-/// it ends at least 1 % earlier [chosen: less is not worth more sends, or fewer chunks].
+/// With `split`, flows may be cut among the hosts that hold them (`shared`). Broadcasts need all their
+/// hosts at the same time, and can so be in each other's way, as in an all-gather; then each host
+/// that a copy must reach gets a send of its own. Both are done only if it ends at least 1 % earlier
+/// [chosen: less is not worth more sends].
 ///
 /// A search ends early if it reaches a bound. `steps` are for each of up to eight searches; what
 /// they cost says each of them.
