@@ -22,8 +22,7 @@ namespace {
 using Hosts = std::vector<crossmesh::Host>;
 using Rates = std::vector<double>;
 using Flows = std::vector<std::tuple<std::int64_t, std::int64_t, std::vector<Hosts>, Hosts, bool>>;
-using Sends =
-    std::vector<std::tuple<std::size_t, std::int64_t, std::int64_t, Hosts, Hosts, std::int64_t>>;
+using Sends = std::vector<std::tuple<std::size_t, std::int64_t, std::int64_t, Hosts, Hosts>>;
 using Jobs =
     std::vector<std::tuple<std::int64_t, Hosts, std::size_t, bool, std::string, std::int64_t>>;
 using Hops = std::vector<std::tuple<crossmesh::Host, crossmesh::Host, double, double, double>>;
@@ -78,7 +77,7 @@ Sends search(const Flows& flows, const Rates& rates, double latency_s, const std
   Sends sends;
   for (auto& send : crossmesh::search(problem, to_method(order), split, seed, steps)) {
     sends.emplace_back(send.flow, send.start, send.stop, std::move(send.senders),
-                       std::move(send.path), send.n_chunks);
+                       std::move(send.path));
   }
   return sends;
 }
@@ -112,7 +111,7 @@ void bind_search(py::module_& m) {
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   m.def("search", &search, "flows"_a, "rates"_a, "latency_s"_a, "strategy"_a, "n_chunks"_a,
         "order"_a, "split"_a, "seed"_a, "steps"_a, unlocked,
-        "Choose senders, cuts, paths and order: (flow, start, stop, senders, path, n_chunks) each.");
+        "Choose senders, cuts, paths and order: (flow, start, stop, senders, path) each.");
   m.def("simulate", &simulate, "jobs"_a, "rates"_a, "latency_s"_a, "together"_a, unlocked,
         "When each job ends, and its hops: (from, to, start_s, duration_s, n_bytes) each.");
   m.def("lower_bound", &lower_bound, "flows"_a, "rates"_a, unlocked,

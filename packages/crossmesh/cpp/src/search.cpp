@@ -110,8 +110,8 @@ Plan ordered(const Problem& problem, const std::vector<Send>& sends, Method meth
   return searched(problem, sends, passages, any_sender, std::move(best), steps);
 }
 
-// Copies with a flow for each host that they must reach, and of which flow each is.
-std::pair<Problem, std::vector<std::size_t>> apart(const Problem& problem) {
+// A flow for each host that a copy must reach, and which flow each of them is.
+std::pair<std::vector<Flow>, std::vector<std::size_t>> apart(const Problem& problem) {
   std::vector<Flow> flows;
   std::vector<std::size_t> origin;
   for (std::size_t i = 0; i < problem.flows().size(); ++i) {
@@ -126,8 +126,7 @@ std::pair<Problem, std::vector<std::size_t>> apart(const Problem& problem) {
       origin.push_back(i);
     }
   }
-  return {Problem(std::move(flows), problem.network(), problem.strategy(), problem.n_chunks()),
-          std::move(origin)};
+  return {std::move(flows), std::move(origin)};
 }
 
 // The best of the ways to choose senders, so far.
@@ -190,8 +189,10 @@ std::vector<Send> search(const Problem& problem, Method method, bool split, std:
   }
   if (problem.strategy() == Strategy::broadcast &&
       best.may_gain(lower_bound_s(problem.flows(), problem.network().rates))) {
-    const auto [other, origin] = apart(problem);
+    auto [flows, origin] = apart(problem);
     if (origin.size() > itself.size()) {
+      const Problem other(std::move(flows), problem.network(), problem.strategy(),
+                          problem.n_chunks());
       best.try_senders(other, true, origin);
       if (cut) {
         best.try_senders(other, false, origin);

@@ -168,7 +168,7 @@ Send whole(const Problem& problem, std::size_t index, const Flags& busy,
   if (tail) {
     put_last(path, n_adders, *tail);
   }
-  Send send{index, 0, flow.n_bytes, std::move(senders), std::move(path), problem.n_chunks()};
+  Send send{index, 0, flow.n_bytes, std::move(senders), std::move(path)};
   for (const Hop& hop : problem.passage(send).hops) {
     load_s[at(hop.from)] += hop.duration_s;
   }
@@ -232,7 +232,7 @@ void add_pieces(const Problem& problem, std::size_t index, const std::vector<Cut
         put_last(path, 1, tail_cut->host);
         tail_cut += stop == tail_cut->stop ? 1 : 0;
       }
-      sends.push_back({index, start, stop, {cut.host}, std::move(path), problem.n_chunks()});
+      sends.push_back({index, start, stop, {cut.host}, std::move(path)});
       start = stop;
     }
   }
@@ -278,7 +278,7 @@ Passage Problem::passage(const Send& send) const {
     ++terms[host];
   }
   Job job{send.stop - send.start, {}, send.senders.size(), flow.chained, strategy_,
-          send.n_chunks};
+          n_chunks_};
   for (std::size_t i = 0; i < terms.size(); ++i) {
     job.path.insert(job.path.end(), terms[send.path[i]], send.path[i]);
   }
@@ -312,8 +312,7 @@ std::vector<Send> naive(const Problem& problem) {
       senders.push_back(*std::min_element(term.begin(), term.end()));
     }
     Hosts path = path_of(senders, problem.reached(index));
-    sends.push_back(
-        {index, 0, flow.n_bytes, std::move(senders), std::move(path), problem.n_chunks()});
+    sends.push_back({index, 0, flow.n_bytes, std::move(senders), std::move(path)});
   }
   return sends;
 }

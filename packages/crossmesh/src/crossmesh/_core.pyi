@@ -18,7 +18,7 @@ def search(
     split: bool,
     seed: int,
     steps: int,
-) -> list[tuple[int, int, int, list[int], list[int], int]]: ...
+) -> list[tuple[int, int, int, list[int], list[int]]]: ...
 def simulate(
     jobs: Sequence[tuple[int, Sequence[int], int, bool, str, int]],
     rates: Sequence[float],

@@ -16,6 +16,7 @@ def tasks_of(
     tensors: Sequence[Tensor],
     host_of: Mapping[int, int],
     strategy: Strategy,
+    chunks: int,
     chunk_bytes: int,
 ) -> tuple[UnitTask, ...]:
     """One task for each send that has bytes, in their order.
@@ -26,11 +27,12 @@ def tasks_of(
         tensors: What the pieces refer to.
         host_of: The host of each device.
         strategy: How bytes reach several receivers.
+        chunks: Into how many a task is cut at most.
         chunk_bytes: Bytes of a chunk at least.
     """
     sent: defaultdict[int, int] = defaultdict(int)
     tasks: list[UnitTask] = []
-    for number, (start, stop), senders, hosts, n_chunks in sends:
+    for number, (start, stop), senders, hosts in sends:
         draft = drafts[number]
         part = _border(draft, start, tensors), _border(draft, stop, tensors)
         n_bytes = part[1] - part[0]
@@ -51,7 +53,7 @@ def tasks_of(
                 receivers=receivers,
                 strategy=strategy,
                 path=path,
-                n_chunks=max(1, min(n_chunks, n_bytes // chunk_bytes)),
+                n_chunks=max(1, min(chunks, n_bytes // chunk_bytes)),
             )
         )
     return tuple(tasks)

@@ -130,7 +130,7 @@ def plan(
         strategy,
         order,
         copies,
-        tasks_of(drafts, sends, tensors, host_of, strategy, chunk_bytes),
+        tasks_of(drafts, sends, tensors, host_of, strategy, chunks, chunk_bytes),
     )
 
 

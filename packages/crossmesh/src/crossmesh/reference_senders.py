@@ -19,7 +19,6 @@ class Send(NamedTuple):
     stop: int
     senders: list[int]
     path: list[int]
-    n_chunks: int
 
 
 class Problem(NamedTuple):
@@ -41,7 +40,7 @@ class Problem(NamedTuple):
             by_device = self.strategy in ("send_recv", "global_allgather")
             path += [host] * (list(flow.receivers).count(host) if by_device else 1)
         n_bytes, n_terms = send.stop - send.start, len(send.senders)
-        job = Job(n_bytes, path, n_terms, flow.chained, self.strategy, send.n_chunks)
+        job = Job(n_bytes, path, n_terms, flow.chained, self.strategy, self.n_chunks)
         return passage(job, self.network)
 
 
@@ -78,7 +77,7 @@ def naive(problem: Problem) -> list[Send]:
     for index, flow in enumerate(problem.flows):
         senders = [min(term) for term in flow.senders]
         path = _path(senders, remote(flow))
-        sends.append(Send(index, 0, flow.n_bytes, senders, path, problem.n_chunks))
+        sends.append(Send(index, 0, flow.n_bytes, senders, path))
     return sends
 
 
@@ -124,7 +123,7 @@ def _whole(problem: Problem, index: int, contested: Sequence[bool], load_s: list
             tail = host
     if tail is not None:
         _put_last(path, n_adders, tail)
-    send = Send(index, 0, flow.n_bytes, senders, path, problem.n_chunks)
+    send = Send(index, 0, flow.n_bytes, senders, path)
     for here, _, _, duration_s, _ in problem.passage(send).hops:
         load_s[here] += duration_s
     return send
@@ -235,6 +234,6 @@ def _pieces(
             _put_last(path, 1, tails[j][1])
             j += stop == tails[j][0]
         i += stop == cuts[i][0]
-        sends.append(Send(index, start, stop, [sender], path, problem.n_chunks))
+        sends.append(Send(index, start, stop, [sender], path))
         start = stop
     return sends

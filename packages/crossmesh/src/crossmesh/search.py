@@ -64,9 +64,8 @@ class Send(NamedTuple):
     """The host that adds each term."""
     path: tuple[int, ...]
     """Hosts in the order in which the bytes pass: those that add, each once, then those that
-    receive; the last that adds may be one of these."""
-    n_chunks: int
-    """As given, or 1: each hop passes on whole what it got."""
+    receive; the last that adds may be one of these. A copy may have a send for each host that it
+    must reach."""
 
 
 def search(
@@ -94,8 +93,8 @@ def search(
         steps: A budget for each of at most eight searches; the same on every machine, unlike time.
 
     Returns:
-        Sends in their order, each flow exactly once. Flows that stay on their hosts have a path of
-        one host.
+        Sends in their order; each host gets what it must exactly once. Flows that stay on their
+        hosts have a path of one host.
 
     Raises:
         PlanError: a flow without a term or a term without a host, negative bytes, an item or a
@@ -114,8 +113,8 @@ def search(
         ...     n_chunks=100,
         ... ):
         ...     print(send)
-        Send(flow=0, part=(0, 1000), senders=(1,), path=(1, 2), n_chunks=100)
-        Send(flow=1, part=(0, 1000), senders=(0,), path=(0, 3), n_chunks=100)
+        Send(flow=0, part=(0, 1000), senders=(1,), path=(1, 2))
+        Send(flow=1, part=(0, 1000), senders=(0,), path=(0, 3))
     """
     if order not in get_args(Order):
         raise PlanError(f"an order is {' or '.join(map(repr, get_args(Order)))}; got {order!r}")
@@ -132,8 +131,8 @@ def search(
     except ValueError as error:
         raise PlanError(str(error)) from None
     return tuple(
-        Send(flow, (start, stop), network.names(senders), network.names(path), chunks)
-        for flow, start, stop, senders, path, chunks in sends
+        Send(flow, (start, stop), network.names(senders), network.names(path))
+        for flow, start, stop, senders, path in sends
     )
 
 

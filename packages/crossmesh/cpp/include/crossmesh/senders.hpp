@@ -25,7 +25,6 @@ struct Send {
   std::int64_t stop;
   std::vector<Host> senders;  ///< the host that adds each term
   std::vector<Host> path;     ///< hosts that add, then those that receive: each once as either
-  std::int64_t n_chunks;      ///< see Job
 };
 
 /// What is to be sent, over what, and how.
