@@ -63,19 +63,51 @@ crossmesh::View<Byte> view(const py::array& array, Byte* data) {
           Index(array.strides(), array.strides() + array.ndim())};
 }
 
+void check_plain(const py::array& array) {
+  if (py::cast<bool>(array.dtype().attr("hasobject"))) {
+    throw std::invalid_argument("arrays of Python objects cannot be copied as bytes");
+  }
+}
+
 void copy_box(py::array& dst, const Index& dst_start, const py::array& src, const Index& src_start,
               const Index& extent) {
   if (!dst.dtype().is(src.dtype()) && !dst.dtype().equal(src.dtype())) {
     throw std::invalid_argument("source and destination must have the same dtype");
   }
-  if (py::cast<bool>(src.dtype().attr("hasobject"))) {
-    throw std::invalid_argument("arrays of Python objects cannot be copied as bytes");
-  }
+  check_plain(src);
   const auto to = view(dst, static_cast<std::byte*>(dst.mutable_data()));
   const auto from = view(src, static_cast<const std::byte*>(src.data()));
   const auto itemsize = static_cast<std::int64_t>(src.itemsize());
   const py::gil_scoped_release unlocked;
   crossmesh::copy_box(to, dst_start, from, src_start, extent, itemsize);
+}
+
+// How many bytes an array has that is nothing but bytes without gaps, in one dim.
+std::int64_t packed_bytes(const py::array& array) {
+  if (array.ndim() != 1 || array.itemsize() != 1 || (array.size() > 1 && array.strides(0) != 1)) {
+    throw std::invalid_argument("packed bytes are an array of one dim, contiguous, of itemsize 1");
+  }
+  return array.size();
+}
+
+void pack(py::array& dst, const py::array& src, std::int64_t first) {
+  check_plain(src);
+  const std::int64_t count = packed_bytes(dst);
+  auto* const to = static_cast<std::byte*>(dst.mutable_data());
+  const auto from = view(src, static_cast<const std::byte*>(src.data()));
+  const auto itemsize = static_cast<std::int64_t>(src.itemsize());
+  const py::gil_scoped_release unlocked;
+  crossmesh::pack(to, from, first, count, itemsize);
+}
+
+void unpack(py::array& dst, std::int64_t first, const py::array& src) {
+  check_plain(dst);
+  const std::int64_t count = packed_bytes(src);
+  const auto to = view(dst, static_cast<std::byte*>(dst.mutable_data()));
+  const auto* const from = static_cast<const std::byte*>(src.data());
+  const auto itemsize = static_cast<std::int64_t>(dst.itemsize());
+  const py::gil_scoped_release unlocked;
+  crossmesh::unpack(to, first, from, count, itemsize);
 }
 
 }  // namespace
@@ -89,5 +121,9 @@ PYBIND11_MODULE(_core, m) {
         " A tile has for each dim its intervals.");
   m.def("copy_box", &copy_box, "dst"_a, "dst_start"_a, "src"_a, "src_start"_a, "extent"_a,
         "Copy a box of elements between two arrays of one dtype and any strides.");
+  m.def("pack", &pack, "dst"_a, "src"_a, "first"_a,
+        "Copy bytes of an array's elements, from byte `first` in C order on, to all of `dst`.");
+  m.def("unpack", &unpack, "dst"_a, "first"_a, "src"_a,
+        "Copy all of `src` to an array's elements, from byte `first` in C order on.");
   bind_search(m);
 }

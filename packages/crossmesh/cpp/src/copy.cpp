@@ -55,16 +55,141 @@ struct Loop {
   std::ptrdiff_t src_stride;
 };
 
-// One memcpy of `run` bytes for each position of the loops, the last of which is the innermost.
-void copy_runs(std::byte* dst, const std::byte* src, const std::vector<Loop>& loops,
-               std::size_t depth, std::size_t run) {
-  if (depth == loops.size()) {
+// A box as loops, the last of which is the innermost, around runs of bytes that are contiguous on
+// both sides. Dims are collapsed as far as the strides of both sides allow.
+struct Copy {
+  std::byte* dst;
+  const std::byte* src;
+  std::vector<Loop> loops;
+  std::int64_t run;
+};
+
+Copy collapse(std::byte* dst, const Index& dst_strides, const std::byte* src,
+              const Index& src_strides, const Index& extent, std::int64_t itemsize) {
+  Copy copy{dst, src, {}, itemsize};
+  for (std::size_t dim = extent.size(); dim-- > 0;) {
+    const Loop outer{extent[dim], dst_strides[dim], src_strides[dim]};
+    if (outer.count == 1) {
+      continue;
+    }
+    if (copy.loops.empty() && outer.dst_stride == copy.run && outer.src_stride == copy.run) {
+      copy.run *= outer.count;
+    } else if (!copy.loops.empty() &&
+               outer.dst_stride == copy.loops.back().count * copy.loops.back().dst_stride &&
+               outer.src_stride == copy.loops.back().count * copy.loops.back().src_stride) {
+      copy.loops.back().count *= outer.count;
+    } else {
+      copy.loops.push_back(outer);
+    }
+  }
+  std::reverse(copy.loops.begin(), copy.loops.end());
+  return copy;
+}
+
+// With a size known to the compiler, a copy of an element is a load and a store.
+template <std::size_t size>
+void copy_elements(std::byte* dst, const std::byte* src, const Loop& loop) {
+  for (std::int64_t i = 0; i < loop.count; ++i) {
+    std::memcpy(dst + i * loop.dst_stride, src + i * loop.src_stride, size);
+  }
+}
+
+void copy_row(std::byte* dst, const std::byte* src, const Loop& loop, std::size_t run) {
+  switch (run) {
+    case 1:
+      return copy_elements<1>(dst, src, loop);
+    case 2:
+      return copy_elements<2>(dst, src, loop);
+    case 4:
+      return copy_elements<4>(dst, src, loop);
+    case 8:
+      return copy_elements<8>(dst, src, loop);
+    case 16:
+      return copy_elements<16>(dst, src, loop);
+    default:
+      for (std::int64_t i = 0; i < loop.count; ++i) {
+        std::memcpy(dst + i * loop.dst_stride, src + i * loop.src_stride, run);
+      }
+  }
+}
+
+void copy_all(const Copy& copy, std::byte* dst, const std::byte* src, std::size_t depth) {
+  const std::size_t run = static_cast<std::size_t>(copy.run);
+  if (depth == copy.loops.size()) {
     std::memcpy(dst, src, run);
+  } else if (depth + 1 == copy.loops.size()) {
+    copy_row(dst, src, copy.loops[depth], run);
+  } else {
+    const Loop& loop = copy.loops[depth];
+    for (std::int64_t i = 0; i < loop.count; ++i) {
+      copy_all(copy, dst + i * loop.dst_stride, src + i * loop.src_stride, depth + 1);
+    }
+  }
+}
+
+// Copies bytes `first` to `last` of those inside loop `depth`, counted in the order of the loops.
+// `dst` and `src` are offsets: where a packed side has only these bytes, the others are outside.
+void copy_part(const Copy& copy, std::ptrdiff_t dst, std::ptrdiff_t src, std::size_t depth,
+               std::int64_t first, std::int64_t last) {
+  std::int64_t inside = copy.run;
+  for (std::size_t inner = depth + 1; inner < copy.loops.size(); ++inner) {
+    inside *= copy.loops[inner].count;
+  }
+  if (depth == copy.loops.size()) {
+    std::memcpy(copy.dst + (dst + first), copy.src + (src + first),
+                static_cast<std::size_t>(last - first));
     return;
   }
-  const Loop& loop = loops[depth];
-  for (std::int64_t i = 0; i < loop.count; ++i) {
-    copy_runs(dst + i * loop.dst_stride, src + i * loop.src_stride, loops, depth + 1, run);
+  const Loop& loop = copy.loops[depth];
+  for (std::int64_t i = first / inside; i * inside < last; ++i) {
+    const std::int64_t from = std::max<std::int64_t>(first - i * inside, 0);
+    const std::int64_t to = std::min(last - i * inside, inside);
+    const std::ptrdiff_t dst_i = dst + i * loop.dst_stride;
+    const std::ptrdiff_t src_i = src + i * loop.src_stride;
+    if (from == 0 && to == inside) {
+      copy_all(copy, copy.dst + dst_i, copy.src + src_i, depth + 1);
+    } else {
+      copy_part(copy, dst_i, src_i, depth + 1, from, to);
+    }
+  }
+}
+
+Index packed_strides(const Index& shape, std::int64_t itemsize) {
+  Index strides(shape.size());
+  std::int64_t stride = itemsize;
+  for (std::size_t dim = shape.size(); dim-- > 0;) {
+    strides[dim] = stride;
+    stride *= shape[dim];
+  }
+  return strides;
+}
+
+void check_itemsize(std::int64_t itemsize) {
+  if (itemsize < 1) {
+    throw std::invalid_argument("an element has at least one byte; got itemsize=" +
+                                std::to_string(itemsize));
+  }
+}
+
+void check_apart(const Span& written, const Span& read) {
+  const std::less<> before;  // a total order, also over pointers into different arrays
+  if (before(written.first, read.last) && before(read.first, written.last)) {
+    throw std::invalid_argument("source and destination boxes must not overlap in memory");
+  }
+}
+
+template <typename Byte>
+void check_part(const View<Byte>& view, std::int64_t first, std::int64_t count,
+                std::int64_t itemsize) {
+  check_itemsize(itemsize);
+  std::int64_t all = itemsize;
+  for (const std::int64_t extent : view.shape) {
+    all *= extent;
+  }
+  if (view.strides.size() != view.shape.size() || first < 0 || count < 0 || first > all - count) {
+    throw std::invalid_argument("a part must lie inside its array; got first=" +
+                                std::to_string(first) + " and " + std::to_string(count) +
+                                " bytes of " + std::to_string(all));
   }
 }
 
@@ -72,10 +197,7 @@ void copy_runs(std::byte* dst, const std::byte* src, const std::vector<Loop>& lo
 
 void copy_box(const View<std::byte>& dst, const Index& dst_start, const View<const std::byte>& src,
               const Index& src_start, const Index& extent, std::int64_t itemsize) {
-  if (itemsize < 1) {
-    throw std::invalid_argument("an element has at least one byte; got itemsize=" +
-                                std::to_string(itemsize));
-  }
+  check_itemsize(itemsize);
   check_box("destination", dst, dst_start, extent);
   check_box("source", src, src_start, extent);
   if (std::find(extent.begin(), extent.end(), 0) != extent.end()) {
@@ -83,29 +205,32 @@ void copy_box(const View<std::byte>& dst, const Index& dst_start, const View<con
   }
   std::byte* const to = element(dst, dst_start);
   const std::byte* const from = element(src, src_start);
-  const Span written = span(to, dst.strides, extent, itemsize);
-  const Span read = span(from, src.strides, extent, itemsize);
-  const std::less<> before;  // a total order, also over pointers into different arrays
-  if (before(written.first, read.last) && before(read.first, written.last)) {
-    throw std::invalid_argument("source and destination boxes must not overlap in memory");
-  }
+  check_apart(span(to, dst.strides, extent, itemsize), span(from, src.strides, extent, itemsize));
+  copy_all(collapse(to, dst.strides, from, src.strides, extent, itemsize), to, from, 0);
+}
 
-  std::vector<Loop> loops;
-  std::int64_t run = itemsize;
-  for (std::size_t dim = extent.size(); dim-- > 0;) {
-    const bool extends_run =
-        loops.empty() && dst.strides[dim] == run && src.strides[dim] == run;
-    if (extent[dim] == 1) {
-      continue;
-    }
-    if (extends_run) {
-      run *= extent[dim];
-    } else {
-      loops.push_back({extent[dim], dst.strides[dim], src.strides[dim]});
-    }
+void pack(std::byte* dst, const View<const std::byte>& src, std::int64_t first, std::int64_t count,
+          std::int64_t itemsize) {
+  check_part(src, first, count, itemsize);
+  if (count == 0) {
+    return;
   }
-  std::reverse(loops.begin(), loops.end());
-  copy_runs(to, from, loops, 0, static_cast<std::size_t>(run));
+  check_apart({dst, dst + count}, span(src.data, src.strides, src.shape, itemsize));
+  const Index packed = packed_strides(src.shape, itemsize);
+  copy_part(collapse(dst, packed, src.data, src.strides, src.shape, itemsize), -first, 0, 0, first,
+            first + count);
+}
+
+void unpack(const View<std::byte>& dst, std::int64_t first, const std::byte* src,
+            std::int64_t count, std::int64_t itemsize) {
+  check_part(dst, first, count, itemsize);
+  if (count == 0) {
+    return;
+  }
+  check_apart(span(dst.data, dst.strides, dst.shape, itemsize), {src, src + count});
+  const Index packed = packed_strides(dst.shape, itemsize);
+  copy_part(collapse(dst.data, dst.strides, src, packed, dst.shape, itemsize), 0, -first, 0, first,
+            first + count);
 }
 
 }  // namespace crossmesh

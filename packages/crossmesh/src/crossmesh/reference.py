@@ -48,5 +48,17 @@ def copy_box(
         dst[_slices(dst_start, extent)] = src[_slices(src_start, extent)]
 
 
+def pack(dst: npt.NDArray[np.uint8], src: npt.NDArray[np.generic], first: int) -> None:
+    """Copy bytes of an array's elements, from byte `first` in C order on, to all of `dst`."""
+    dst[...] = np.frombuffer(src.tobytes(), np.uint8)[first : first + dst.size]
+
+
+def unpack(dst: npt.NDArray[np.generic], first: int, src: npt.NDArray[np.uint8]) -> None:
+    """Copy all of `src` to an array's elements, from byte `first` in C order on."""
+    packed = np.frombuffer(dst.tobytes(), np.uint8).copy()
+    packed[first : first + src.size] = src
+    dst[...] = packed.view(dst.dtype).reshape(dst.shape)
+
+
 def _slices(start: Sequence[int], extent: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(at, at + size) for at, size in zip(start, extent, strict=True))

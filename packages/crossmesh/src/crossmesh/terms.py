@@ -40,7 +40,8 @@ def number_type(name: str) -> np.dtype[Any]:
                 f"partial results of type {name} are added by ml_dtypes, which is not installed; "
                 "pip install ml_dtypes"
             ) from None
-        return np.dtype(getattr(ml_dtypes, name))
+        extension: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return extension
 
 
 def in_a_row(levels: Sequence[tuple[Reduction, int]], name: str) -> bool:
@@ -50,7 +51,7 @@ def in_a_row(levels: Sequence[tuple[Reduction, int]], name: str) -> bool:
     sum may not fit their type.
     """
     kinds = [kind for kind, _ in levels]
-    integers = "int" in name or name[:1] in "<>" and name[1:2] in "iu"
+    integers = "int" in name or (name[:1] in "<>" and name[1:2] in "iu")
     return len(kinds) < 2 and not (kinds == ["avg"] and integers)
 
 

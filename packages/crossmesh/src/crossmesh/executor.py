@@ -1,0 +1,247 @@
+"""`execute`: one rank's part of a plan, over any transport, with all other ranks or not at all."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import overload
+
+from crossmesh import shards as arrays
+from crossmesh.agreement import DONE, FAILED, Agreement
+from crossmesh.carrier import Carrier
+from crossmesh.channels import Channels
+from crossmesh.errors import DeadlineError, PlanError, RankError, TransferError
+from crossmesh.packing import Array
+from crossmesh.plan import TransferPlan
+from crossmesh.planner import FUSE_BYTES
+from crossmesh.shards import Shards
+from crossmesh.transport import Transport
+
+STAGING_BYTES = 2 * FUSE_BYTES
+"""Two of the largest fused tasks: one on its way in, one on its way out."""
+
+
+@overload
+def execute(
+    plan: TransferPlan,
+    shards: Mapping[int, Array],
+    transport: Transport,
+    *,
+    window: int,
+    deadline_s: float,
+    staging_bytes: int = STAGING_BYTES,
+    checksums: bool = False,
+    out: Mapping[int, Array] | None = None,
+) -> dict[int, Array]: ...
+@overload
+def execute(
+    plan: TransferPlan,
+    shards: Mapping[str, Mapping[int, Array]],
+    transport: Transport,
+    *,
+    window: int,
+    deadline_s: float,
+    staging_bytes: int = STAGING_BYTES,
+    checksums: bool = False,
+    out: Mapping[str, Mapping[int, Array]] | None = None,
+) -> dict[str, dict[int, Array]]: ...
+def execute(
+    plan: TransferPlan,
+    shards: Shards,
+    transport: Transport,
+    *,
+    window: int,
+    deadline_s: float,
+    staging_bytes: int = STAGING_BYTES,
+    checksums: bool = False,
+    out: Shards | None = None,
+) -> dict[int, Array] | dict[str, dict[int, Array]]:
+    """Move tensors between the devices of all ranks; each rank calls it with the same plan.
+
+    Args:
+        plan: What goes where.
+        shards: The source shard of each device of this rank, of any strides: {device: array}, or
+            {name: {device: array}} where the plan has several tensors. Not changed.
+        transport: What connects the ranks.
+        window: How many tasks are open at a time. Of a plan of order "all_at_once" all are.
+        deadline_s: Seconds from now until all ranks are done.
+        staging_bytes: How many bytes may be held on their way in and out, besides the shards; one
+            chunk may always be. What lies contiguous in a shard goes straight from it and to it.
+        checksums: Whether each chunk is followed by its CRC-32.
+        out: Where to put the destination shards, like `shards`. None: new arrays.
+
+    Returns:
+        The destination shard of each device of this rank, with names if `shards` has some. Of a
+        plan of strategy "signal" what would have been sent is undefined.
+
+    Raises:
+        ShardError: shards or `out` do not fit the plan.
+        PlanError: `window` below 1, or a device that has no rank.
+        MismatchError: ranks have different plans.
+        DeadlineError: the deadline passed.
+        RankError: another rank raised an error.
+        ChecksumError: bytes arrived that were not sent.
+        TransportError: the transport failed.
+
+        Whatever one rank raises, all others raise within the deadline, and the transport is closed.
+        Nothing is returned then; arrays of `out` that may have changed are in the error's
+        `invalid`, and are left as they are.
+    """
+    execution = Execution(
+        plan,
+        shards,
+        transport,
+        window=window,
+        deadline_s=deadline_s,
+        staging_bytes=staging_bytes,
+        checksums=checksums,
+        out=out,
+    )
+    try:
+        while not execution.done:
+            if not execution.step():
+                transport.pause()
+    except BaseException:  # also when interrupted, nothing may write to arrays any more
+        transport.close()
+        raise
+    return execution.result
+
+
+class Execution:
+    """A call of `execute`, step by step: so a process can do other things meanwhile.
+
+    Arguments are those of `execute`, and `clock`: seconds that go by.
+    """
+
+    def __init__(
+        self,
+        plan: TransferPlan,
+        shards: Shards,
+        transport: Transport,
+        *,
+        window: int,
+        deadline_s: float,
+        staging_bytes: int = STAGING_BYTES,
+        checksums: bool = False,
+        out: Shards | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan = plan
+        self._transport = transport
+        self._shards = shards
+        self._out = out
+        self._window = window
+        self._staging_bytes = staging_bytes
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._until_s = clock() + deadline_s
+        how = f"{plan.digest} {bool(checksums)}"
+        self._agreement = Agreement(transport, hashlib.sha256(how.encode()).digest())
+        self._channels = Channels(transport, checksums)
+        self._dst: dict[str, dict[int, Array]] = {}
+        self._wrote = False
+        self._rounds = self._run()
+        self.done = False
+        """Whether the transfer is complete, on all ranks."""
+
+    def step(self) -> bool:
+        """Do what can be done now; False if there was nothing but to wait.
+
+        Raises:
+            CrossmeshError: as `execute` does; then it is over.
+        """
+        return next(self._rounds, False)
+
+    @property
+    def result(self) -> dict[int, Array] | dict[str, dict[int, Array]]:
+        """What `execute` returns, once it is done."""
+        if arrays.has_names(self._plan, self._shards):
+            return self._dst
+        (found,) = self._dst.values()
+        return found
+
+    def _run(self) -> Iterator[bool]:
+        try:
+            yield from self._transfer()
+        except Exception as error:
+            if isinstance(error, TransferError) and self._wrote and self._out is not None:
+                error.invalid = tuple((name, d) for name, of in self._dst.items() for d in of)
+            if not isinstance(error, RankError):  # whoever failed told all
+                yield from self._say_failed(error)
+            self._transport.close()
+            raise
+        self.done = True
+
+    def _transfer(self) -> Iterator[bool]:
+        carrier = self._carrier()
+        self._agreement.say_ready()
+        while self._agreement.not_ready:
+            yield self._wait()
+        self._wrote = True
+        carrier.copy()
+        while not carrier.done:
+            yield carrier.advance() or self._wait()
+            self._check_time()
+        self._agreement.say(DONE)
+        while self._agreement.not_done or not self._agreement.sent():
+            yield self._wait()
+
+    def _wait(self) -> bool:
+        self._agreement.hear()
+        self._check_time()
+        return False
+
+    def _say_failed(self, error: Exception) -> Iterator[bool]:
+        """Tell the others, as far as they listen."""
+        try:
+            self._agreement.say(FAILED, f"{type(error).__name__}: {error}".encode())
+            while not self._agreement.sent() and self._clock() < self._until_s:
+                yield False
+        except TransferError:
+            pass  # a rank or all of the transport is gone, and an error is on its way already
+
+    def _carrier(self) -> Carrier:
+        plan, transport = self._plan, self._transport
+        rank_of = transport.rank_of
+        missing = [device for device, _ in plan.hosts if device not in rank_of]
+        if missing:
+            raise PlanError(f"every device of a plan has a rank; rank_of lacks {missing[:4]}")
+        if self._window < 1:
+            raise PlanError(f"at least one task is open at a time; got window={self._window}")
+        src = arrays.by_name(plan, self._shards)
+        out = None if self._out is None else arrays.by_name(plan, self._out)
+        sources = list(chain.from_iterable(of_device.values() for of_device in src.values()))
+        for tensor in plan.tensors:
+            given, side = src[tensor.name], tensor.src.mesh.device_ids
+            arrays.check(tensor, tensor.src, given, self._mine(side))
+            side = self._mine(tensor.dst.mesh.device_ids)
+            if out is None:
+                self._dst[tensor.name] = {d: arrays.new(tensor, given, d) for d in side}
+            else:
+                arrays.check_given(tensor, out[tensor.name], sources, side)
+                self._dst[tensor.name] = dict(out[tensor.name])
+        window = len(plan.tasks) if plan.order == "all_at_once" else self._window
+        return Carrier(plan, src, self._dst, transport, self._channels, window, self._staging_bytes)
+
+    def _mine(self, devices: Sequence[int]) -> list[int]:
+        rank_of = self._transport.rank_of
+        return [device for device in devices if rank_of[device] == self._transport.rank]
+
+    def _check_time(self) -> None:
+        if self._clock() < self._until_s:
+            return
+        rank, agreement = self._transport.rank, self._agreement
+        waits = list(self._channels.waiting())
+        if agreement.not_ready:
+            waits = [(peer, "to begin") for peer in sorted(agreement.not_ready)]
+        elif not waits:
+            waits = [(peer, "to be done") for peer in sorted(agreement.not_done)]
+        shown = "; ".join(f"rank {rank} waits for rank {peer} {what}" for peer, what in waits[:4])
+        error = DeadlineError(
+            f"all ranks are done within the deadline; {self._deadline_s} s passed, and "
+            f"{shown or f'rank {rank} is not done itself'}"
+            + (f"; and for {len(waits) - 4} more" if len(waits) > 4 else "")
+            + "; see what became of them, or give more time as deadline_s"
+        )
+        error.waiting_for = tuple(sorted({peer for peer, _ in waits}))
+        raise error

@@ -1,0 +1,119 @@
+"""The arrays that callers give and get: a shard for each tensor and device, by name or without."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from shardspec import Layout
+
+from crossmesh.errors import ShardError
+from crossmesh.plan import TransferPlan
+from crossmesh.tensor import Tensor
+from crossmesh.terms import number_type
+
+Array = npt.NDArray[Any]
+
+Shards = Mapping[int, Array] | Mapping[str, Mapping[int, Array]]
+"""Device to array, for a plan of one tensor; or name to device to array."""
+
+
+def by_name(plan: TransferPlan, shards: Shards) -> dict[str, Mapping[int, Array]]:
+    """Shards with names, whether they had them or not.
+
+    Raises:
+        ShardError: names that the plan has not, or none for a plan of several tensors.
+    """
+    names = [tensor.name for tensor in plan.tensors]
+    named: dict[Any, Any] = dict(shards) if has_names(plan, shards) else {names[0]: shards}
+    if set(named) != set(names):
+        raise ShardError(
+            "shards are {device: array} for a plan of one tensor, {name: {device: array}} for one "
+            f"of several; got {sorted(map(str, named))[:4]} for the tensors {names[:4]}"
+        )
+    return named
+
+
+def has_names(plan: TransferPlan, shards: Shards) -> bool:
+    """Whether these are shards by name; a plan of one tensor has some without."""
+    return len(plan.tensors) != 1 or any(isinstance(key, str) for key in shards)
+
+
+def check(
+    tensor: Tensor, layout: Layout, shards: Mapping[int, Array], devices: Collection[int]
+) -> None:
+    """Refuse arrays that are not the shards of a tensor.
+
+    Args:
+        tensor: What it is.
+        layout: How it lies.
+        shards: Device to array.
+        devices: Which devices have one.
+
+    Raises:
+        ShardError: a shard is missing or of no device, or has another shape or dtype than planned.
+    """
+    if shards.keys() != set(devices):
+        raise ShardError(
+            "shards has one array for each device of the mesh, here of this rank; "
+            f"got {list(shards)} for {list(devices)} of {tensor.name!r}"
+        )
+    for device, shard in shards.items():
+        shape = layout.local_shape(device)
+        if not isinstance(shard, np.ndarray) or shard.shape != shape:
+            got = shard.shape if isinstance(shard, np.ndarray) else type(shard).__name__
+            raise ShardError(
+                f"a shard is a numpy array of its local shape; got {got} for device {device}, "
+                f"which holds {shape} of {layout}"
+            )
+    dtypes = {str(shard.dtype): shard.dtype for shard in shards.values()}
+    if len(dtypes) > 1:
+        raise ShardError(f"all shards have one dtype; got {sorted(dtypes)} for {tensor.name!r}")
+    for dtype in dtypes.values():
+        if dtype.itemsize != tensor.item_bytes or dtype.hasobject:
+            raise ShardError(
+                f"shards hold plain elements of {tensor.item_bytes} bytes, as planned; "
+                f"got dtype {dtype} of {dtype.itemsize} bytes for {tensor.name!r}"
+            )
+
+
+def check_given(
+    tensor: Tensor, out: Mapping[int, Array], sources: Iterable[Array], devices: Collection[int]
+) -> None:
+    """Refuse arrays that cannot be written to as the destinations of a tensor.
+
+    Raises:
+        ShardError: as `check` does, or one cannot be written to or shares memory with a source.
+    """
+    check(tensor, tensor.dst, out, devices)
+    held = list(sources)
+    for device, array in out.items():
+        if not array.flags.writeable:
+            raise ShardError(
+                "a destination can be written to; "
+                f"got a read-only array for device {device} of {tensor.name!r}"
+            )
+        if any(np.may_share_memory(array, source) for source in held):
+            raise ShardError(
+                "a destination shares no memory with a source, which is read all the while; "
+                f"got such an array for device {device} of {tensor.name!r}; give another, or none"
+            )
+
+
+def dtype_of(tensor: Tensor, shards: Mapping[int, Array]) -> np.dtype[Any]:
+    """That of the shards; where there are none the planned one, or as many bytes without meaning.
+
+    Type names that only ml_dtypes knows are such bytes where it is not installed.
+    """
+    for shard in shards.values():
+        return shard.dtype
+    try:
+        return number_type(tensor.dtype)
+    except ShardError:
+        return np.dtype(f"V{tensor.item_bytes}")
+
+
+def new(tensor: Tensor, shards: Mapping[int, Array], device: int) -> Array:
+    """A new destination shard; where the layout has padding it is zero."""
+    make = np.zeros if "padded" in tensor.dst.rules else np.empty
+    return make(tensor.dst.local_shape(device), dtype_of(tensor, shards))

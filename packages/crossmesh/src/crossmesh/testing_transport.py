@@ -1,0 +1,161 @@
+"""An in-process transport, and ranks that take turns; for tests, without threads or time."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+
+from crossmesh.errors import TransportError
+from crossmesh.executor import Execution
+from crossmesh.packing import Array
+from crossmesh.transport import DATA, Bytes
+
+
+class Wires:
+    """What connects the ranks of one process: bytes on their way, and those that arrived.
+
+    Args:
+        rank_of: The rank of each device.
+        n_ranks: How many there are.
+        arrives: Called whenever a message could arrive: whether it does so now.
+    """
+
+    def __init__(
+        self,
+        rank_of: Mapping[int, int],
+        n_ranks: int,
+        arrives: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.rank_of = rank_of
+        self.n_ranks = n_ranks
+        self.arrives = arrives
+        self.ways: dict[tuple[int, int, int], deque[_Sent]] = {}
+        self.sent_bytes: Counter[tuple[int, int]] = Counter()
+        """Bytes of shards that passed from one rank to another."""
+        self.corrupt: Callable[[Bytes], None] = lambda data: None
+        """Called with what arrives of shards."""
+
+    def transports(self) -> list["WireTransport"]:
+        """One for each rank."""
+        return [WireTransport(self, rank) for rank in range(self.n_ranks)]
+
+
+class _Sent:
+    """A message that is on its way until its receive takes it."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+        self.taken = False
+
+    def test(self) -> bool:
+        """Whether it was received."""
+        return self.taken
+
+
+class _Receive:
+    """A receive, which takes the oldest message when it is tested."""
+
+    def __init__(self, wires: Wires, way: tuple[int, int, int], data: Bytes) -> None:
+        self.wires = wires
+        self.way = way
+        self.data = data
+        self.done = False
+
+    def test(self) -> bool:
+        """Whether it arrived."""
+        queue = self.wires.ways.setdefault(self.way, deque())
+        if self.done or not queue or not self.wires.arrives():
+            return self.done
+        sent = queue.popleft()
+        if sent.data.size != self.data.size:
+            raise TransportError(
+                "a message has as many bytes as its receive; "
+                f"rank {self.way[0]} sent {sent.data.size} bytes to rank {self.way[1]}, which "
+                f"expects {self.data.size}"
+            )
+        self.data[:] = sent.data
+        sent.taken = self.done = True
+        if self.way[2] == DATA:
+            self.wires.sent_bytes[self.way[:2]] += sent.data.size
+            self.wires.corrupt(self.data)
+        return True
+
+
+class WireTransport:
+    """One rank's end of the wires; sends complete when they are received, as of large messages."""
+
+    def __init__(self, wires: Wires, rank: int) -> None:
+        self.wires = wires
+        self.rank = rank
+        self.closed = False
+
+    @property
+    def n_ranks(self) -> int:
+        """How many ranks there are."""
+        return self.wires.n_ranks
+
+    @property
+    def rank_of(self) -> Mapping[int, int]:
+        """The rank of each device."""
+        return self.wires.rank_of
+
+    def send(self, rank: int, data: Bytes, tag: int) -> _Sent:
+        """Begin to send."""
+        self._check(rank, data)
+        sent = _Sent(data)
+        self.wires.ways.setdefault((self.rank, rank, tag), deque()).append(sent)
+        return sent
+
+    def receive(self, rank: int, data: Bytes, tag: int) -> _Receive:
+        """Begin to receive."""
+        self._check(rank, data)
+        return _Receive(self.wires, (rank, self.rank, tag), data)
+
+    def _check(self, rank: int, data: Bytes) -> None:
+        assert data.ndim == 1, f"{data.shape} is not one dim"
+        assert data.flags.c_contiguous, "there are gaps"
+        assert data.size, "a message is not empty"
+        assert rank != self.rank, "a rank does not send to itself"
+
+    def pause(self) -> None:
+        """Nothing to wait for: ranks take turns."""
+
+    def close(self) -> None:
+        """Take note that it was called."""
+        self.closed = True
+
+
+def take_turns(
+    executions: Sequence[Execution], order: Callable[[], int] | None = None, most: int = 10**6
+) -> list[Exception | None]:
+    """Step executions until each is done or failed; the errors.
+
+    Raises:
+        AssertionError: after `most` rounds some still wait.
+    """
+    errors: list[Exception | None] = [None] * len(executions)
+    running = list(range(len(executions)))
+    for turn in range(most):
+        if not running:
+            return errors
+        i = running[(turn if order is None else order()) % len(running)]
+        try:
+            executions[i].step()
+        except Exception as error:
+            errors[i] = error
+            running.remove(i)
+            continue
+        if executions[i].done:
+            running.remove(i)
+    raise AssertionError(f"after {most} rounds ranks {running} still wait")
+
+
+def ranks_shards(
+    shards: Mapping[str, Mapping[int, Array]], rank_of: Mapping[int, int], n_ranks: int
+) -> list[dict[str, dict[int, Array]]]:
+    """What each rank holds of the source shards."""
+    return [
+        {
+            name: {device: array for device, array in held.items() if rank_of[device] == rank}
+            for name, held in shards.items()
+        }
+        for rank in range(n_ranks)
+    ]
