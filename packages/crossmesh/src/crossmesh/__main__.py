@@ -1,0 +1,7 @@
+"""`python -m crossmesh`."""
+
+import sys
+
+from crossmesh.cli import main
+
+sys.exit(main())
