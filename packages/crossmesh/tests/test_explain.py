@@ -103,11 +103,10 @@ def test_what_stays_inside_hosts_is_said_so():
 
 
 def test_a_part_of_a_task_says_which():
-    src, dst = layout((1000,), "R", (2,), 0), layout((1000,), "R", (1,), 2)
-    wide = Links({0: 1.0, 1: 1.0, 2: 100.0}, device_bytes_per_s=1e9, latency_s=0.0)
-    text = explain(plan(src, dst, "int8", links=wide))
-    assert "tensor[0:1000], 0 % to 50 %" in text
-    assert "tensor[0:1000], 50 % to 100 %" in text
+    src, dst = layout((1200,), "R", (2,), 0), layout((1200,), "S0", (3,), 2)
+    text = explain(plan(src, dst, "int8"))
+    assert "tensor[400:800], 0 % to 50 %" in text
+    assert "tensor[400:800], 50 % to 100 %" in text
 
 
 def test_long_tables_are_cut_and_the_rest_counted():
