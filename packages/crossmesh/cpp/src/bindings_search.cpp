@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "crossmesh/bound.hpp"
 #include "crossmesh/search.hpp"
 #include "crossmesh/simulate.hpp"
 
@@ -102,7 +103,8 @@ std::vector<std::pair<double, Hops>> simulate(const Jobs& tuples, const Rates& r
 }
 
 double lower_bound(const Flows& flows, const Rates& rates) {
-  return crossmesh::lower_bound_s(to_flows(flows), rates);
+  return crossmesh::lower_bound_s(
+      {to_flows(flows), {rates, 0.0}, crossmesh::Strategy::broadcast, 1});
 }
 
 }  // namespace

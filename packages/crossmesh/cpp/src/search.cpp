@@ -7,8 +7,10 @@
 #include <tuple>
 #include <utility>
 
+#include "crossmesh/bound.hpp"
 #include "crossmesh/depth_first.hpp"
 #include "crossmesh/greedy.hpp"
+#include "crossmesh/senders.hpp"
 
 namespace crossmesh {
 namespace {
@@ -36,10 +38,7 @@ double end_in_order_s(const std::vector<Passage>& passages, std::size_t n_ports)
 std::vector<Host> other_senders(const Flow& flow, const Send& send) {
   std::vector<Host> others;
   if (flow.senders.size() == 1 && send.path.size() > 1) {
-    others = flow.senders[0];
-    std::sort(others.begin(), others.end());
-    others.erase(std::unique(others.begin(), others.end()), others.end());
-    others.erase(std::remove(others.begin(), others.end(), send.path[0]), others.end());
+    others = filtered(sorted_set(flow.senders[0]), [&](Host host) { return host != send.path[0]; });
   }
   return others;
 }
@@ -139,7 +138,7 @@ class Best {
   bool may_gain(double earliest_s) const { return earliest_s < end_s_ * kWorth; }
 
   void try_senders(const Problem& problem, bool whole, const std::vector<std::size_t>& origin) {
-    const double bound_s = lower_bound_s(problem.flows(), problem.network().rates);
+    const double bound_s = lower_bound_s(problem);
     if (!may_gain(bound_s)) {
       return;
     }
@@ -188,7 +187,7 @@ std::vector<Send> search(const Problem& problem, Method method, bool split, std:
     best.try_senders(problem, false, itself);
   }
   if (problem.strategy() == Strategy::broadcast &&
-      best.may_gain(lower_bound_s(problem.flows(), problem.network().rates))) {
+      best.may_gain(lower_bound_s(problem))) {
     auto [flows, origin] = apart(problem);
     if (origin.size() > itself.size()) {
       const Problem other(std::move(flows), problem.network(), problem.strategy(),

@@ -6,10 +6,6 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <set>
-#include <stdexcept>
-#include <string>
-#include <tuple>
 #include <utility>
 
 #include "crossmesh/share.hpp"
@@ -17,7 +13,6 @@
 namespace crossmesh {
 namespace {
 
-using Hosts = std::vector<Host>;
 using Flags = std::vector<char>;
 
 // Where a host's part of a flow stops.
@@ -27,53 +22,8 @@ struct Cut {
 };
 using Cuts = std::vector<std::vector<Cut>>;
 
-std::size_t at(Host host) { return static_cast<std::size_t>(host); }
-
 bool contains(const Hosts& hosts, Host host) {
   return std::find(hosts.begin(), hosts.end(), host) != hosts.end();
-}
-
-Hosts sorted_set(Hosts hosts) {
-  std::sort(hosts.begin(), hosts.end());
-  hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
-  return hosts;
-}
-
-void check_flows(const std::vector<Flow>& flows, std::size_t n_hosts) {
-  constexpr std::int64_t most = (std::int64_t{1} << 62) - 1;
-  std::int64_t room = most;
-  const auto check_host = [&](Host host) {
-    if (host < 0 || at(host) >= n_hosts) {
-      throw std::invalid_argument("every host needs a rate; got none for host " +
-                                  std::to_string(host));
-    }
-  };
-  for (const Flow& flow : flows) {
-    if (flow.n_bytes < 0) {
-      throw std::invalid_argument("bytes must not be negative; got " +
-                                  std::to_string(flow.n_bytes));
-    }
-    if (flow.itemsize < 1 || flow.itemsize > std::numeric_limits<std::int32_t>::max()) {
-      throw std::invalid_argument("an item has 1 to 2**31 - 1 bytes; got " +
-                                  std::to_string(flow.itemsize));
-    }
-    if (flow.senders.empty()) {
-      throw std::invalid_argument("a flow has at least one term; got none");
-    }
-    for (const Hosts& term : flow.senders) {
-      if (term.empty()) {
-        throw std::invalid_argument("a term needs at least one sender host; got none");
-      }
-      std::for_each(term.begin(), term.end(), check_host);
-    }
-    std::for_each(flow.receivers.begin(), flow.receivers.end(), check_host);
-    // Twice the times that the bytes can cross the network, and the bytes to round up to an item.
-    const auto times = 2 * static_cast<std::int64_t>(flow.senders.size() + flow.receivers.size());
-    if (flow.n_bytes > (room - flow.itemsize) / times) {
-      throw std::invalid_argument("all bytes to all receivers must be fewer than 2**61");
-    }
-    room -= flow.n_bytes * times;
-  }
 }
 
 // Those that add, then the receivers, in a circle from the last that adds on. Who adds and receives
@@ -119,13 +69,6 @@ Flags contested(const Problem& problem) {
       }
     }
   }
-  return result;
-}
-
-template <typename Predicate>
-Hosts filtered(const Hosts& hosts, Predicate keep) {
-  Hosts result;
-  std::copy_if(hosts.begin(), hosts.end(), std::back_inserter(result), keep);
   return result;
 }
 
@@ -240,69 +183,6 @@ void add_pieces(const Problem& problem, std::size_t index, const std::vector<Cut
 
 }  // namespace
 
-Problem::Problem(std::vector<Flow> flows, Network network, Strategy strategy,
-                 std::int64_t n_chunks)
-    : flows_(std::move(flows)),
-      network_(std::move(network)),
-      strategy_(strategy),
-      n_chunks_(n_chunks) {
-  check(network_);
-  check_flows(flows_, network_.rates.size());
-  if (n_chunks < 1) {
-    throw std::invalid_argument("there must be at least one chunk; got " +
-                                std::to_string(n_chunks));
-  }
-  for (Flow& flow : flows_) {
-    Hosts hosts = sorted_set(flow.receivers);
-    if (flow.senders.size() == 1) {
-      const std::set<Host> holders(flow.senders[0].begin(), flow.senders[0].end());
-      const auto holds = [&](Host host) { return holders.count(host) > 0; };
-      Hosts served_at_home = filtered(hosts, holds);
-      hosts = filtered(hosts, [&](Host host) { return !holds(host); });
-      if (hosts.empty() && !served_at_home.empty()) {
-        flow.senders[0] = std::move(served_at_home);
-      }
-    }
-    reached_.push_back(std::move(hosts));
-  }
-}
-
-bool Problem::reaches(std::size_t flow, Host host) const {
-  return std::binary_search(reached_[flow].begin(), reached_[flow].end(), host);
-}
-
-Passage Problem::passage(const Send& send) const {
-  const Flow& flow = flows_[send.flow];
-  std::map<Host, std::size_t> terms;
-  for (const Host host : send.senders) {
-    ++terms[host];
-  }
-  Job job{send.stop - send.start, {}, send.senders.size(), flow.chained, strategy_,
-          n_chunks_};
-  for (std::size_t i = 0; i < terms.size(); ++i) {
-    job.path.insert(job.path.end(), terms[send.path[i]], send.path[i]);
-  }
-  std::map<Host, std::size_t> devices;
-  if (strategy_ == Strategy::send_recv || strategy_ == Strategy::global_allgather) {
-    for (const Host host : flow.receivers) {
-      ++devices[host];
-    }
-  }
-  for (std::size_t i = terms.size(); i < send.path.size(); ++i) {
-    const auto found = devices.find(send.path[i]);
-    job.path.insert(job.path.end(), found == devices.end() ? 1 : found->second, send.path[i]);
-  }
-  return crossmesh::passage(job, network_);
-}
-
-std::vector<Passage> Problem::passages(const std::vector<Send>& sends) const {
-  std::vector<Passage> result;
-  for (const Send& send : sends) {
-    result.push_back(passage(send));
-  }
-  return result;
-}
-
 std::vector<Send> naive(const Problem& problem) {
   std::vector<Send> sends;
   for (std::size_t index = 0; index < problem.flows().size(); ++index) {
@@ -401,59 +281,6 @@ std::vector<Send> shared(const Problem& problem) {
     add_pieces(problem, index, cuts[index], tails[index], sends);
   }
   return sends;
-}
-
-double lower_bound_s(const std::vector<Flow>& flows, const std::vector<double>& rates) {
-  check(Network{rates, 0.0});
-  check_flows(flows, rates.size());
-  std::vector<std::int64_t> received(rates.size(), 0);
-  std::map<Hosts, std::int64_t> leaving;
-  for (const Flow& flow : flows) {
-    std::vector<Hosts> terms;
-    for (const Hosts& term : flow.senders) {
-      terms.push_back(sorted_set(term));
-    }
-    const Hosts lacking = filtered(sorted_set(flow.receivers), [&](Host host) {
-      return !std::all_of(terms.begin(), terms.end(), [&](const Hosts& term) {
-        return std::binary_search(term.begin(), term.end(), host);
-      });
-    });
-    if (lacking.empty()) {
-      continue;
-    }
-    for (const Host host : lacking) {
-      received[at(host)] += flow.n_bytes;
-    }
-    std::set<Host> counted;
-    for (const Hosts& term : terms) {
-      // Terms on disjoint hosts leave them apart, unless every receiver has its own.
-      const bool disjoint = std::none_of(term.begin(), term.end(),
-                                         [&](Host host) { return counted.count(host) > 0; });
-      if (disjoint && !std::includes(term.begin(), term.end(), lacking.begin(), lacking.end())) {
-        counted.insert(term.begin(), term.end());
-        leaving[term] += flow.n_bytes;
-      }
-    }
-    if (terms.size() == 1 && lacking.size() > 1) {
-      Hosts everyone = terms[0];
-      everyone.insert(everyone.end(), lacking.begin(), lacking.end());
-      leaving[sorted_set(everyone)] +=
-          static_cast<std::int64_t>(lacking.size() - 1) * flow.n_bytes;
-    }
-  }
-  double bound_s = 0.0;
-  for (std::size_t host = 0; host < rates.size(); ++host) {
-    bound_s = std::max(bound_s, static_cast<double>(received[host]) / rates[host]);
-  }
-  if (!leaving.empty()) {
-    std::vector<Demand> demands;
-    for (const auto& [hosts, n_bytes] : leaving) {
-      demands.push_back({n_bytes, hosts, n_bytes});
-    }
-    const std::vector<std::int64_t> base(rates.size(), 0);
-    bound_s = std::max(bound_s, level(demands, base, rates).first);
-  }
-  return bound_s;
 }
 
 }  // namespace crossmesh

@@ -33,7 +33,7 @@ Order = Literal["naive", "load_balance", "dfs", "greedy", "ensemble", "all_at_on
 
 STEPS = 1 << 18
 """Ports that a search may look at, some 10 ms [measured: 2 cores of an AMD EPYC, 2026-11-20; with
-16 times as many, none of 400 random transfers of the tests' kind ends earlier]."""
+16 times as many, one of the tests' first 400 random pairs ends earlier, by 1 %]."""
 
 
 @dataclass(frozen=True, slots=True)

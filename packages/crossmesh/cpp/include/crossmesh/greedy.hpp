@@ -27,8 +27,8 @@ std::vector<double> port_loads_s(const std::vector<Passage>& passages, std::size
 double floor_s(const std::vector<Passage>& passages, std::size_t n_ports);
 
 /// Starts, again and again, the send that can start first; of several, the one that has the port
-/// with most left to do. Then retries with part of that weight, and equals, left to luck, as long as
-/// `steps` last and the floor is not reached.
+/// with most left to do. Then retries with part of that weight, and equals, left to luck, as long
+/// as `steps` last and the floor is not reached.
 ///
 /// This is the "Greedy Search with Randomization" of section 3.2 (Zhuang et al., MLSys 2023) for
 /// sends of different sizes: theirs fills rounds, in which the longest makes all others wait, with

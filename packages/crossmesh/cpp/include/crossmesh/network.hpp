@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace crossmesh {
+#include "crossmesh/hosts.hpp"
 
-using Host = std::int64_t;  ///< 0, 1, ...
+namespace crossmesh {
 
 /// Every host has one interface that sends and receives at the same time, each at its rate, and any
 /// two hosts are connected equally well. What stays inside a host takes no time.
@@ -25,9 +25,9 @@ enum class Strategy {
   signal,            ///< one byte, broadcast
 };
 
-/// One send: bytes along a path, given as the host of each device on it. The first `n_adders` hold a
-/// term each of a partial sum (a plain copy has one: the sender), the others receive. Neighbours on
-/// one host pass the bytes on inside it, which takes no time.
+/// One send: bytes along a path, given as the host of each device on it. The first `n_adders` hold
+/// a term each of a partial sum (a plain copy has one: the sender), the others receive. Neighbours
+/// on one host pass the bytes on inside it, which takes no time.
 struct Job {
   std::int64_t n_bytes;
   std::vector<Host> path;
@@ -82,8 +82,8 @@ void occupy(const Passage& passed, double at_s, std::vector<double>& free_s);
 /// 1e100, or the latency not from 0 to 1e100.
 void check(const Network& network);
 
-/// Throws std::invalid_argument if the path leaves the network or is too short, bytes are not from 0
-/// to 2**62 - 1, or there is no chunk.
+/// Throws std::invalid_argument if the path leaves the network or is too short, bytes are not from
+/// 0 to 2**62 - 1, or there is no chunk.
 void check(const Job& job, const Network& network);
 
 }  // namespace crossmesh

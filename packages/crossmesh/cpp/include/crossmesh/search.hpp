@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "crossmesh/senders.hpp"
+#include "crossmesh/problem.hpp"
 
 namespace crossmesh {
 
@@ -21,10 +21,10 @@ enum class Method {
 
 /// Sends in their order; together they send each flow exactly once to each host that it must reach.
 ///
-/// With `split`, flows may be cut among the hosts that hold them (`shared`). Broadcasts need all their
-/// hosts at the same time, and can so be in each other's way, as in an all-gather; then each host
-/// that a copy must reach gets a send of its own. Both are done only if it ends at least 1 % earlier
-/// [chosen: less is not worth more sends].
+/// With `split`, flows may be cut among the hosts that hold them (`shared`). Broadcasts need all
+/// their hosts at the same time, and can so be in each other's way, as in an all-gather; then each
+/// host that a copy must reach gets a send of its own. Both are done only if it ends at least 1 %
+/// earlier [chosen: less is not worth more sends].
 ///
 /// A search ends early if it reaches a bound. `steps` are for each of up to eight searches; what
 /// they cost says each of them.

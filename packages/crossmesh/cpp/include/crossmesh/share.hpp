@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "crossmesh/network.hpp"
+#include "crossmesh/hosts.hpp"
 
 namespace crossmesh {
 

@@ -24,7 +24,8 @@ std::vector<Run> simulate_in_order(const std::vector<Job>& jobs, const Network& 
 /// Starts all jobs at once; they share the ports as fairly as long-lived connections do: the speeds
 /// of all grow together, each until a port of its job is full (max-min fairness, Bertsekas and
 /// Gallager, "Data Networks", 1992, section 6.5.2). Every job uses its hops at one speed from start
-/// to end; that a chunk comes later to the last host of a path is left out, in favour of this order.
+/// to end; that a chunk comes later to the last host of a path is left out, in favour of this
+/// order.
 ///
 /// Grows as the square of the jobs times the length of their paths. Throws like `check`.
 std::vector<Run> simulate_together(const std::vector<Job>& jobs, const Network& network);
