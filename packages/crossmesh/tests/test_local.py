@@ -1,12 +1,14 @@
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
-from crossmesh import LocalTransport, ShardError, execute_local, plan
-from crossmesh.testing import check_delivery, shards_of, transfers
+from crossmesh import LocalTransport, ShardError, Strategy, execute_local, plan
+from crossmesh.terms import number_type
+from crossmesh.testing import batches, check_delivery, shards_of, transfers
 from hypothesis import given
 from hypothesis import strategies as st
-from shardspec import Layout, Mesh, Spec
+from shardspec import Layout, Mesh, Spec, shard
 
 
 def tensor(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -17,6 +19,7 @@ def tensor(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 COPIES = transfers(partial=False)
+MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
 
 
 @given(COPIES, st.sampled_from(["broadcast", "send_recv"]), st.sampled_from(["f4", "c16", "i1"]))
@@ -45,14 +48,46 @@ COLUMNS = layout((4, 6), range(2, 5), "RS0")
 WHOLE = layout((4, 6), range(2, 5), "RR")
 
 
-def test_devices_with_equal_shards_share_one_array():
-    received = execute_local(plan(ROWS, WHOLE, "f4"), shards_of(ROWS, tensor((4, 6), "f4")))
-    assert received[2] is received[3] is received[4]
+def test_devices_with_equal_shards_get_one_array_if_they_may():
+    made = plan(ROWS, WHOLE, "f4")
+    shards = shards_of(ROWS, tensor((4, 6), "f4"))
+    shared = execute_local(made, shards, share=True)
+    assert shared[2] is shared[3] is shared[4]
+    own = execute_local(made, shards)
+    assert not any(np.shares_memory(own[a], own[b]) for a, b in [(2, 3), (2, 4), (3, 4)])
 
 
 def test_devices_with_different_shards_share_no_memory():
-    received = execute_local(plan(ROWS, COLUMNS, "f4"), shards_of(ROWS, tensor((4, 6), "f4")))
+    made = plan(ROWS, COLUMNS, "f4")
+    received = execute_local(made, shards_of(ROWS, tensor((4, 6), "f4")), share=True)
     assert not np.shares_memory(received[2], received[3])
+
+
+@given(batches(), st.sampled_from(MOVES), st.booleans())
+def test_every_shard_of_many_tensors_is_its_slice_also_of_partial_sources(batch, strategy, share):
+    b = batch
+    made = plan(b.src, b.dst, b.dtype, b.hosts, b.links, strategy=strategy)
+    wholes = {
+        t.name: np.resize(np.arange(1, 5), t.shape).astype(number_type(t.dtype))
+        for t in made.tensors
+    }
+    shards = {t.name: shard(t.src, wholes[t.name]) for t in made.tensors}
+    received = execute_local(made, shards, share=share)
+    for t in made.tensors:
+        expected = shard(t.dst, wholes[t.name])
+        assert list(received[t.name]) == list(t.dst.mesh.device_ids)
+        for device, array in received[t.name].items():
+            np.testing.assert_array_equal(array, expected[device], strict=True)
+            assert array.ctypes.data % 64 == 0 or array.size == 0
+
+
+def test_of_a_plan_of_signals_devices_keep_what_they_held():
+    both = layout((4, 6), range(1, 3), "RR")
+    whole = tensor((4, 6), "f4")
+    made = plan(ROWS, both, "f4", strategy="signal")
+    received = execute_local(made, shards_of(ROWS, whole))
+    np.testing.assert_array_equal(received[1][2:], whole[2:])
+    assert received[2].shape == (4, 6)
 
 
 def test_transport_makes_new_arrays_each_time():
@@ -86,7 +121,7 @@ SHARD = np.zeros((2, 6), "f4")
 @pytest.mark.parametrize(
     ("shards", "message"),
     [
-        ({}, r"each device of the source mesh; got \[\] for \[0, 1\]"),
+        ({}, r"each device of the mesh; got \[\] for \[0, 1\]"),
         ({0: SHARD}, r"got \[0\] for \[0, 1\]"),
         ({0: SHARD, 1: SHARD, 2: SHARD}, r"got \[0, 1, 2\] for \[0, 1\]"),
         (

@@ -127,7 +127,7 @@ class Carrier:
         if not self._open[task.index]:
             del self._open[task.index]
             if self._next is None or self._next.task is not task:
-                del self._packed[task.index]
+                self._packed.pop(task.index, None)
 
     def _needs_of(self, chunk: Chunk) -> _Needs:
         task, count = chunk.task, 0

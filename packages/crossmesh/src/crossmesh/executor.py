@@ -2,9 +2,11 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import overload
+
+from shardspec import Layout
 
 from crossmesh import shards as arrays
 from crossmesh.agreement import DONE, FAILED, Agreement
@@ -212,20 +214,22 @@ class Execution:
         out = None if self._out is None else arrays.by_name(plan, self._out)
         sources = list(chain.from_iterable(of_device.values() for of_device in src.values()))
         for tensor in plan.tensors:
-            given, side = src[tensor.name], tensor.src.mesh.device_ids
-            arrays.check(tensor, tensor.src, given, self._mine(side))
-            side = self._mine(tensor.dst.mesh.device_ids)
+            given = src[tensor.name]
+            arrays.check(tensor, tensor.src, self._shapes(tensor.src), given)
+            shapes = self._shapes(tensor.dst)
             if out is None:
-                self._dst[tensor.name] = {d: arrays.new(tensor, given, d) for d in side}
+                dtype = arrays.dtype_of(tensor, given)
+                made = {d: arrays.new(tensor, shape, dtype) for d, shape in shapes.items()}
+                self._dst[tensor.name] = made
             else:
-                arrays.check_given(tensor, out[tensor.name], sources, side)
+                arrays.check_given(tensor, shapes, out[tensor.name], sources)
                 self._dst[tensor.name] = dict(out[tensor.name])
         window = len(plan.tasks) if plan.order == "all_at_once" else self._window
         return Carrier(plan, src, self._dst, transport, self._channels, window, self._staging_bytes)
 
-    def _mine(self, devices: Sequence[int]) -> list[int]:
-        rank_of = self._transport.rank_of
-        return [device for device in devices if rank_of[device] == self._transport.rank]
+    def _shapes(self, layout: Layout) -> dict[int, tuple[int, ...]]:
+        rank, rank_of = self._transport.rank, self._transport.rank_of
+        return arrays.shapes(layout, (d for d in layout.mesh.device_ids if rank_of[d] == rank))
 
     def _check_time(self) -> None:
         if self._clock() < self._until_s:

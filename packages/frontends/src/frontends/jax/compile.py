@@ -105,5 +105,5 @@ def make_transports(
             value.dtype,
             hosts,
         )
-        transports.append(crossmesh.LocalTransport(planned))
+        transports.append(crossmesh.LocalTransport(planned, share=True))
     return tuple(transports)
