@@ -2,7 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stagecut import (
     InfeasibleStagesError,
@@ -23,7 +23,7 @@ def solve(problem, **options):
         options.pop("cost", problem.cost),
         problem.memory_bytes,
         boundary_s=problem.boundary_s,
-        **options,
+        **({"alternatives": True} | options),
     )
 
 
@@ -51,6 +51,19 @@ def test_equals_brute_force_for_each_number_of_stages(problem):
     slicing = solve(problem)
     assert {len(each.spans): each.time_s for each in slicing.alternatives} == best
     assert all(each.is_priced for each in slicing.alternatives)
+    assert slicing.time_s == slicing.lower_bound_s == min(best.values())
+
+
+@settings(max_examples=settings().max_examples // 4)
+@given(slicing_problems(max_layers=7, shapes=((4, 4), (3, 4), (4, 3), (4, 2))))
+def test_equals_brute_force_on_up_to_four_hosts_of_four_devices(problem):
+    best = brute_force_slicing(problem)
+    if not best:
+        with pytest.raises(InfeasibleStagesError):
+            solve(problem)
+        return
+    slicing = solve(problem)
+    assert {len(each.spans): each.time_s for each in slicing.alternatives} == best
     assert slicing.time_s == slicing.lower_bound_s == min(best.values())
 
 

@@ -46,7 +46,7 @@ def small():
 
     return plan_stages(
         6, (1, 4), 8, cost, 4 << 30, flops=(1, 1, 1, 2, 2, 2), boundary_s=lambda layer: 1e-4,
-        title="six layers", manual={"mine": [(0, 4, (1, 2)), (5, 5, (1, 2))]},
+        title="six layers", manual={"mine": [(0, 4, (1, 2)), (5, 5, (1, 2))]}, alternatives=True,
     )  # fmt: skip
 
 

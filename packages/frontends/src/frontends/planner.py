@@ -195,6 +195,7 @@ class _Candidates:
                 bound_s=self.pricer.bound_s,
                 boundary_s=boundary_s,
                 in_flight=self._in_flight,
+                alternatives=True,
                 progress=report,
             )
             if report is not None:  # the search ends when no other stage can be better

@@ -61,10 +61,8 @@ class Network:
                     f"got boundary_s({first})={seconds}"
                 )
         for v, edge in enumerate(edges):
-            readers = sorted(edge.consumers)
-            if not (edge.producer >= 0 and readers and edge.n_bytes >= 0) or not (
-                edge.producer < readers[0] <= readers[-1] < n_layers
-            ):
+            met = [edge.producer, *sorted(set(edge.consumers)), n_layers]
+            if not (edge.producer >= 0 and edge.n_bytes >= 0 and sorted(set(met)) == met):
                 raise InvalidInputError(
                     "a value's size is not negative, and layers read it after one made it; "
                     f"got edges[{v}]={edge} and {n_layers} layers"

@@ -52,7 +52,7 @@ def plan_stages(
     n_stages: int | Sequence[int] | None = None,
     structure: Sequence[Hashable] | None = None,
     gap: float = 0.0,
-    alternatives: bool = True,
+    alternatives: bool = False,
     processes: int = 1,
     cache: PriceCache | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -78,8 +78,8 @@ def plan_stages(
         n_stages: How many stages there must be, or the numbers to choose from.
         structure: Of each layer, what it is like.
         gap: How much longer than the best a plan may take, as a fraction.
-        alternatives: Whether to compare with the best for every other number of stages, too; with
-            many layers that takes longer than all the rest.
+        alternatives: Whether to compare with the best for every other number of stages, too: a
+            search for each of them.
         processes: How many ask for costs.
         cache: Where costs are kept.
         progress: Called after each price of the search.
@@ -99,7 +99,7 @@ def plan_stages(
         >>> from stagecut import StageCost
         >>> def cost(first, last, submesh):
         ...     return StageCost((last - first + 1) / submesh[1], last - first + 1, 0)
-        >>> plan = plan_stages(4, (1, 4), 8, cost, memory_bytes=2)
+        >>> plan = plan_stages(4, (1, 4), 8, cost, memory_bytes=2, alternatives=True)
         >>> print(plan)
         2 stages on 4 devices, 8 microbatches, 1f1b
         9 s a step, no slicing takes less; 17 stages priced

@@ -17,7 +17,7 @@ best slicing, until that has no bound left in it: what was never priced is prove
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,7 +60,7 @@ def slice_stages(
     n_stages: int | Sequence[int] | None = None,
     structure: Sequence[Hashable] | None = None,
     gap: float = 0.0,
-    alternatives: bool = True,
+    alternatives: bool = False,
     processes: int = 1,
     cache: PriceCache | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -96,7 +96,8 @@ def slice_stages(
         structure: Of each layer, what it is like. Runs of equal ones are taken to cost the same,
             and `cost` and `bound_s` are asked for one of them.
         gap: Stop when a slicing takes at most `1 + gap` times the lower bound.
-        alternatives: Whether to find the best for every other number of stages too.
+        alternatives: Whether to find the best for every other number of stages too: a search for
+            each of them.
         processes: How many processes ask for costs; `cost` must then be a function of a module.
         cache: Where costs are kept from one run to the next.
         progress: Called after each price with the number of prices so far and the number there can
@@ -115,9 +116,9 @@ def slice_stages(
         UnfinishedSearchError: No slicing was found that has memory for the values that skip stages,
             and the search did not come to its end.
     """
-    several = not isinstance(n_microbatches, int)
+    several = isinstance(n_microbatches, Iterable)
     microbatches = (
-        tuple(n_microbatches) if not isinstance(n_microbatches, int) else (n_microbatches,)
+        tuple(n_microbatches) if isinstance(n_microbatches, Iterable) else (n_microbatches,)
     )
     counts = (n_stages,) if isinstance(n_stages, int) else n_stages and tuple(sorted(n_stages))
     shape = () if isinstance(cluster_shape, Places) else cluster_shape

@@ -256,14 +256,23 @@ def clustering_problems(draw: st.DrawFn, max_operators: int = 7) -> ClusteringPr
 def all_slicings(n_layers: int, cluster_shape: tuple[int, int]) -> Iterator[tuple[Span, ...]]:
     """Every way to cut the layers into stages and to give them all devices of the cluster."""
     shapes = submesh_shapes(*cluster_shape)
-    n_devices = cluster_shape[0] * cluster_shape[1]
+
+    def all_submeshes(n_stages: int, n_devices: int) -> Iterator[tuple[Submesh, ...]]:
+        if n_stages == 0:
+            yield from () if n_devices else ((),)
+            return
+        for shape in shapes:
+            left = n_devices - shape[0] * shape[1]
+            if left >= n_stages - 1:  # a device for each of the other stages
+                for others in all_submeshes(n_stages - 1, left):
+                    yield (shape, *others)
+
     for runs in _all_runs(n_layers):
-        for submeshes in itertools.product(shapes, repeat=len(runs)):
-            if sum(n * m for n, m in submeshes) == n_devices:
-                yield tuple(
-                    (first, last, submesh)
-                    for (first, last), submesh in zip(runs, submeshes, strict=True)
-                )
+        for submeshes in all_submeshes(len(runs), cluster_shape[0] * cluster_shape[1]):
+            yield tuple(
+                (first, last, submesh)
+                for (first, last), submesh in zip(runs, submeshes, strict=True)
+            )
 
 
 def brute_force_slicing(problem: SlicingProblem) -> dict[int, float]:
