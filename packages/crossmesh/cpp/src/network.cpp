@@ -102,24 +102,27 @@ void send_one_after_the_other(const Job& job, const Network& network, Passage& m
   now_s += last_s;
 }
 
-std::vector<Use> uses_of(const std::vector<Hop>& hops) {
-  std::vector<Use> uses;
+std::vector<Use> uses_of(const std::vector<Hop>& hops, const Network& network) {
+  struct Span {
+    double start_s;
+    double stop_s;
+    double own_s;  // all of its bytes, at its own rate
+  };
+  std::map<std::size_t, Span> spans;
   for (const Hop& hop : hops) {
     for (const std::size_t port : {out_port(hop.from), in_port(hop.to)}) {
-      uses.push_back({port, hop.start_s, hop.start_s + hop.duration_s});
+      const double own_s = hop.n_bytes / network.rates[port / 2];
+      const auto [found, is_new] = spans.try_emplace(port, Span{hop.start_s, 0.0, 0.0});
+      Span& span = found->second;
+      span.start_s = std::min(span.start_s, hop.start_s);
+      span.stop_s = std::max(span.stop_s, hop.start_s + own_s);
+      span.own_s += own_s;
     }
   }
-  std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.port < b.port; });
-  std::size_t kept = 0;
-  for (const Use& use : uses) {
-    if (kept > 0 && uses[kept - 1].port == use.port) {
-      uses[kept - 1].start_s = std::min(uses[kept - 1].start_s, use.start_s);
-      uses[kept - 1].stop_s = std::max(uses[kept - 1].stop_s, use.stop_s);
-    } else {
-      uses[kept++] = use;
-    }
+  std::vector<Use> uses;
+  for (const auto& [port, span] : spans) {
+    uses.push_back({port, span.start_s, std::max(span.stop_s, span.start_s + span.own_s)});
   }
-  uses.resize(kept);
   return uses;
 }
 
@@ -138,7 +141,7 @@ Passage passage(const Job& job, const Network& network) {
   } else {
     send_one_after_the_other(job, network, made);
   }
-  made.uses = uses_of(made.hops);
+  made.uses = uses_of(made.hops, network);
   return made;
 }
 

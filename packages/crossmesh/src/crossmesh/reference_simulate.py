@@ -33,20 +33,26 @@ Hop = tuple[int, int, float, float, float]
 
 
 class Passage(NamedTuple):
-    """The hops of a job, timed from its own start, and when it is done."""
+    """The hops of a job, timed from its own start, the ports it uses, and when it is done."""
 
     hops: list[Hop]
+    uses: list[tuple[int, float, float]]
+    """(port, start, stop): a port in the hands of the job; out is 2h, in is 2h + 1."""
     total_s: float
 
-    @property
-    def uses(self) -> list[tuple[int, float, float]]:
-        """(port, start, stop): the span in which a port is the job's; out is 2h, in is 2h + 1."""
-        spans: dict[int, tuple[float, float]] = {}
-        for here, there, start_s, duration_s, _ in self.hops:
-            for port in (2 * here, 2 * there + 1):
-                first, last = spans.get(port, (start_s, 0.0))
-                spans[port] = (min(first, start_s), max(last, start_s + duration_s))
-        return [(port, start_s, stop_s) for port, (start_s, stop_s) in sorted(spans.items())]
+
+def _passage(hops: list[Hop], total_s: float, network: Network) -> Passage:
+    spans: dict[int, tuple[float, float, float]] = {}
+    for here, there, at_s, _, n_bytes in hops:
+        for host, port in ((here, 2 * here), (there, 2 * there + 1)):
+            takes_s = n_bytes / network.rates[host]
+            first_s, last_s, own_s = spans.get(port, (at_s, 0.0, 0.0))
+            spans[port] = min(first_s, at_s), max(last_s, at_s + takes_s), own_s + takes_s
+    uses = [
+        (port, first_s, max(last_s, first_s + own_s))
+        for port, (first_s, last_s, own_s) in sorted(spans.items())
+    ]
+    return Passage(hops, uses, total_s)
 
 
 def passage(job: Job, network: Network) -> Passage:
@@ -79,7 +85,8 @@ def _pipelined(job: Job, network: Network) -> Passage:
         depth = 1 if together else depth + 1
     step_s = duration_s / job.n_chunks + network.latency_s
     hops = [(here, there, before * step_s, duration_s, n_bytes) for here, there, before in passed]
-    return Passage(hops, hops[-1][2] + duration_s + network.latency_s if hops else 0.0)
+    total_s = hops[-1][2] + duration_s + network.latency_s if hops else 0.0
+    return _passage(hops, total_s, network)
 
 
 def _one_after_the_other(job: Job, network: Network) -> Passage:
@@ -111,7 +118,7 @@ def _one_after_the_other(job: Job, network: Network) -> Passage:
         if host != neighbour:
             passed_on = whole * ((len(followers) - 1) / len(followers))
             last_s = max(last_s, passed_s(host, neighbour, passed_on) + network.latency_s)
-    return Passage(hops, now_s + last_s)
+    return _passage(hops, now_s + last_s, network)
 
 
 def start_s(passed: Passage, free_s: Sequence[float]) -> float:

@@ -12,7 +12,8 @@ which `t` seconds pass through the slowest interface, to `A` hosts with `B` devi
 
 (section 3.1, where the first is `t (1 + A / K)`, which counts the first chunk of the first host
 twice, and the fourth is rounded to `2 t`.) Each host takes up its tasks in the order of the plan,
-and each of its two ports serves one task at a time (Eq. 3), while the bytes pass it. In a plan of
+and each of its two ports serves one task at a time (Eq. 3), for as long as the bytes take at the
+port's own rate: while a slower host makes it wait, it serves the next task as well. In a plan of
 order "all_at_once" all tasks start together and share the ports fairly.
 
 What stays inside a host passes between its devices at `Links.device_bytes_per_s`, by the same

@@ -98,10 +98,10 @@ def check_sends(of: Sequence[Flow], sends: Sequence[Send]) -> None:
 def check_timeline(plan: TransferPlan, timeline: Timeline, links: Links) -> None:
     """Assert that a timeline is one that the network can keep, and that all bytes move in it.
 
-    Between any two hosts a task moves the bytes that its device hops add up to. No port serves two
-    tasks at a time (unless all go at once), nor more bytes than its rate allows, within any span of
-    time. A host does not finish passing on what it is still getting. Shares no code with the
-    simulator.
+    Between any two hosts a task moves the bytes that its device hops add up to. A port serves no
+    two tasks at a time, unless all go at once or slower hosts make it wait, nor more bytes than its
+    rate allows, within any span of time. A host does not finish passing on what it is still
+    getting. Shares no code with the simulator.
     """
     host_of = dict(plan.hosts)
     assert len(timeline.spans) == len(plan.tasks)
@@ -124,7 +124,7 @@ def check_timeline(plan: TransferPlan, timeline: Timeline, links: Links) -> None
         on_port[hop.receiver, "in"].append(hop)
     for (host, _), hops in on_port.items():
         if plan.order != "all_at_once":
-            _check_exclusive(hops)
+            _check_exclusive(hops, rates[host])
         _check_rate(hops, rates[host])
 
 
@@ -153,11 +153,12 @@ def _check_passing_on(task: UnitTask, hops: Sequence[TimedHop]) -> None:
             assert hop.stop_s >= done_s * (1 - CLOSE), f"{task}: {hop} ends before {done_s}"
 
 
-def _check_exclusive(hops: Sequence[TimedHop]) -> None:
+def _check_exclusive(hops: Sequence[TimedHop], rate: float) -> None:
     of_task: dict[int, tuple[float, float]] = {}
     for hop in hops:
-        start_s, stop_s = of_task.get(hop.task, (hop.start_s, hop.stop_s))
-        of_task[hop.task] = min(start_s, hop.start_s), max(stop_s, hop.stop_s)
+        stop_s = hop.start_s + hop.n_bytes / rate
+        first_s, last_s = of_task.get(hop.task, (hop.start_s, stop_s))
+        of_task[hop.task] = min(first_s, hop.start_s), max(last_s, stop_s)
     for (_, stop_s), (start_s, _) in itertools.pairwise(sorted(of_task.values())):
         assert start_s >= stop_s * (1 - CLOSE), f"two tasks at a time: {hops}"
 

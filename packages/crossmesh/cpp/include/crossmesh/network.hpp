@@ -46,7 +46,9 @@ struct Hop {
   double n_bytes;
 };
 
-/// A port in the hands of one send. Port 2h is the sending side of host h, 2h + 1 its receiving.
+/// A port in the hands of one send, for as long as its bytes take at the port's own rate: while it
+/// waits for a slower host, it serves others as well. Port 2h is the sending side of host h, 2h + 1
+/// its receiving.
 struct Use {
   std::size_t port;
   double start_s;
