@@ -27,9 +27,9 @@ std::vector<Send> balanced(const Problem& problem);
 
 /// Flows cut among the hosts that hold them so that the busiest interface is as little busy as it
 /// can be (`level`); who passes a broadcast on is chosen with it, where hosts both send and
-/// receive.
-/// Sums are not cut. Flows of the same hosts lie on a line, next to those of the same receivers,
-/// and each host gets a stretch of it: there are at most as many cuts as hosts in each such group.
+/// receive. Sums are not cut. Flows of the same hosts lie on a line, next to those of the same
+/// receivers, and each host gets a stretch of it: there are at most as many cuts as hosts in each
+/// such group.
 std::vector<Send> shared(const Problem& problem);
 
 }  // namespace crossmesh
