@@ -305,7 +305,12 @@ ARGUMENTS = {
         ({"strategy": "teleport"}, "'broadcast' or .* got 'teleport'"),
         ({"order": "alphabetic"}, "'naive' or .* got 'alphabetic'"),
         ({"seed": -1}, "got seed=-1"),
-        ({"chunks": 0}, "at least one chunk, .* got chunks=0"),
+        ({"src": None}, "a tensor is from one shardspec.Layout .* got NoneType"),
+        ({"dst": [ARGUMENTS["dst"]]}, "several are from mappings of names .* got list"),
+        ({"hosts": [0, 1, 2, 3]}, "a mapping from devices to hosts; got list"),
+        ({"links": 1e9}, "a crossmesh.Links or None; got float"),
+        ({"chunks": 0}, "at least one chunk .* got chunks=0"),
+        ({"chunks": 2**63}, r"fewer than 2\*\*63, .* got chunks=9223372036854775808"),
         ({"chunk_bytes": 0}, "of at least one byte, .* got chunks=100, chunk_bytes=0"),
         ({"fuse_bytes": -1}, "chunk_bytes=12288 and fuse_bytes=-1"),
         ({"hosts": {0: 0, 2: 1}}, r"needs a host; hosts lacks \[1, 3\]"),
@@ -332,6 +337,7 @@ def test_partial_destinations_have_an_error_of_their_own():
         {"chunk_bytes": 1.5},
         {"fuse_bytes": "1"},
         {"seed": 0.5},
+        {"steps": None},
     ],
 )
 def test_refuses_numbers_that_are_no_integers(changed):

@@ -2,8 +2,10 @@
 
 import math
 import operator
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 from crossmesh.errors import PlanError
 
@@ -45,13 +47,15 @@ class Links:
                 ) from None
             rates = tuple((host, _rate(rate, f"host {host}")) for host, rate in pairs)
             object.__setattr__(self, "host_bytes_per_s", rates)
-        if not self.device_bytes_per_s > 0:
+        if not (isinstance(self.device_bytes_per_s, Real) and self.device_bytes_per_s > 0):
             raise PlanError(
                 "a device's rate is a positive number of bytes per second, or inf; "
                 f"got device_bytes_per_s={self.device_bytes_per_s}"
             )
-        if not 0 <= self.latency_s < math.inf:
-            raise PlanError(f"a latency is finite and not negative; got latency_s={self.latency_s}")
+        if not (isinstance(self.latency_s, Real) and 0 <= self.latency_s < math.inf):
+            raise PlanError(
+                f"a latency is a number, finite and not negative; got latency_s={self.latency_s}"
+            )
 
     def rates(self, hosts: Iterable[int]) -> dict[int, float]:
         """Bytes per second of each host's network interface, each way, sorted by host.
@@ -73,6 +77,7 @@ class Links:
 
 
 def _rate(rate: float, of: str) -> float:
-    if not (math.isfinite(rate) and rate > 0):
+    # A float is compared with an integer exactly, so this also refuses what is no float.
+    if not (isinstance(rate, Real) and 0 < rate <= sys.float_info.max):
         raise PlanError(f"a rate is a positive number of bytes per second; got {rate} for {of}")
     return float(rate)

@@ -102,14 +102,17 @@ def plan(
         known = " or ".join(map(repr, get_args(Strategy)))
         raise PlanError(f"a strategy is {known}; got {strategy!r}")
     chunks, chunk_bytes, fuse_bytes = map(operator.index, (chunks, chunk_bytes, fuse_bytes))
-    if chunks < 1 or chunk_bytes < 1 or fuse_bytes < 0:
+    seed, steps = map(operator.index, (seed, steps))
+    if not 1 <= chunks < 2**63 or chunk_bytes < 1 or fuse_bytes < 0:
         raise PlanError(
-            "there is at least one chunk, of at least one byte, and a size to fuse up to is not "
-            f"negative; got {chunks=}, {chunk_bytes=} and {fuse_bytes=}"
+            "there is at least one chunk and fewer than 2**63, of at least one byte, and a size to "
+            f"fuse up to is not negative; got {chunks=}, {chunk_bytes=} and {fuse_bytes=}"
         )
+    if not isinstance(links, Links | None):
+        raise PlanError(f"links are a crossmesh.Links or None; got {type(links).__name__}")
     tensors = _tensors(src, dst, dtype)
     host_of = _host_of(tensors, hosts)
-    if links:
+    if links is not None:
         links.rates(set(host_of.values()))  # also of hosts that nothing passes
 
     copies, drafts = drafts_of(tensors, host_of, strategy, fuse_bytes)
@@ -118,7 +121,7 @@ def plan(
         links,
         strategy=strategy,
         order=order,
-        split=split,
+        split=bool(split),
         n_chunks=chunks,
         seed=seed,
         steps=steps,
@@ -139,8 +142,7 @@ def _tensors(
     dst: Layout | Mapping[str, Layout],
     dtype: DType | Mapping[str, DType],
 ) -> tuple[Tensor, ...]:
-    sources = {"tensor": src} if isinstance(src, Layout) else dict(src)
-    destinations = {"tensor": dst} if isinstance(dst, Layout) else dict(dst)
+    sources, destinations = _by_name(src), _by_name(dst)
     dtypes = dict(dtype) if isinstance(dtype, Mapping) else dict.fromkeys(sources, dtype)
     if not sources.keys() == destinations.keys() == dtypes.keys():
         raise PlanError(
@@ -158,6 +160,17 @@ def _tensors(
     if total >= 2**63:
         raise PlanError(f"a plan moves fewer than 2**63 bytes; got {total}")
     return tuple(tensors)
+
+
+def _by_name(side: Layout | Mapping[str, Layout]) -> dict[str, Layout]:
+    if isinstance(side, Layout):
+        return {"tensor": side}
+    if not isinstance(side, Mapping):
+        raise PlanError(
+            "a tensor is from one shardspec.Layout to another, and several are from mappings of "
+            f"names to layouts; got {type(side).__name__}"
+        )
+    return dict(side)
 
 
 def _check(tensor: Tensor) -> None:
@@ -196,6 +209,8 @@ def _host_of(tensors: Sequence[Tensor], hosts: Mapping[int, int] | None) -> dict
     devices = sorted({device for mesh in meshes for device in mesh.device_ids})
     if hosts is None:
         return {device: device for device in devices}
+    if not isinstance(hosts, Mapping):
+        raise PlanError(f"hosts are a mapping from devices to hosts; got {type(hosts).__name__}")
     missing = [device for device in devices if device not in hosts]
     if missing:
         raise PlanError(f"every device of all meshes needs a host; hosts lacks {missing}")
