@@ -7,6 +7,9 @@ devices (Zheng et al., OSDI 2022, table 5, on other hardware). "alpa" is the pro
 prints it (algorithm 1, lines 25 to 43, epsilon = 0), in plain Python and so on a small case only;
 both find the same step. "peak MiB" is what the search allocated at most beside the costs.
 
+![Seconds and memory against layers on 64 devices, and against devices for 48
+layers](pictures/slicing.svg)
+
 Not shown: asking for the costs, which takes longer than all of this in any real planner; costs with
 no sense in them, whose bounds are loose; and more than one slicing, as with `alternatives`.
 """
@@ -14,9 +17,13 @@ no sense in them, whose bounds are loose; and more than one slicing, as with `al
 import itertools
 import math
 import tracemalloc
+from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
 from stagecut import Places, StageCost
 from stagecut.ask import Asker
 from stagecut.network import Network
@@ -25,6 +32,7 @@ from stagecut.search import Limits, shortest_step
 
 N_MICROBATCHES = 64
 ROUNDS = {"rounds": 3, "warmup_rounds": 1}
+PICTURE = Path(__file__).parents[3] / "docs" / "pictures" / "slicing.svg"
 
 
 def cost(first, last, submesh):
@@ -62,20 +70,43 @@ class Problem:
         return shortest_step(arcs, self.limits)
 
 
-CASES = {
-    "12 layers on 2x8": (12, (2, 8), math.inf),
-    "48 layers on 2x8": (48, (2, 8), math.inf),
-    "48 layers on 8x8": (48, (8, 8), math.inf),
-    "48 layers on 8x8 tight": (48, (8, 8), 5 * 2**28),
-    "48 layers on 32x8": (48, (32, 8), math.inf),
-    "96 layers on 8x8": (96, (8, 8), math.inf),
-    "200 layers on 8x8": (200, (8, 8), math.inf),
-    "200 layers on 128x8": (200, (128, 8), math.inf),
-}
+LAYERS = {f"{n} layers on 8x8": (n, (8, 8), math.inf) for n in (12, 24, 48, 96, 200)}
+DEVICES = {f"48 layers on {n}x8": (48, (n, 8), math.inf) for n in (1, 2, 4, 8, 16, 32, 64, 128)}
+CASES = LAYERS | DEVICES
+CASES["48 layers on 8x8 tight"] = (48, (8, 8), 5 * 2**28)
+CASES["200 layers on 128x8"] = (200, (128, 8), math.inf)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """By case, seconds and MiB; a picture of a run that measures all."""
+    results = {}
+    yield results
+    if results.keys() == CASES.keys():
+        draw(results)
+
+
+def draw(results):
+    mpl.rcParams["svg.hashsalt"] = "slicing"  # for ids that do not change
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    FigureCanvasSVG(figure)
+    left, right = figure.subplots(1, 2)
+    by_layers = [(CASES[case][0], *results[case]) for case in LAYERS]
+    by_devices = [(math.prod(CASES[case][1]), *results[case]) for case in DEVICES]
+    for panel, rows, of in ((left, by_layers, "layers"), (right, by_devices, "devices")):
+        sizes, seconds, mib = zip(*rows, strict=True)
+        panel.loglog(sizes, seconds, "o-", label="seconds")
+        panel.loglog(sizes, mib, "s--", label="peak MiB")
+        panel.set(xlabel=of, xticks=sizes, xticklabels=sizes)
+        panel.minorticks_off()
+        panel.legend()
+    left.set_title("64 devices")
+    right.set_title("48 layers")
+    figure.savefig(PICTURE, metadata={"Date": None})
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_slice(benchmark, case):
+def test_slice(benchmark, measured, case):
     n_layers, cluster_shape, memory_bytes = CASES[case]
     problem = Problem(n_layers, cluster_shape, N_MICROBATCHES, memory_bytes)
 
@@ -91,8 +122,11 @@ def test_slice(benchmark, case):
     assert problem.places.can_hold([submesh for _, _, submesh in spans])
     tracemalloc.start()
     problem.solve()
-    benchmark.extra_info["peak MiB"] = round(tracemalloc.get_traced_memory()[1] / 2**20, 1)
+    peak_mib = tracemalloc.get_traced_memory()[1] / 2**20
     tracemalloc.stop()
+    benchmark.extra_info["peak MiB"] = round(peak_mib, 1)
+    if not benchmark.disabled:
+        measured[case] = (benchmark.stats.stats.median, peak_mib)
     benchmark.extra_info["stages"] = f"{len(spans)} of {candidates.stage.size}"
 
 
