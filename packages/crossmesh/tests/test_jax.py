@@ -63,6 +63,20 @@ def test_every_shard_is_that_of_device_put(ends, dtype):
         np.testing.assert_array_equal(np.asarray(ours.data), np.asarray(theirs.data), strict=True)
 
 
+@given(jax_transfers(partial=True))
+def test_of_unreduced_arrays_the_sums_arrive(ends):
+    src, dst = ends
+    whole = numbers(src.shape, "float32")  # in which sums of small integers are exact
+    moved = transfer(array_as(src, whole), to_sharding(dst))
+    np.testing.assert_array_equal(np.asarray(moved), whole, strict=True)
+
+
+@pytest.mark.parametrize("size", [64, 2**20])
+def test_devices_with_equal_shards_share_memory_as_nothing_is_copied_after(size):
+    moved = transfer(jnp.arange(size, dtype="bfloat16"), sharding(None, devices=(1, 2, 3)))
+    assert len({part.data.unsafe_buffer_pointer() for part in moved.addressable_shards}) == 1
+
+
 def sharding(*spec, devices=(0, 1), shape=None):
     grid = np.array([jax.devices()[i] for i in devices]).reshape(shape or len(devices))
     return NamedSharding(JaxMesh(grid, ("x", "y")[: grid.ndim]), PartitionSpec(*spec))

@@ -62,7 +62,7 @@ def transfer(x: Any, sharding: Any) -> Any:
 
     @cache  # layers of a model have equal layouts
     def transport(src: Layout, dst: Layout, dtype: np.dtype[Any]) -> LocalTransport:
-        return LocalTransport(plan(src, dst, dtype, host))
+        return LocalTransport(plan(src, dst, dtype, host), share=True)
 
     moved = []
     for leaf, target in zip(leaves, targets, strict=True):
