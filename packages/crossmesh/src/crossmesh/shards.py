@@ -127,7 +127,7 @@ def dtype_of(tensor: Tensor, shards: Mapping[int, Array]) -> np.dtype[Any]:
 
 _ALIGNMENT = 64
 """Bytes: a cache line of x86-64, and what JAX's CPU devices take without a copy [measured with jax
-0.7 and `device_put(..., may_alias=True)`]."""
+0.10.2 and `device_put(..., may_alias=True)`]."""
 
 
 def new(tensor: Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

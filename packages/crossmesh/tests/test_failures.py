@@ -1,0 +1,221 @@
+"""Whatever happens to one rank of a transfer, all raise within the deadline and say why."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+from crossmesh import (
+    ChecksumError,
+    DeadlineError,
+    Execution,
+    MismatchError,
+    PlanError,
+    RankError,
+    ShardError,
+    TransferError,
+    TransportError,
+    plan,
+)
+from crossmesh.testing import shards_of
+from crossmesh.testing_transport import Wires, WireTransport, take_turns
+from hypothesis import given
+from hypothesis import strategies as st
+from shardspec import Layout, Mesh, Spec
+
+# Rows on devices 0 and 1 to columns on devices 2 to 4, each replicated from there to 5 to 7.
+SRC = Layout((6, 6), Mesh((2,), ("x",), (0, 1)), Spec.parse("S0R"))
+DST = Layout((6, 6), Mesh((2, 3), ("x", "y"), (2, 3, 4, 5, 6, 7)), Spec.parse("RS1"))
+RANK_OF = {0: 0, 1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 6: 3, 7: 3}
+PLAN = plan(SRC, DST, "i4", RANK_OF, chunks=3, chunk_bytes=1)
+WHOLE = np.arange(36, dtype="i4").reshape(6, 6)
+RANKS = range(4)
+
+
+def shards(rank):
+    return {d: s.copy() for d, s in shards_of(SRC, WHOLE).items() if RANK_OF[d] == rank}
+
+
+def outs(rank):
+    mine = [device for device in DST.mesh.device_ids if RANK_OF[device] == rank]
+    return {device: np.full(DST.local_shape(device), -1, "i4") for device in mine}
+
+
+def begin(wires=None, transports=None, **by_rank):
+    """An execution on each rank. Time goes on whenever somebody looks at the clock."""
+    wires = wires or Wires(RANK_OF, 4)
+    ticks = count()
+    given = {"plan": PLAN, "shards": None, "window": 2, "checksums": False, "out": None}
+    executions = []
+    for rank, transport in enumerate(transports or wires.transports()):
+        own = given | {name: values[rank] for name, values in by_rank.items()}
+        shards_, plan_ = own.pop("shards"), own.pop("plan")
+        executions.append(
+            Execution(
+                plan_,
+                shards(rank) if shards_ is None else shards_,
+                transport,
+                deadline_s=1.0,
+                clock=lambda: next(ticks) / 2_000,
+                **own,
+            )
+        )
+    return executions, wires
+
+
+def test_ranks_with_different_plans_refuse_before_the_first_byte():
+    other = plan(SRC, DST, "i4", RANK_OF, chunks=2, chunk_bytes=1)
+    given_out = [outs(rank) for rank in RANKS]
+    executions, wires = begin(plan=[PLAN, PLAN, other, PLAN], out=given_out)
+    errors = take_turns(executions)
+    assert all(
+        isinstance(error, MismatchError) or "MismatchError" in str(error) for error in errors
+    )
+    assert str(errors[0]).startswith("all ranks execute the same plan, with the same arguments; ")
+    assert "rank 2 has digest" in str(errors[0])
+    assert not wires.sent_bytes
+    assert all((array == -1).all() for out in given_out for array in out.values())
+    assert [error.invalid for error in errors] == [()] * 4
+
+
+def test_ranks_that_differ_about_checksums_refuse():
+    executions, _ = begin(checksums=[True, False, False, False])
+    errors = take_turns(executions)
+    assert {type(error) for error in errors} <= {MismatchError, RankError}
+    assert isinstance(errors[0], MismatchError)
+
+
+def test_a_rank_that_never_comes_is_named_by_all_others():
+    executions, wires = begin()
+    errors = take_turns(executions[:3])
+    for rank, error in enumerate(errors):
+        assert isinstance(error, DeadlineError | RankError)
+        assert "waits for rank 3 to begin" in str(error)
+        assert error.invalid == ()
+        if isinstance(error, DeadlineError):
+            assert error.waiting_for == (3,)
+            assert str(error).startswith("all ranks are done within the deadline; 1.0 s passed")
+            assert f"rank {rank} waits" in str(error)
+    assert any(isinstance(error, TimeoutError) for error in errors)
+    assert not wires.sent_bytes
+
+
+@given(st.integers(0, 3), st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_when_a_rank_stops_all_others_raise_or_are_done(stopping, after, seed):
+    draws = np.random.default_rng(seed)
+    given_out = [outs(rank) for rank in RANKS]
+    executions, _ = begin(Wires(RANK_OF, 4, lambda: bool(draws.integers(2))), out=given_out)
+    for _ in range(after):
+        for execution in executions:
+            execution.step()
+    others = [execution for rank, execution in enumerate(executions) if rank != stopping]
+    errors = take_turns(others, lambda: int(draws.integers(4)))
+    for rank, error in zip([r for r in RANKS if r != stopping], errors, strict=True):
+        right = all((array == WHOLE[DST.slices(d)]).all() for d, array in given_out[rank].items())
+        if error is None:
+            assert right
+        else:
+            assert isinstance(error, DeadlineError | RankError)
+            written = any((array != -1).any() for array in given_out[rank].values())
+            assert not written or set(error.invalid) == {("tensor", d) for d in given_out[rank]}
+
+
+def test_a_rank_with_wrong_shards_fails_and_so_do_all_at_once():
+    wrong = {0: np.zeros((3, 6), "i8")}
+    executions, wires = begin(shards=[wrong, None, None, None])
+    errors = take_turns(executions)
+    assert isinstance(errors[0], ShardError)
+    for error in errors[1:]:
+        assert isinstance(error, RankError)
+        assert error.rank == 0
+        assert str(error).startswith("all ranks complete a transfer, or none; rank 0 failed: ")
+        assert "ShardError: shards hold plain elements of 4 bytes" in str(error)
+    assert not wires.sent_bytes
+
+
+class Short(WireTransport):
+    """Sends too few bytes to one rank."""
+
+    def send(self, rank, data, tag):
+        return super().send(rank, data[:-1] if rank == 3 and tag else data, tag)
+
+
+def test_a_short_message_is_an_error_of_all_ranks():
+    wires = Wires(RANK_OF, 4)
+    executions, _ = begin(wires, [Short(wires, rank) for rank in RANKS])
+    errors = take_turns(executions)
+    assert isinstance(errors[3], TransportError)
+    assert "a message has as many bytes as its receive" in str(errors[3])
+    assert all(isinstance(error, RankError) for error in errors[:3])
+    assert all("rank 3 failed: TransportError" in str(error) for error in errors[:3])
+
+
+def test_checksums_find_a_flipped_bit():
+    wires = Wires(RANK_OF, 4)
+
+    def flip(data):
+        data[0] ^= 1
+
+    wires.corrupt = flip
+    executions, _ = begin(wires, checksums=[True] * 4)
+    errors = take_turns(executions)
+    assert any(isinstance(error, ChecksumError) for error in errors)
+    assert all(isinstance(error, ChecksumError | RankError) for error in errors)
+    with pytest.raises(ChecksumError, match=r"another CRC-32 for task \d bytes .* to device"):
+        raise next(error for error in errors if isinstance(error, ChecksumError))
+
+
+def test_a_failed_transfer_closes_the_transports():
+    wires = Wires(RANK_OF, 4)
+    transports = wires.transports()
+    executions, _ = begin(wires, transports, window=[0, 2, 2, 2])
+    assert all(isinstance(e, TransferError | PlanError) for e in take_turns(executions))
+    assert all(transport.closed for transport in transports)
+
+
+def test_a_destination_that_the_caller_gave_is_what_is_returned():
+    given_out = [outs(rank) for rank in RANKS]
+    executions, _ = begin(out=given_out)
+    assert take_turns(executions) == [None] * 4
+    for execution, out in zip(executions, given_out, strict=True):
+        assert {d: id(array) for d, array in execution.result.items()} == {
+            d: id(array) for d, array in out.items()
+        }
+        for device, array in out.items():
+            np.testing.assert_array_equal(array, WHOLE[DST.slices(device)])
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
+
+
+SHARED = np.zeros((6, 6), "i4")
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "message"),
+    [
+        ({"window": 0}, PlanError, "at least one task is open at a time; got window=0"),
+        ({"out": {}}, ShardError, r"got \[\] for \[2\] of 'tensor' on this rank"),
+        ({"out": {2: read_only(np.zeros((6, 2), "i4"))}}, ShardError, "read-only array"),
+        ({"shards": {1: SHARED[:3]}, "out": {2: SHARED[:, :2]}}, ShardError, "shares no memory"),
+        ({"shards": {"tensor": {}}}, ShardError, r"got \[\] for \[1\]"),
+        ({"shards": {"other": {}}}, ShardError, r"got \['other'\] for the tensors \['tensor'\]"),
+    ],
+)
+def test_says_what_is_wrong_with_the_arguments(changed, kind, message):
+    own = {name: [None, value, None, None] for name, value in changed.items()}
+    if "window" in own:
+        own["window"] = [2, 0, 2, 2]
+    executions, _ = begin(**own)
+    errors = take_turns(executions)
+    with pytest.raises(kind, match=message):
+        raise errors[1]
+    assert all(isinstance(errors[rank], RankError) for rank in (0, 2, 3))
+
+
+def test_every_device_of_the_plan_has_a_rank():
+    wires = Wires({device: 0 for device in range(7)}, 1)
+    execution = Execution(PLAN, {}, wires.transports()[0], window=1, deadline_s=1.0)
+    with pytest.raises(PlanError, match=r"every device of a plan has a rank; rank_of lacks \[7\]"):
+        execution.step()
