@@ -1,0 +1,267 @@
+"""The ranks of test_transports.py: `mpiexec -n N ranks.py mpi STORY FOLDER`, or `ranks.py N STORY
+FOLDER`, which forks them, for gloo. Each writes what became of it to FOLDER/rank.json."""
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+from crossmesh import TransferPlan, execute, plan
+from crossmesh.errors import CrossmeshError
+from crossmesh.terms import number_type
+from crossmesh.transport import CONTROL, DATA
+from shardspec import Layout, Mesh, Spec, shard
+
+PLENTY_S = 60.0
+"""For what completes, however busy the machine."""
+
+FEW_S = 3.0
+"""For what does not, but would have long since; ranks are told apart within it."""
+
+
+def wait(transport, *pending):
+    """Until all are complete, as an executor does."""
+    until = time.monotonic() + PLENTY_S
+    while not all([p.test() for p in pending]):
+        assert time.monotonic() < until, "not complete"
+        transport.pause()
+
+
+def outcome(call):
+    """What a call returns, or the error that it raises."""
+    try:
+        return {"returned": call()}
+    except CrossmeshError as error:
+        return {
+            "raised": type(error).__name__,
+            "message": str(error),
+            "waiting_for": getattr(error, "waiting_for", None),
+        }
+
+
+def own_shards(made, rank_of, rank):
+    wholes = {t.name: whole(t) for t in made.tensors}
+    return {
+        t.name: {d: a for d, a in shard(t.src, wholes[t.name]).items() if rank_of[d] == rank}
+        for t in made.tensors
+    }
+
+
+def whole(tensor):
+    """Small integers, whose sums are exact in every type."""
+    size = int(np.prod(tensor.shape))
+    return (1 + np.arange(size) % 4).reshape(tensor.shape).astype(number_type(tensor.dtype))
+
+
+def messages(transport):
+    """To and from every other rank, on both tags, all sends begun before any receive is tested."""
+    others = [rank for rank in range(transport.n_ranks) if rank != transport.rank]
+    sizes = [1, 256, 300_000, 7, 256, 70_001]  # more and less than MPI and gloo send at once
+
+    def content(sender, receiver, tag, i):
+        return np.arange(sizes[i], dtype=np.int64).astype(np.uint8) + np.uint8(
+            sender + 8 * receiver + 64 * tag + 3 * i
+        )
+
+    pending, received = [], []
+    for tag in (DATA, CONTROL):
+        for i, size in enumerate(sizes):
+            for other in others:
+                data = np.zeros(size, np.uint8)
+                pending.append(transport.receive(other, data, tag))
+                received.append((data, content(other, transport.rank, tag, i)))
+    for i in range(len(sizes)):
+        for tag in (CONTROL, DATA):
+            for other in others:
+                data = content(transport.rank, other, tag, i)
+                data.flags.writeable = False
+                pending.append(transport.send(other, data, tag))
+    wait(transport, *pending)
+    return all(np.array_equal(data, expected) for data, expected in received)
+
+
+def plans(transport, folder):
+    """Execute all plans that the test wrote; how many give other shards than slices."""
+    wrong = 0
+    for text in json.loads(Path(folder, "plans.json").read_text()):
+        made = TransferPlan.from_json(text)
+        shards = own_shards(made, transport.rank_of, transport.rank)
+        received = execute(made, shards, transport, window=3, deadline_s=PLENTY_S, checksums=True)
+        for t in made.tensors:
+            expected = shard(t.dst, whole(t))
+            mine = {d for d in expected if transport.rank_of[d] == transport.rank}
+            assert set(received[t.name]) == mine
+            wrong += sum(not np.array_equal(a, expected[d]) for d, a in received[t.name].items())
+    return wrong
+
+
+def broadcast(n_ranks, n_bytes, chunks):
+    """From rank 0 to all others, one after the other."""
+    src = Layout((n_bytes,), Mesh((1,), ("x",), (0,)), Spec.parse("R"))
+    dst = Layout(
+        (n_bytes,), Mesh((n_ranks - 1,), ("x",), tuple(range(1, n_ranks))), Spec.parse("R")
+    )
+    return plan(src, dst, "int8", chunks=chunks, chunk_bytes=1)
+
+
+def carry(transport, made, deadline_s):
+    shards = own_shards(made, transport.rank_of, transport.rank)
+    execute(made, shards, transport, window=2, deadline_s=deadline_s)
+
+
+def another_plan(transport):
+    """One rank has cut the tensor otherwise."""
+    made = broadcast(transport.n_ranks, 1000, 5 if transport.rank == 3 else 4)
+    carry(transport, made, PLENTY_S)
+
+
+def missing(transport):
+    """One rank does not come."""
+    if transport.rank == 5:
+        time.sleep(FEW_S)
+    else:
+        carry(transport, broadcast(transport.n_ranks, 1000, 4), FEW_S / 2)
+
+
+def other_length(transport, n_sent):
+    """Rank 0 sends to 1 another number of bytes than it expects; whether the receive completes."""
+    data = np.zeros(100_000, np.uint8)
+    if transport.rank == 0:
+        transport.send(1, np.zeros(n_sent, np.uint8), DATA)
+    elif transport.rank == 1:
+        pending = transport.receive(0, data, DATA)
+        until = time.monotonic() + FEW_S / 2
+        while not pending.test() and time.monotonic() < until:
+            transport.pause()
+        return pending.test()
+
+
+def closed(transport):
+    """Nothing is begun after it."""
+    if transport.rank == 0:
+        pending = transport.receive(1, np.zeros(10, np.uint8), DATA)
+        transport.close()
+        outcomes = [
+            outcome(pending.test),
+            outcome(lambda: transport.receive(1, np.zeros(10, np.uint8), DATA)),
+            outcome(lambda: transport.send(1, np.zeros(10, np.uint8), DATA)),
+        ]
+        transport.close()
+        return [found["raised"] for found in outcomes]
+
+
+@dataclasses.dataclass
+class Dying:
+    """A transport whose process comes to an end, or a stop, in the middle of a message."""
+
+    inner: object
+    with_signal: int
+    sends: int = 0
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def send(self, rank, data, tag):
+        pending = self.inner.send(rank, data, tag)
+        self.sends += tag == DATA
+        if self.sends == 3:
+            os.kill(os.getpid(), self.with_signal)
+        return pending
+
+
+def healthy(make, folder):
+    """All stories after which the processes can go on; each has a transport to itself."""
+    stories = {
+        "messages": messages,
+        "plans": lambda transport: plans(transport, folder),
+        "another_plan": another_plan,
+        "missing": missing,
+        "shorter": lambda transport: other_length(transport, 90_000),
+        "longer": lambda transport: other_length(transport, 110_000),
+        "closed": closed,
+    }
+    transports = [make() for _ in stories]
+    return {
+        name: outcome(lambda story=story, transport=transport: story(transport))
+        for (name, story), transport in zip(stories.items(), transports, strict=True)
+    }
+
+
+def killed(make, folder, with_signal):
+    """Rank 2, which passes on what it receives, is gone in the middle of it."""
+    transport = make()
+    if transport.rank == 2:
+        transport = Dying(transport, with_signal)
+    made = broadcast(transport.n_ranks, 8_000_000, 20)
+    return {"killed": outcome(lambda: carry(transport, made, FEW_S))}
+
+
+def run(make, rank, n_ranks, story, folder, with_signal):
+    rank_of = {device: device % n_ranks for device in range(200)}
+    found = (
+        healthy(lambda: make(rank_of), folder)
+        if story == "healthy"
+        else killed(lambda: make(rank_of), folder, with_signal)
+    )
+    part = Path(folder, f"{rank}.part")
+    part.write_text(json.dumps(found))
+    part.rename(Path(folder, f"{rank}.json"))
+
+
+def mpi_rank(story, folder):
+    from crossmesh.mpi import MpiTransport
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    # A killed rank ends the job, by mpiexec; one that only stops is what others can tell of.
+    run(
+        lambda rank_of: MpiTransport(world.Dup(), rank_of),
+        world.rank, world.size, story, folder, signal.SIGSTOP,
+    )  # fmt: skip
+    if story == "killed":
+        until = time.monotonic() + PLENTY_S
+        while len(list(Path(folder).glob("*.json"))) < world.size - 1 and time.monotonic() < until:
+            time.sleep(0.05)
+        world.Abort(3)
+
+
+def gloo_rank(rank, n_ranks, story, folder):
+    import torch.distributed as dist
+    from crossmesh.torch_transport import TorchTransport
+
+    where = f"file://{folder}/store"
+    timeout = timedelta(seconds=PLENTY_S)
+    dist.init_process_group("gloo", where, timeout, rank=rank, world_size=n_ranks)
+    run(
+        lambda rank_of: TorchTransport(dist.new_group(backend="gloo"), rank_of),
+        rank, n_ranks, story, folder, signal.SIGKILL,
+    )  # fmt: skip
+    if story == "healthy":
+        dist.barrier()  # or the end of one is a broken connection to others
+        dist.destroy_process_group()
+
+
+def fork_gloo_ranks(n_ranks, story, folder):
+    import crossmesh.torch_transport  # noqa: F401  # once, as importing torch takes long
+
+    for rank in range(n_ranks):
+        if not os.fork():
+            gloo_rank(rank, n_ranks, story, folder)
+            if story == "killed" and rank in (1, 3):
+                return 0  # the neighbours of the killed rank end as any process does
+            os._exit(0)  # quickly: torch takes long to take itself down
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(n_ranks)]
+    return int(sorted(codes) != [-signal.SIGKILL] * (story == "killed") + [0] * codes.count(0))
+
+
+if __name__ == "__main__":
+    engine, story, folder = sys.argv[1:]
+    if engine == "mpi":
+        mpi_rank(story, folder)
+    else:
+        sys.exit(fork_gloo_ranks(int(engine), story, folder))

@@ -1,0 +1,166 @@
+"""Eight processes by MPI and by gloo: ranks.py is what they do, here is what comes of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from crossmesh import PlanError, Strategy, plan
+from crossmesh.errors import TransportError
+from crossmesh.mpi import MpiTransport
+from crossmesh.search import Order
+from crossmesh.testing import batches
+from crossmesh.torch_transport import TorchTransport
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+
+N_RANKS = 8
+N_PLANS = 30
+MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
+PROGRAM = str(Path(__file__).with_name("ranks.py"))
+FOUND_OUT = {"TransportError", "DeadlineError", "RankError"}
+
+
+def start(engine, story, folder):
+    """Run a story on all ranks; the exit status, and what each rank that wrote something wrote."""
+    command = [sys.executable, PROGRAM, str(N_RANKS), story, str(folder)]
+    if engine == "mpi":
+        mpiexec = str(Path(sysconfig.get_path("scripts"), "mpiexec"))
+        command = [mpiexec, "-n", str(N_RANKS), sys.executable, PROGRAM, "mpi", story, str(folder)]
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as ranks:
+        try:
+            output, _ = ranks.communicate(timeout=120)
+        finally:
+            if ranks.poll() is None:
+                os.killpg(ranks.pid, signal.SIGKILL)
+    texts = {int(path.stem): path.read_text() for path in sorted(folder.glob("[0-9].json"))}
+    return ranks.returncode, {rank: json.loads(text) for rank, text in texts.items()}, output
+
+
+def random_plans():
+    """Plans as JSON, of small tensors of all kinds."""
+    found = []
+
+    @settings(max_examples=N_PLANS, derandomize=True, database=None, deadline=None)
+    @given(
+        batches(),
+        st.sampled_from(MOVES),
+        st.sampled_from(get_args(Order)),
+        st.integers(1, 5),
+    )
+    def collect(b, strategy, order, chunks):
+        options = {"strategy": strategy, "order": order, "chunks": chunks, "chunk_bytes": 1}
+        found.append(plan(b.src, b.dst, b.dtype, b.hosts, b.links, **options).to_json())
+
+    collect()
+    return found
+
+
+@pytest.fixture(scope="module", params=["mpi", "gloo"])
+def engine(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def healthy(engine, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(engine)
+    Path(folder, "plans.json").write_text(json.dumps(random_plans()))
+    status, found, output = start(engine, "healthy", folder)
+    assert status == 0, output
+    assert sorted(found) == list(range(N_RANKS)), output
+    return [found[rank] for rank in range(N_RANKS)]
+
+
+def test_messages_arrive_in_order_between_all_pairs_on_both_tags(healthy):
+    assert [found["messages"] for found in healthy] == [{"returned": True}] * N_RANKS
+
+
+def test_shards_of_random_plans_are_their_slices_on_eight_ranks(healthy):
+    assert [found["plans"] for found in healthy] == [{"returned": 0}] * N_RANKS
+
+
+def test_all_ranks_raise_when_one_has_another_plan(healthy):
+    raised = [found["another_plan"]["raised"] for found in healthy]
+    assert set(raised) <= {"MismatchError", "RankError", "TransportError"}
+    assert "MismatchError" in raised
+
+
+def test_all_others_raise_when_one_rank_does_not_come(healthy):
+    outcomes = [found["missing"] for found in healthy]
+    assert outcomes.pop(5) == {"returned": None}
+    assert {found["raised"] for found in outcomes} <= FOUND_OUT
+    late = [found for found in outcomes if found["raised"] == "DeadlineError"]
+    assert late
+    for found in late:
+        assert 5 in found["waiting_for"]
+        assert "waits for rank 5 to begin" in found["message"]
+
+
+@pytest.mark.parametrize("length", ["shorter", "longer"])
+def test_a_message_of_another_length_completes_no_receive(healthy, engine, length):
+    outcome = healthy[1][length]
+    if engine == "mpi":
+        assert outcome["raised"] == "TransportError"
+    else:
+        assert outcome == {"returned": False}
+
+
+def test_nothing_completes_or_begins_after_close(healthy):
+    assert healthy[0]["closed"] == {"returned": ["TransportError"] * 3}
+
+
+def test_all_others_raise_and_end_when_a_rank_is_gone_in_the_middle(engine, tmp_path):
+    status, found, output = start(engine, "killed", tmp_path)
+    # By MPI the rank is stopped, and the others, when they have written, abort the job.
+    assert status == (3 if engine == "mpi" else 0), output
+    assert sorted(found) == [rank for rank in range(N_RANKS) if rank != 2], output
+    outcomes = [of_rank["killed"] for of_rank in found.values()]
+    assert {outcome["raised"] for outcome in outcomes} <= FOUND_OUT
+    first = {"mpi": "DeadlineError", "gloo": "TransportError"}[engine]
+    assert first in [outcome["raised"] for outcome in outcomes]
+
+
+@pytest.fixture
+def alone():
+    """A process group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_gloo_refuses_a_group_without_it(alone):
+    group = dist.group.WORLD
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "get_backend_config", lambda group: "cuda:nccl")
+        with pytest.raises(PlanError, match="gloo for CPUs; got cuda:nccl; make one with"):
+            TorchTransport(group, {})
+
+
+def test_gloo_leaves_no_threads_after_close(alone):
+    before = threading.active_count()
+    transport = TorchTransport(dist.group.WORLD, {})
+    transport.close()
+    with pytest.raises(TransportError, match="a closed transport moves nothing"):
+        transport.send(0, np.zeros(1, np.uint8), 0)
+    assert threading.active_count() == before
+
+
+def test_mpi_refuses_a_rank_that_there_is_not():
+    with pytest.raises(TransportError, match="MPI cannot send 1 bytes"):
+        MpiTransport(MPI.COMM_SELF, {}).send(1, np.zeros(1, np.uint8), 0)
