@@ -71,9 +71,11 @@ def test_refuses_text_that_is_no_plan(text, message):
         (["version"], True, "whole numbers of 64 bits where they belong; got True"),
         (["strategy"], "teleport", "strategy is one of broadcast, .* got 'teleport'"),
         (["order"], "alphabetic", "order is one of naive, .* got 'alphabetic'"),
-        (["links", "latency_s"], -1, "links: a latency is finite and not negative; got"),
+        (["links", "latency_s"], -1, "links: a latency is a number, finite and not negative; got"),
         (["links", "latency_s"], "0", "numbers where they belong; got '0'"),
         (["links", "host_bytes_per_s", 0], [0], r"a list of 2; got \[0\]"),
+        (["links", "host_bytes_per_s"], [[0, 1.0]], r"links: every host needs a rate .* not \["),
+        (["digest"], 7, "texts where they belong; got 7"),
         (["hosts", 1, 0], 0, "one pair a device, sorted by device"),
         (["hosts", 1, 0], 2.0, "whole numbers"),
         (["hosts", 1, 0], 2**63, "whole numbers of 64 bits"),
@@ -110,6 +112,14 @@ def test_says_which_part_does_not_fit(path, value, message):
         at = at[key]
     at[path[-1]] = value
     with pytest.raises(RecordError, match=message):
+        TransferPlan.from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize("change", [list.pop, list.reverse, lambda tasks: tasks.append(tasks[0])])
+def test_refuses_tasks_that_are_not_those_that_were_written(change):
+    document = json.loads(MADE.to_json())
+    change(document["tasks"])
+    with pytest.raises(RecordError, match="the text was changed after it was written"):
         TransferPlan.from_json(json.dumps(document))
 
 

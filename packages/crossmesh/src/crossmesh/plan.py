@@ -8,6 +8,7 @@ from typing import Self
 from shardspec import Layout
 
 from crossmesh import record
+from crossmesh.errors import RecordError
 from crossmesh.links import Links
 from crossmesh.search import Order
 from crossmesh.task import Copy, Strategy, UnitTask
@@ -86,6 +87,7 @@ class TransferPlan:
             self.order,
             self.copies,
             self.tasks,
+            self.digest,
         )
 
     @classmethod
@@ -93,9 +95,18 @@ class TransferPlan:
         """Read a plan from the JSON that `to_json` writes.
 
         Raises:
-            RecordError: the text is no such JSON, or its parts do not fit together.
+            RecordError: the text is no such JSON, its parts do not fit together, or they are not
+                those that were written.
         """
-        return cls(*record.read(text))
+        parts, digest = record.read(text)
+        plan = cls(*parts)
+        if plan.digest != digest:
+            raise RecordError(
+                "a plan's digest is that of what it sends; "
+                f"got {digest[:64]!r}, but that of the other parts is {plan.digest!r}: "
+                "the text was changed after it was written; plan again"
+            )
+        return plan
 
     def __str__(self) -> str:
         heads = (

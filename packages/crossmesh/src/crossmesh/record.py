@@ -4,12 +4,13 @@ A document is `{"crossmesh": "TransferPlan", "version": 1, ...}` with an entry f
 plan. Layouts are written once each and named by their place; specs are text in Alpa's notation; an
 infinite rate is null, as JSON has none. What is read is checked as far as executing relies on it:
 devices have hosts, boxes lie in their tensors, parts in what is packed, and paths lead from one
-device of each term to all receivers.
+device of each term to all receivers. That tasks and copies deliver everything is not checked again:
+the plan's digest shows that they are those which were written.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar, get_args
 
 from shardspec import Chunking, Layout, Mesh, Reduction, Rule, ShardspecError, Spec
@@ -44,6 +45,7 @@ def write(
     order: Order,
     copies: Iterable[Copy],
     tasks: Iterable[UnitTask],
+    digest: str,
 ) -> str:
     """The text of a plan."""
     layouts: dict[Layout, int] = {}
@@ -73,6 +75,7 @@ def write(
         "tensors": written,
         "copies": [{"device": copy.device, "pieces": copy.pieces} for copy in copies],
         "tasks": [{name: getattr(task, name) for name in _TASK} for task in tasks],
+        "digest": digest,
     }
     return json.dumps(document, allow_nan=False)
 
@@ -91,8 +94,8 @@ def _layout_record(layout: Layout) -> dict[str, Any]:
     }
 
 
-def read(text: str) -> Parts:
-    """The parts of the plan that `write` made the text of.
+def read(text: str) -> tuple[Parts, str]:
+    """The parts of the plan that `write` made the text of, and its digest.
 
     Raises:
         RecordError: the text is no such JSON, or its parts do not fit together.
@@ -104,7 +107,7 @@ def read(text: str) -> Parts:
     found = _entries(document, (*_HEAD, *_PARTS), "a plan")
     if [found[0], _integer(found[1], "version")] != [*_HEAD.values()]:
         _fail("a plan", f"of this kind and version: {_HEAD}", found[:2])
-    strategy, order, links, hosts, layouts, tensors, copies, tasks = found[2:]
+    strategy, order, links, hosts, layouts, tensors, copies, tasks, digest = found[2:]
     read_hosts = _all(hosts, _pair, "hosts")
     devices = [device for device, _ in read_hosts]
     if devices != sorted(set(devices)):
@@ -112,10 +115,10 @@ def read(text: str) -> Parts:
     reader = _Reader(frozenset(devices))
     reader.layouts = _all(layouts, reader.layout, "layouts")
     reader.tensors = _all(tensors, reader.tensor, "tensors")
-    return (
+    parts = (
         reader.tensors,
         read_hosts,
-        None if links is None else _links(links),
+        None if links is None else _links(links, {host for _, host in read_hosts}),
         _one_of(strategy, get_args(Strategy), "strategy"),
         _one_of(order, get_args(Order), "order"),
         _all(copies, reader.copy, "copies"),
@@ -123,9 +126,10 @@ def read(text: str) -> Parts:
             reader.task(value, i, f"tasks[{i}]") for i, value in enumerate(_list(tasks, "tasks"))
         ),
     )
+    return parts, _text(digest, "digest")
 
 
-_PARTS = ("strategy", "order", "links", "hosts", "layouts", "tensors", "copies", "tasks")
+_PARTS = ("strategy", "order", "links", "hosts", "layouts", "tensors", "copies", "tasks", "digest")
 
 
 class _Reader:
@@ -227,18 +231,20 @@ def _chunking(value: object, where: str) -> Chunking:
     return rule
 
 
-def _links(value: object) -> Links:
+def _links(value: object, of: Collection[int]) -> Links:
     names = ("host_bytes_per_s", "device_bytes_per_s", "latency_s")
     hosts, device, latency_s = _entries(value, names, "links")
     rates = _all(hosts, _rate, "links") if isinstance(hosts, list) else _number(hosts, "links")
     try:
-        return Links(
+        links = Links(
             rates,
             math.inf if device is None else _number(device, "links"),
             _number(latency_s, "links"),
         )
+        links.rates(of)
     except PlanError as error:
         raise RecordError(f"links: {error}") from None
+    return links
 
 
 def _rate(value: object, where: str) -> tuple[int, float]:
