@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,8 +25,9 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 N_RANKS = 8
-N_PLANS = 30
+N_PLANS = 20
 MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
+MPIEXEC = str(Path(sysconfig.get_path("scripts"), "mpiexec"))
 PROGRAM = str(Path(__file__).with_name("ranks.py"))
 FOUND_OUT = {"TransportError", "DeadlineError", "RankError"}
 
@@ -34,8 +36,7 @@ def start(engine, story, folder):
     """Run a story on all ranks; the exit status, and what each rank that wrote something wrote."""
     command = [sys.executable, PROGRAM, str(N_RANKS), story, str(folder)]
     if engine == "mpi":
-        mpiexec = str(Path(sysconfig.get_path("scripts"), "mpiexec"))
-        command = [mpiexec, "-n", str(N_RANKS), sys.executable, PROGRAM, "mpi", story, str(folder)]
+        command = [MPIEXEC, "-n", str(N_RANKS), sys.executable, PROGRAM, "mpi", story, str(folder)]
     with subprocess.Popen(
         command,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -134,6 +135,20 @@ def test_all_others_raise_and_end_when_a_rank_is_gone_in_the_middle(engine, tmp_
     assert {outcome["raised"] for outcome in outcomes} <= FOUND_OUT
     first = {"mpi": "DeadlineError", "gloo": "TransportError"}[engine]
     assert first in [outcome["raised"] for outcome in outcomes]
+
+
+def test_the_program_in_the_readme_prints_what_each_device_has(tmp_path):
+    readme = Path(__file__).parents[1].joinpath("README.md").read_text()
+    (program,) = [
+        t for t in re.findall(r"```python\n(.*?)```", readme, re.S) if "MpiTransport" in t
+    ]
+    path = Path(tmp_path, "spread.py")
+    path.write_text(program)
+    command = [MPIEXEC, "-n", "3", sys.executable, "-m", "mpi4py", str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    lines = ["device 1 has [0 1 2]", "device 2 has [3 4 5]"]
+    assert sorted(ended.stdout.splitlines()) == lines
 
 
 @pytest.fixture

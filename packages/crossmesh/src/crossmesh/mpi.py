@@ -63,12 +63,12 @@ class MpiTransport:
     @property
     def rank(self) -> int:
         """See `Transport`."""
-        return self._comm.rank
+        return int(self._comm.rank)
 
     @property
     def n_ranks(self) -> int:
         """See `Transport`."""
-        return self._comm.size
+        return int(self._comm.size)
 
     @property
     def rank_of(self) -> Mapping[int, int]:

@@ -97,12 +97,12 @@ class TorchTransport:
     @property
     def rank(self) -> int:
         """See `Transport`."""
-        return self._group.rank()
+        return int(self._group.rank())
 
     @property
     def n_ranks(self) -> int:
         """See `Transport`."""
-        return self._group.size()
+        return int(self._group.size())
 
     @property
     def rank_of(self) -> Mapping[int, int]:
