@@ -250,8 +250,8 @@ def test_options_that_mean_nothing_are_refused():
 
 @settings(max_examples=settings().max_examples // 6)
 @given(graphs(max_operators=4))
-def test_a_mesh_of_more_axes_is_never_worse(graph):
-    """All that an axis of 4 can do, two axes of 2 can."""
+def test_a_nested_mesh_is_never_worse(graph):
+    """All that an axis of 4 can do, the two axes of 2 that it is split into can."""
     flat = Mesh((4,), ("x",))
     coarse, fine = (
         shard(graph, mesh, cluster(), compare=False) for mesh in (flat, flat.split("x", (2, 2)))
