@@ -1,18 +1,18 @@
+from collections import Counter
 from typing import get_args
 
 import numpy as np
-import pytest
-from crossmesh import Strategy, plan
-from crossmesh.executor import Execution, execute
-from crossmesh.search import Order
+from crossmesh import Execution, Order, Strategy, execute_local, plan
+from crossmesh.carrier import Carrier
+from crossmesh.channels import Channels
+from crossmesh.geometry import tiles
+from crossmesh.program import program
 from crossmesh.terms import number_type
 from crossmesh.testing import batches
 from crossmesh.testing_transport import Wires, ranks_shards, take_turns
 from hypothesis import given
 from hypothesis import strategies as st
-from shardspec import Layout, Mesh, Spec, shard
-
-pytest.importorskip("ml_dtypes")
+from shardspec import shard
 
 MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
 
@@ -24,10 +24,9 @@ def tensors_of(made, seed):
     return {t.name: rng.integers(1, 5, t.shape).astype(number_type(t.dtype)) for t in made.tensors}
 
 
-def transfer(made, wholes, rank_of, seed=0, order=None, arrives=lambda: True, **options):
+def transfer(made, shards, rank_of, order=None, arrives=lambda: True, **options):
     """Execute a plan between ranks that take turns; what each returned, and the wires."""
     wires = Wires(rank_of, max(rank_of.values(), default=0) + 1, arrives)
-    shards = {t.name: shard(t.src, wholes[t.name], seed=seed) for t in made.tensors}
     options = {"window": 2, "deadline_s": 1.0, "clock": lambda: 0.0} | options
     executions = [
         Execution(made, own, transport, **options)
@@ -63,16 +62,79 @@ def test_every_destination_shard_is_its_slice_and_every_byte_arrives_once(
     )  # fmt: skip
     n_ranks = data.draw(st.integers(1, 4))
     rank_of = {device: data.draw(st.integers(0, n_ranks - 1)) for device, _ in made.hosts}
-    wholes = tensors_of(made, 0)
+    wholes, checksums = tensors_of(made, 0), data.draw(st.booleans())
+    shards = {t.name: shard(t.src, wholes[t.name]) for t in made.tensors}
     draws = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     executions, wires = transfer(
         made,
-        wholes,
+        shards,
         rank_of,
         order=lambda: int(draws.integers(1000)),
         arrives=lambda: bool(draws.integers(2)),
         window=data.draw(st.integers(1, 3)),
         staging_bytes=data.draw(st.sampled_from([0, 30, 2**20])),
-        checksums=data.draw(st.booleans()),
+        checksums=checksums,
     )
     check(made, wholes, executions, rank_of)
+    passing = Counter()
+    for chunk in program(made):
+        for leg in chunk.legs:
+            passing[rank_of[leg.sender], rank_of[leg.receiver]] += chunk.n_bytes + 4 * checksums
+    assert wires.sent_bytes == {(a, b): n for (a, b), n in passing.items() if a != b}
+
+
+@given(batches(), st.sampled_from(MOVES), st.integers(0, 2**32 - 1))
+def test_ranks_add_up_to_the_same_bits_as_one_process(batch, strategy, seed):
+    b = batch
+    made = plan(b.src, b.dst, b.dtype, b.hosts, b.links, strategy=strategy)
+    rng = np.random.default_rng(seed)
+    wholes = {t.name: rng.normal(8, 4, t.shape).astype(number_type(t.dtype)) for t in made.tensors}
+    shards = {t.name: shard(t.src, wholes[t.name], seed=seed) for t in made.tensors}
+    # What is drawn are whole numbers; the sums shall be rounded.
+    for of_tensor, t in zip(shards.values(), made.tensors, strict=True):
+        for replicas in tiles(t.src):
+            for term in replicas.terms:
+                noise = rng.normal(1, 0.1, of_tensor[term[0]].shape)
+                for device in term:
+                    of_tensor[device] = np.asarray(
+                        of_tensor[device] * noise, of_tensor[device].dtype
+                    )
+    rank_of = {device: i % 3 for i, (device, _) in enumerate(made.hosts)}
+    executions, _ = transfer(made, shards, rank_of)
+    alone = execute_local(made, shards)
+    for name, of_tensor in alone.items():
+        received = {d: a for e in executions for d, a in e.result[name].items()}
+        for device, array in of_tensor.items():
+            assert array.tobytes() == received[device].tobytes()
+
+
+@given(batches(), st.sampled_from(MOVES), st.integers(1, 3), st.sampled_from([0, 30, 200]))
+def test_open_tasks_and_staged_bytes_are_bounded(batch, strategy, window, staging_bytes):
+    b = batch
+    made = plan(b.src, b.dst, b.dtype, b.hosts, strategy=strategy, chunks=3, chunk_bytes=1)
+    rank_of = {device: i % 2 for i, (device, _) in enumerate(made.hosts)}
+    wires = Wires(rank_of, 2)
+    shards = {
+        t.name: shard(t.src, w)
+        for t, w in zip(made.tensors, tensors_of(made, 0).values(), strict=True)
+    }
+    carriers = []
+    for own, transport in zip(ranks_shards(shards, rank_of, 2), wires.transports(), strict=True):
+        dst = {
+            t.name: {
+                d: np.zeros(t.dst.local_shape(d), number_type(t.dtype))
+                for d in t.dst.mesh.device_ids
+                if rank_of[d] == transport.rank
+            }
+            for t in made.tensors
+        }
+        channels = Channels(transport, checksums=False)
+        carriers.append(Carrier(made, own, dst, transport, channels, window, staging_bytes))
+    # A device takes part in a chunk as adder and as receiver, each with memory of its own.
+    largest = max((2 * chunk.n_bytes * (len(chunk.legs) + 1) for chunk in program(made)), default=0)
+    while not all(carrier.done for carrier in carriers):
+        for carrier in carriers:
+            carrier.advance()
+            assert carrier.open_tasks <= window
+            assert carrier.staged_bytes <= max(staging_bytes, largest)
+    assert [carrier.staged_bytes for carrier in carriers] == [0, 0]

@@ -6,7 +6,7 @@ tells all others, so that whoever is missing is known by number, whoever else is
 
 import numpy as np
 
-from crossmesh.errors import MismatchError, RankError
+from crossmesh.errors import MismatchError, RankError, TransportError
 from crossmesh.transport import CONTROL, Bytes, Pending, Transport
 
 READY, DONE, FAILED = 1, 2, 3
@@ -55,12 +55,20 @@ class Agreement:
         Raises:
             MismatchError: a rank is about to do something else.
             RankError: a rank failed.
-            TransportError: a rank is gone.
+            TransportError: a rank is gone, and none said why.
         """
+        gone = None
         for rank in sorted(self.not_done):
             data, pending = self._receiving[rank]
-            if pending.test():
+            try:
+                heard = pending.test()
+            except TransportError as error:
+                gone = error
+                continue
+            if heard:
                 self._note(rank, data[0], data[1:].tobytes())
+        if gone:
+            raise gone
 
     def _note(self, rank: int, what: int, content: bytes) -> None:
         if what == FAILED:

@@ -72,7 +72,8 @@ class Carrier:
         self._chunks = program(plan, self._local)
         self._next = next(self._chunks, None)
         self._needs: _Needs | None = None
-        self._staged_bytes = 0
+        self.staged_bytes = 0
+        """Memory that open chunks have besides the shards."""
         self._open: Counter[int] = Counter()  # chunks of each task
         self._places: dict[tuple[Side, int, int], Places] = {}
         self._packed: dict[int, dict[tuple[Side, int], Packed]] = {}
@@ -82,6 +83,11 @@ class Carrier:
     def done(self) -> bool:
         """Whether all chunks are through."""
         return self._next is None and not self._open
+
+    @property
+    def open_tasks(self) -> int:
+        """How many tasks have open chunks."""
+        return len(self._open)
 
     def copy(self) -> None:
         """Copy what this rank's devices hold already and keep."""
@@ -108,9 +114,9 @@ class Carrier:
         ):
             return False
         needs = self._needs = self._needs or self._needs_of(chunk)
-        if self._staged_bytes and self._staged_bytes + needs.staging_bytes > self._most_bytes:
+        if self.staged_bytes and self.staged_bytes + needs.staging_bytes > self._most_bytes:
             return False
-        self._staged_bytes += needs.staging_bytes
+        self.staged_bytes += needs.staging_bytes
         self._open[chunk.task.index] += 1
         self._next, self._needs = next(self._chunks, None), None
         self._resume(self._carry(chunk, needs))
@@ -122,7 +128,7 @@ class Carrier:
             self._resumed_by[message] = carried
 
     def _close(self, task: UnitTask, needs: _Needs) -> None:
-        self._staged_bytes -= needs.staging_bytes
+        self.staged_bytes -= needs.staging_bytes
         self._open[task.index] -= 1
         if not self._open[task.index]:
             del self._open[task.index]

@@ -12,7 +12,7 @@ from crossmesh import shards as arrays
 from crossmesh.agreement import DONE, FAILED, Agreement
 from crossmesh.carrier import Carrier
 from crossmesh.channels import Channels
-from crossmesh.errors import DeadlineError, PlanError, RankError, TransferError
+from crossmesh.errors import DeadlineError, PlanError, RankError, TransferError, TransportError
 from crossmesh.packing import Array
 from crossmesh.plan import TransferPlan
 from crossmesh.planner import FUSE_BYTES
@@ -182,7 +182,12 @@ class Execution:
         self._wrote = True
         carrier.copy()
         while not carrier.done:
-            yield carrier.advance() or self._wait()
+            try:
+                progress = carrier.advance()
+            except TransportError:
+                self._agreement.hear()  # if a rank said that it failed, that is the reason
+                raise
+            yield progress or self._wait()
             self._check_time()
         self._agreement.say(DONE)
         while self._agreement.not_done or not self._agreement.sent():

@@ -21,7 +21,8 @@ class Pending(Protocol):
 
         Raises:
             TransportError: it failed, such as when the other rank is gone, or a message came that
-                has not exactly the bytes of the buffer.
+                has not exactly the bytes of the buffer; where an engine cannot tell, a message of
+                another size is never complete.
         """
 
 
