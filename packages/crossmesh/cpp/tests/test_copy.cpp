@@ -1,5 +1,6 @@
 #include "crossmesh/copy.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -100,9 +101,83 @@ void refuses_overlap() {
   CHECK((items == Items{2, 3, 2, 3}));
 }
 
+using Bytes = std::vector<std::uint8_t>;
+
+std::byte* raw(Bytes& bytes) { return reinterpret_cast<std::byte*>(bytes.data()); }
+
+// Every part of the columns 1 to 3 of a 2 x 4 matrix, whose runs are of 4 bytes, and of the whole
+// of it, which is one run; both ways.
+void packs_and_unpacks_every_part() {
+  for (const std::int64_t columns : {2, 4}) {
+    Items whole = numbers(8);
+    View<const std::byte> source = read(whole, {2, columns});
+    source.data += columns == 2 ? 2 : 0;
+    source.strides = {8, 2};
+    const std::int64_t all = 4 * columns;
+    Bytes row(static_cast<std::size_t>(all));
+    crossmesh::pack(raw(row), source, 0, all, 2);
+    for (std::int64_t first = 0; first <= all; ++first) {
+      for (std::int64_t last = first; last <= all; ++last) {
+        Bytes part(static_cast<std::size_t>(last - first));
+        crossmesh::pack(raw(part), source, first, last - first, 2);
+        CHECK((part == Bytes(row.begin() + first, row.begin() + last)));
+
+        Items copy(8);
+        View<std::byte> target = view(copy, {2, columns});
+        target.data += columns == 2 ? 2 : 0;
+        target.strides = {8, 2};
+        crossmesh::unpack(target, first, raw(part), last - first, 2);
+        Bytes again(static_cast<std::size_t>(all));
+        crossmesh::pack(raw(again), {target.data, target.shape, target.strides}, 0, all, 2);
+        Bytes expected(static_cast<std::size_t>(all));
+        std::copy(part.begin(), part.end(), expected.begin() + first);
+        CHECK(again == expected);
+        CHECK(columns == 4 || (copy[0] == 0 && copy[3] == 0 && copy[4] == 0 && copy[7] == 0));
+      }
+    }
+  }
+}
+
+void packs_elements_of_every_size_in_any_order() {
+  for (const std::int64_t size : {1, 2, 3, 4, 8, 16, 24}) {
+    Bytes whole;
+    for (std::int64_t i = 0; i < 6 * size; ++i) {
+      whole.push_back(static_cast<std::uint8_t>(i));
+    }
+    const View<const std::byte> columns = {raw(whole), {3, 2}, {size, 3 * size}};
+    Bytes packed(whole.size());
+    crossmesh::pack(raw(packed), columns, 0, 6 * size, size);
+    for (std::int64_t i = 0; i < 6; ++i) {
+      const std::int64_t from = (i % 2 * 3 + i / 2) * size;
+      CHECK(std::equal(packed.begin() + i * size, packed.begin() + (i + 1) * size,
+                       whole.begin() + from));
+    }
+  }
+}
+
+void refuses_parts_outside() {
+  Items items = numbers(4);
+  Bytes bytes(8);
+  const auto pack = [&](std::int64_t first, std::int64_t count) {
+    crossmesh::pack(raw(bytes), read(items, {4}), first, count, 2);
+  };
+  CHECK_REFUSES(pack(1, 8), "first=1 and 8 bytes of 8");
+  CHECK_REFUSES(pack(-1, 1), "must lie inside its array");
+  CHECK_REFUSES(pack(0, -1), "must lie inside its array");
+  CHECK_REFUSES(pack(kMost, kMost), "must lie inside its array");
+  CHECK_REFUSES(crossmesh::unpack(view(items, {4}), 4, raw(bytes), 5, 2), "5 bytes of 8");
+  CHECK_REFUSES(crossmesh::pack(raw(bytes), read(items, {4}), 0, 1, 0), "itemsize=0");
+  const auto self = reinterpret_cast<std::byte*>(items.data());
+  CHECK_REFUSES(crossmesh::pack(self, read(items, {4}), 0, 2, 2), "must not overlap");
+  CHECK_REFUSES(crossmesh::unpack(view(items, {4}), 0, self, 2, 2), "must not overlap");
+}
+
 }  // namespace
 
 int main() {
+  packs_and_unpacks_every_part();
+  packs_elements_of_every_size_in_any_order();
+  refuses_parts_outside();
   packs_and_unpacks();
   follows_strides_of_any_sign();
   copies_a_scalar_and_nothing();
