@@ -118,7 +118,7 @@ def test_long_tables_are_cut_and_the_rest_counted():
     assert "and 24 more hosts" in text
     assert "and 4 more pairs" in text
     assert "and 4 more tasks" in text
-    assert "w00[0:1, 0:2] and 19 pieces" in text
+    assert "w00[0:1, 0:2] and 19 more" in text
 
 
 def test_a_long_path_is_cut():

@@ -160,7 +160,7 @@ def _pieces(plan: TransferPlan, task: UnitTask) -> str:
     (tensor, box), *others = task.pieces
     text = f"{plan.tensors[tensor].name}[{', '.join(f'{a}:{b}' for a, b in box)}]"
     if others:
-        text += f" and {words.count(len(others), 'piece')}"
+        text += f" and {len(others):,} more"
     all_bytes = sum(
         math.prod(b - a for a, b in box) * plan.tensors[tensor].item_bytes
         for tensor, box in task.pieces
