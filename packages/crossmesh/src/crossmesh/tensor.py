@@ -24,14 +24,18 @@ _EXTENSIONS = {
     "float6_e2m3fn": 1,
     "float6_e3m2fn": 1,
     "float4_e2m1fn": 1,
+    "complex32": 4,
+    "bcomplex32": 4,
     "int4": 1,
     "uint4": 1,
     "int2": 1,
     "uint2": 1,
+    "int1": 1,
+    "uint1": 1,
 }
 """What JAX and torch have beyond numpy, and the bytes of an element in memory.
 
-Source: ml_dtypes 0.5, README.md, and `np.dtype(...).itemsize` of its types; all but bfloat16 take a
+Source: ml_dtypes 0.6, README.md, and `np.dtype(...).itemsize` of its types; the small ones take a
 byte each there, however few bits they need. Their names do not need the library.
 """
 

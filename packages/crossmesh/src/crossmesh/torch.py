@@ -1,0 +1,253 @@
+"""`redistribute`, `transfer_state_dict`: DTensors to other meshes, which torch does not do itself.
+
+Devices of a plan are global ranks. Shards are read and written where their DTensors keep them, on
+other devices than CPUs by way of a copy in host memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy.typing as npt
+from shardspec import Layout
+from shardspec.notation.torch import from_placements
+
+from crossmesh.errors import MissingExtraError, PlanError, ShardError
+from crossmesh.executor import execute
+from crossmesh.links import Links
+from crossmesh.plan import TransferPlan
+from crossmesh.planner import plan
+from crossmesh.tensor import dtype_name
+from crossmesh.transport import Transport
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.placement_types import Placement
+except ImportError:
+    raise MissingExtraError("crossmesh.torch", "torch") from None
+
+from crossmesh.torch_transport import TorchTransport
+
+__all__ = ["TorchTransport", "plan_state_dict", "redistribute", "transfer_state_dict"]
+
+StateDict = Mapping[str, DTensor]
+
+_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""Integers that stand for elements of types that numpy has not."""
+
+
+def redistribute(
+    dtensor: DTensor,
+    mesh: DeviceMesh,
+    placements: Sequence[Placement],
+    transport: Transport,
+    *,
+    window: int,
+    deadline_s: float,
+    hosts: Mapping[int, int] | None = None,
+    links: Links | None = None,
+) -> DTensor:
+    """Move a DTensor to another mesh; `DTensor.redistribute` is for placements on its own.
+
+    All ranks of `transport` call it alike, whether they are in a mesh or not: torch gives those
+    outside an empty shard. Not differentiable.
+
+    Args:
+        dtensor: Of any placements that shardspec can say: uneven, strided, partial ones too.
+        mesh: Where it shall be: other ranks, the same, or some of them.
+        placements: How, one for each dim of `mesh`; none is partial.
+        transport: Connects all ranks of both meshes.
+        window: As in `execute`.
+        deadline_s: As in `execute`.
+        hosts: As in `plan`; devices are global ranks.
+        links: As in `plan`.
+
+    Returns:
+        A new DTensor, contiguous on each rank.
+
+    Raises:
+        shardspec.NotationError: placements that no layout says.
+        PlanError: what `plan` raises.
+        ShardError: a shard that is not strided in memory, or not as its DTensor says.
+        TransferError: what `execute` raises.
+    """
+    shape = dtensor.shape
+    layout = from_placements(placements, mesh, shape)
+    rank = dist.get_rank()
+    # Torch counts negative dims of placements from the last dim of the shard, also of an empty one.
+    here = layout.local_shape(rank) if rank in layout.mesh.device_ids else (0,) * (len(shape) or 1)
+    local = torch.empty(here, dtype=dtensor.dtype, device=mesh.device_type)
+    stride = torch.empty(shape, device="meta").stride()
+    moved = DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
+    src, dst = {"tensor": dtensor}, {"tensor": moved}
+    made = plan_state_dict(src, dst, hosts, links)
+    transfer_state_dict(src, dst, transport, window=window, deadline_s=deadline_s, planned=made)
+    return moved
+
+
+def transfer_state_dict(
+    src: StateDict | None,
+    dst: StateDict | None,
+    transport: Transport,
+    *,
+    window: int,
+    deadline_s: float,
+    planned: TransferPlan | None = None,
+) -> None:
+    """Copy the DTensors of a state dict into those of another, whatever their meshes.
+
+    All ranks of `transport` call it alike. Those that have only one of the two pass None for the
+    other, and a plan.
+
+    Args:
+        src: Where the tensors are; not changed. None: all of them are on other ranks.
+        dst: Where they go, with the same names, shapes and dtypes. None: all are on other ranks.
+        transport: Connects all ranks of all meshes.
+        window: As in `execute`.
+        deadline_s: As in `execute`.
+        planned: What `plan_state_dict` made, for any number of transfers. None: it is called.
+
+    Raises:
+        shardspec.NotationError: placements that no layout says.
+        PlanError: what `plan_state_dict` raises; or the plan is of other tensors than these.
+        ShardError: what is no DTensor, or a shard that is not strided in memory, shares memory with
+            a source, or has another shape than its DTensor says.
+        TransferError: what `execute` raises. Destinations in its `invalid` may be half written if
+            they are on CPUs, and are as they were if not.
+    """
+    made = plan_state_dict(src or {}, dst or {}) if planned is None else planned
+    sources, destinations = _locals(made, "src", src), _locals(made, "dst", dst)
+    staged = {name: _in_host_memory(local) for name, local in destinations.items()}
+    execute(
+        made,
+        _arrays(made, {name: local.cpu() for name, local in sources.items()}),
+        transport,
+        window=window,
+        deadline_s=deadline_s,
+        out=_arrays(made, staged),
+    )
+    for name, local in destinations.items():
+        if staged[name] is not local:
+            local.copy_(staged[name])
+
+
+def plan_state_dict(
+    src: StateDict,
+    dst: StateDict,
+    hosts: Mapping[int, int] | None = None,
+    links: Links | None = None,
+    **options: Any,
+) -> TransferPlan:
+    """The plan of `transfer_state_dict`; only meshes, placements, shapes and dtypes matter.
+
+    Args:
+        src: Where the tensors are.
+        dst: Where they go, with the same names, shapes and dtypes.
+        hosts: As in `plan`; devices are global ranks.
+        links: As in `plan`.
+        options: Others that `plan` has.
+
+    Raises:
+        shardspec.NotationError: placements that no layout says.
+        PlanError: names, shapes or dtypes differ, or what `plan` raises.
+        ShardError: what is no DTensor.
+    """
+    sources, destinations = (
+        {name: _layout(name, x) for name, x in state.items()} for state in (src, dst)
+    )
+    for name in src.keys() & dst.keys():
+        if src[name].dtype != dst[name].dtype:
+            raise PlanError(
+                f"a transfer does not convert elements; got {src[name].dtype} at the source and "
+                f"{dst[name].dtype} at the destination for {name!r}; convert on either side"
+            )
+    dtypes = {name: _dtype(x) for name, x in src.items()}
+    return plan(sources, destinations, dtypes, hosts, links, **options)
+
+
+def _layout(name: str, dtensor: DTensor) -> Layout:
+    if not isinstance(dtensor, DTensor):
+        raise ShardError(
+            f"a state dict has DTensors, which know where they are; got {type(dtensor).__name__} "
+            f"for {name!r}; wrap it by DTensor.from_local, or leave it out"
+        )
+    spec = dtensor._spec
+    return from_placements(spec.placements, spec.mesh, spec.shape, spec.shard_order)
+
+
+def _dtype(dtensor: DTensor) -> str:
+    """The plan's name of its element type; of one that only torch has, so many bytes."""
+    try:
+        return dtype_name(str(dtensor.dtype).removeprefix("torch."))
+    except PlanError:
+        return dtype_name(f"V{dtensor.dtype.itemsize}")
+
+
+def _locals(
+    planned: TransferPlan, side: Literal["src", "dst"], state: StateDict | None
+) -> dict[str, torch.Tensor]:
+    """What this rank holds of a state dict, which lies as planned: else bytes would go astray."""
+    layouts: dict[str, Layout] = {t.name: getattr(t, side) for t in planned.tensors}
+    rank = dist.get_rank()
+    here = [name for name, layout in layouts.items() if rank in layout.mesh.device_ids]
+    if state is None:
+        if here:
+            raise ShardError(
+                "None stands for a state dict of which a rank holds nothing; "
+                f"got {side}=None on rank {rank}, which is in the mesh of {here[:4]}"
+            )
+        return {}
+    if state.keys() != layouts.keys():
+        raise PlanError(
+            "a plan is of the tensors of the state dict; "
+            f"got {sorted(state)[:4]} as {side} for a plan of {sorted(layouts)[:4]}"
+        )
+    for tensor in planned.tensors:
+        dtensor = state[tensor.name]
+        layout, dtype = _layout(tensor.name, dtensor), _dtype(dtensor)
+        if (layout, dtype) != (layouts[tensor.name], tensor.dtype):
+            raise PlanError(
+                f"tensors lie as planned; got {dtype}{layout} as {side} for {tensor.name!r}, "
+                f"planned as {tensor.dtype}{layouts[tensor.name]}; plan_state_dict again"
+            )
+    return {name: _local(name, state[name]) for name in here}
+
+
+def _local(name: str, dtensor: DTensor) -> torch.Tensor:
+    local = dtensor.to_local().detach()
+    if isinstance(local, AsyncCollectiveTensor):
+        local = local.wait()
+    if local.layout != torch.strided or local.is_quantized:
+        raise ShardError(
+            f"a shard is strided in memory; got a {local.layout} {local.dtype} shard of {name!r}; "
+            "move its parts"
+        )
+    return local
+
+
+def _in_host_memory(local: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, if numpy can write to it, or room for what it shall hold."""
+    if local.device.type == "cpu" and not local.is_conj() and not local.is_neg():
+        return local
+    return torch.empty(local.shape, dtype=local.dtype)
+
+
+def _arrays(
+    planned: TransferPlan, shards: Mapping[str, torch.Tensor]
+) -> dict[str, dict[int, npt.NDArray[Any]]]:
+    """Shards of this rank as views of the same memory, as `execute` takes them."""
+    rank = dist.get_rank()
+    return {
+        t.name: {rank: _array(shards[t.name])} if t.name in shards else {} for t in planned.tensors
+    }
+
+
+def _array(local: torch.Tensor) -> npt.NDArray[Any]:
+    plain = local.resolve_conj().resolve_neg()
+    try:
+        return plain.numpy()
+    except TypeError:  # such as bfloat16: the plan knows what the integers stand for
+        return plain.view(_SAME_SIZE[local.element_size()]).numpy()

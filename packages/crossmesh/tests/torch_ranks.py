@@ -1,0 +1,303 @@
+"""What six processes of one gloo group find out together; test_torch.py runs it.
+
+Each claim is a function that all ranks call: `torch_ranks.py FOLDER CLAIM ...`. A rank writes what
+became of them to FOLDER/rank.json.
+"""
+
+import json
+import random
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from crossmesh import MismatchError, PartialLayoutError, PlanError, RankError, ShardError
+from crossmesh.torch import TorchTransport, plan_state_dict, redistribute, transfer_state_dict
+from shardspec import Layout, NotationError, Partial, Spec, shard
+from shardspec.notation.torch import from_placements, to_placements
+from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Partial as TorchPartial
+
+N_RANKS = 6
+LIMITS = {"window": 4, "deadline_s": 20.0}
+TIMEOUT = timedelta(seconds=40)
+"""Of what torch does by itself."""
+
+
+class World:
+    """The meshes, and a new transport for each claim, as a failure closes it."""
+
+    def __init__(self):
+        self.trainer = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
+        self.server = DeviceMesh("cpu", [4, 5])
+        self.overlapping = DeviceMesh("cpu", [1, 4, 2])
+        self.all = DeviceMesh("cpu", [[5, 0, 3], [1, 4, 2]], mesh_dim_names=("x", "y"))
+        self.meshes = (self.trainer, self.server, self.overlapping, self.all)
+        self.transport = TorchTransport(
+            dist.new_group(backend="gloo"), {rank: rank for rank in range(N_RANKS)}
+        )
+
+    def redistribute(self, dtensor, mesh, placements, **limits):
+        return redistribute(dtensor, mesh, placements, self.transport, **{**LIMITS, **limits})
+
+    def transfer(self, src, dst, **options):
+        transfer_state_dict(src, dst, self.transport, **LIMITS, **options)
+
+
+def dtensor_as(layout, mesh, whole, dtype=torch.float32):
+    """A DTensor put together of the shards that shardspec cuts."""
+    rank = dist.get_rank()
+    local = torch.empty(0, dtype=dtype)
+    if rank in layout.mesh.device_ids:
+        local = torch.from_numpy(shard(layout, whole)[rank]).to(dtype)
+    stride = torch.empty(layout.shape, device="meta").stride()
+    placements = to_placements(layout)
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=torch.Size(layout.shape), stride=stride
+    )
+
+
+def check(moved, whole):
+    """The shard of this rank is the slice of the whole tensor that its placements say."""
+    layout = from_placements(moved.placements, moved.device_mesh, moved.shape)
+    rank = dist.get_rank()
+    if rank not in layout.mesh.device_ids:
+        assert moved.to_local().numel() == 0
+        return
+    expected = torch.from_numpy(shard(layout, whole)[rank]).to(moved.dtype)
+    assert torch.equal(moved.to_local(), expected), f"{moved.to_local()} is not {expected}"
+
+
+def random_layout(draw, mesh, shape, partial):
+    """Any that placements can say, with axes in any order, which makes some of them strided."""
+    ours = from_placements((Replicate(),) * mesh.ndim, mesh, shape).mesh
+    while True:
+        dims = [() for _ in shape]
+        terms = []
+        kind = draw.choice(("sum", "max", "avg"))
+        for axis in draw.sample(range(mesh.ndim), mesh.ndim):
+            dim = draw.randrange(-2 if partial else -1, len(shape))
+            if dim >= 0:
+                dims[dim] += (axis,)
+            elif dim == -2:
+                terms.append(Partial(axis, kind))
+        layout = Layout(shape, ours, Spec(tuple(dims), tuple(terms)), "nested")
+        try:
+            to_placements(layout)
+        except NotationError:
+            continue
+        return layout
+
+
+def random_placements_give_the_slices_of_the_whole(world):
+    draw = random.Random(7)
+    seen = set()
+    for _ in range(40):
+        shape = tuple(draw.randrange(8) for _ in range(draw.randrange(1, 4)))
+        whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) % 50
+        mesh, to = draw.choice(world.meshes), draw.choice(world.meshes)
+        src = random_layout(draw, mesh, shape, partial=True)
+        dst = random_layout(draw, to, shape, partial=False)
+        dtype = draw.choice((torch.float32, torch.bfloat16, torch.float64))
+        source = dtensor_as(src, mesh, whole, dtype)
+        check(world.redistribute(source, to, to_placements(dst)), whole)
+        seen |= {type(p).__name__ for p in (*source.placements, *to_placements(dst))}
+        seen |= set() if src.is_even else {"uneven"}
+    assert seen == {"Shard", "Replicate", "Partial", "_StridedShard", "uneven"}
+
+
+def full_tensors_are_equal_before_and_after(world):
+    # Torch itself goes astray on meshes whose ranks do not rise (2.13: DeviceMesh("cpu", [0, 2, 1])
+    # of 7 elements, say), so the mesh that overlaps is another one here.
+    overlapping = DeviceMesh("cpu", [[1, 2], [3, 5]])
+    for shape in ((7, 3), (8, 1), (2, 5, 3)):
+        whole = torch.arange(torch.Size(shape).numel()).reshape(shape)
+        for to, placements in (
+            (world.server, [Shard(-1)]),
+            (overlapping, [Shard(0), Shard(0)]),
+            (overlapping, [Replicate(), Shard(1)]),
+        ):
+            source = distribute_tensor(whole, world.trainer, [Shard(0), Shard(0)])
+            moved = world.redistribute(source, to, placements)
+            assert moved.device_mesh == to
+            if to.get_coordinate() is not None:
+                assert torch.equal(moved.full_tensor(), whole)
+
+
+def types_that_numpy_lacks_arrive_bit_for_bit(world):
+    for dtype, bits in (
+        (torch.bfloat16, torch.int16),
+        (torch.float8_e4m3fn, torch.uint8),
+        (torch.float8_e5m2, torch.uint8),
+        (torch.complex32, torch.int32),
+    ):
+        whole = (37 * torch.arange(24).reshape(6, 4)).to(bits)  # some are NaN as float8
+        rank = dist.get_rank()
+        local = whole[3 * (rank // 2) :][:3] if rank < 4 else torch.empty(0, dtype=bits)
+        source = DTensor.from_local(
+            local.view(dtype),
+            world.trainer,
+            [Shard(0), Replicate()],
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
+        )
+        moved = world.redistribute(source, world.server, [Replicate()]).to_local()
+        if rank >= 4:
+            assert moved.dtype == dtype
+            assert torch.equal(moved.view(bits), whole)
+
+
+def partial_sums_are_added_on_the_way(world):
+    local = torch.full((4, 2), 1.0 + dist.get_rank(), dtype=torch.bfloat16)
+    source = DTensor.from_local(
+        local if dist.get_rank() < 4 else torch.empty(0, dtype=local.dtype),
+        world.trainer,
+        [TorchPartial(), Shard(1)],
+        run_check=False,
+        shape=torch.Size((4, 4)),
+        stride=(4, 1),
+    )
+    moved = world.redistribute(source, world.server, [Shard(0)])
+    if dist.get_rank() >= 4:
+        assert moved.to_local().tolist() == [[4.0, 4.0, 6.0, 6.0]] * 2
+
+
+def state(mesh, placements, dtype=torch.float32, fill=None):
+    """A small model's weights; of ones that `fill` says if it is given."""
+    found = {}
+    for i, shape in enumerate(((5, 8), (8, 3), (4,))):
+        whole = torch.arange(torch.Size(shape).numel(), dtype=dtype).reshape(shape) + i
+        whole = whole if fill is None else torch.full(shape, fill, dtype=dtype)
+        found[f"layer.{i}"] = distribute_tensor(whole, mesh, placements)
+    return found
+
+
+def pairs(dst, world):
+    """What arrived at the server, and what should have."""
+    return zip(dst.values(), state(world.server, [Shard(0)]).values(), strict=True)
+
+
+def a_state_dict_arrives_in_place(world):
+    src = state(world.trainer, [Shard(0), Replicate()])
+    dst = state(world.server, [Shard(0)], fill=-1.0)
+    places = [x.to_local().data_ptr() for x in dst.values()]
+    world.transfer(src, dst)
+    for moved, whole in pairs(dst, world):
+        assert torch.equal(moved.to_local(), whole.to_local())
+    assert places == [x.to_local().data_ptr() for x in dst.values()]
+
+
+def with_a_plan_a_rank_needs_only_the_side_that_it_holds(world):
+    src = state(world.trainer, [Replicate(), Shard(0)])
+    dst = state(world.server, [Shard(0)], fill=-1.0)
+    planned = plan_state_dict(src, dst, {rank: rank // 2 for rank in range(N_RANKS)})
+    is_server = dist.get_rank() >= 4
+    for step in range(3):
+        if is_server:
+            world.transfer(None, dst, planned=planned)
+        else:
+            world.transfer(src, None, planned=planned)
+            for x in src.values():
+                x.to_local().add_(1)
+        for moved, whole in pairs(dst, world):
+            assert torch.equal(moved.to_local(), whole.to_local() + step)
+    with pytest.raises(PlanError, match=r"of the same tensors; got .*\[\]"):
+        world.transfer(*((None, dst) if is_server else (src, None)))
+
+
+def parameters_keep_their_gradients_and_are_no_part_of_any(world):
+    src = state(world.trainer, [Shard(0), Replicate()])
+    dst = {
+        name: torch.nn.Parameter(x) for name, x in state(world.server, [Shard(0)], fill=0.0).items()
+    }
+    world.transfer({name: torch.nn.Parameter(x) for name, x in src.items()}, dst)
+    for moved, whole in pairs(dst, world):
+        assert torch.equal(moved.to_local(), whole.to_local())
+        assert moved.requires_grad
+        assert moved.grad_fn is None
+    source = torch.nn.Parameter(src["layer.0"])
+    assert not world.redistribute(source, world.server, [Shard(1)]).requires_grad
+
+
+def shards_may_lie_in_memory_in_any_order(world):
+    whole = torch.arange(24.0).reshape(4, 6)
+    transposed = distribute_tensor(whole.T.contiguous(), world.trainer, [Shard(1), Shard(0)])
+    source = DTensor.from_local(
+        transposed.to_local().T if dist.get_rank() < 4 else torch.empty(0),
+        world.trainer,
+        [Shard(0), Shard(1)],
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
+    check(world.redistribute(source, world.server, [Shard(0)]), whole.numpy())
+
+
+def ranks_that_ask_for_different_things_all_say_so(world):
+    source = distribute_tensor(torch.ones(4, 4), world.trainer, [Shard(0), Replicate()])
+    placements = [Shard(dist.get_rank() % 2)]
+    with pytest.raises((MismatchError, RankError), match="all ranks execute the same plan"):
+        world.redistribute(source, world.server, placements, deadline_s=4.0)
+
+
+def what_cannot_be_moved_is_refused_before_anything_is_sent(world):
+    good = state(world.trainer, [Shard(0), Replicate()])
+    to = state(world.server, [Shard(0)])
+    with pytest.raises(PartialLayoutError, match="delivers whole results"):
+        world.redistribute(good["layer.0"], world.server, [TorchPartial()])
+    with pytest.raises(NotationError, match="a placement for each mesh axis"):
+        world.redistribute(good["layer.0"], world.server, [Shard(0), Shard(1)])
+    with pytest.raises(ShardError, match=r"got Tensor for 'layer\.0'; wrap it"):
+        world.transfer({**good, "layer.0": torch.ones(5, 8)}, to)
+    other = state(world.server, [Shard(0)], dtype=torch.bfloat16)
+    with pytest.raises(PlanError, match=r"torch\.float32 at the source and torch\.bfloat16 at"):
+        world.transfer(good, other)
+    with pytest.raises(PlanError, match=r"are of the same tensors"):
+        world.transfer(good, {"layer.0": to["layer.0"]})
+    planned = plan_state_dict(good, to)
+    with pytest.raises(PlanError, match=r"got \['layer\.0'\] as dst for a plan of"):
+        world.transfer(good, {"layer.0": to["layer.0"]}, planned=planned)
+
+
+def a_plan_of_other_layouts_is_refused(world):
+    src, dst = (
+        {"w": distribute_tensor(torch.ones(4, 4), world.trainer, [Shard(0), Shard(1)])}
+        for _ in range(2)
+    )
+    planned = plan_state_dict(src, dst)
+    turned = {"w": distribute_tensor(torch.ones(4, 4), world.trainer, [Shard(1), Shard(0)])}
+    with pytest.raises(PlanError, match=r"lie as planned; got float32\(4, 4\) as S1S0.* as dst"):
+        world.transfer(src, turned, planned=planned)
+    if dist.get_rank() < 4:
+        with pytest.raises(ShardError, match=r"got src=None on rank \d, .* mesh of \['w'\]"):
+            world.transfer(None, dst, planned=planned)
+
+
+def run(rank, folder):
+    """One rank: try all claims, and write what became of them."""
+    dist.init_process_group(
+        "gloo", f"file://{folder}/store", TIMEOUT, rank=rank, world_size=N_RANKS
+    )
+    found = {}
+    for name in sys.argv[2:]:
+        world = World()
+        try:
+            globals()[name](world)
+            found[name] = "holds"
+        except Exception:
+            found[name] = traceback.format_exc()
+        world.transport.close()
+    Path(folder, f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    # Torch is imported once, before the fork; nothing has started a thread yet.
+    torch.multiprocessing.start_processes(run, (sys.argv[1],), nprocs=N_RANKS, start_method="fork")
