@@ -2,13 +2,23 @@
 
 import itertools
 import math
+from collections import Counter
 
 from shardspec import Layout
 
 from crossmesh import words
 from crossmesh.links import Links
 from crossmesh.plan import TransferPlan
-from crossmesh.tally import Timed, busy_s, bytes_between, gap_text, timed, total_bytes
+from crossmesh.tally import (
+    Between,
+    Busy,
+    Timed,
+    busy_s,
+    bytes_between,
+    gap_text,
+    timed,
+    total_bytes,
+)
 from crossmesh.task import UnitTask
 
 _ROWS = 16
@@ -54,9 +64,10 @@ def explain(plan: TransferPlan, links: Links | None = None) -> str:
            1   0.5 t    1 t   32 B  tensor[2:4, 0:4]  1 (1) -> 2 (2-3)
     """
     when = timed(plan, links)
-    parts = [_tensors(plan), _summary(plan, when)]
+    busy, between = busy_s(when.timeline), bytes_between(plan)
+    parts = [_tensors(plan), _summary(plan, when, busy, between)]
     if plan.tasks:
-        parts += [_hosts(plan, when), _pairs(plan), _tasks(plan, when)]
+        parts += [_hosts(plan, when, busy, between), _pairs(between), _tasks(plan, when)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
@@ -76,17 +87,16 @@ def _layout(layout: Layout) -> str:
     return f"{layout.spec} on {words.lengths(mesh.shape)} ({devices})"
 
 
-def _summary(plan: TransferPlan, when: Timed) -> list[str]:
+def _summary(plan: TransferPlan, when: Timed, busy: Busy, between: Between) -> list[str]:
     if not plan.tasks:
         return ["nothing is sent: every device has what it needs"]
-    sent = sum(n_bytes for _, n_bytes in plan.sent_bytes)
+    sent = between.total()
     where = f"{words.size(sent)} between hosts" if sent else "all inside hosts"
     tasks = words.count(len(plan.tasks), "task")
     lines = [f"{tasks}, {plan.strategy}, order {plan.order}: {where}"]
     if when.timeline.time_s:
         t = f"; a host sends {words.size(total_bytes(plan))} in t" if when.in_t else ""
         lines.append(gap_text(when) + t)
-    busy = busy_s(when.timeline)
     if busy:
         (host, direction), longest_s = max(busy.items(), key=lambda item: item[1])
         verb = "receives" if direction == "in" else "sends"
@@ -96,34 +106,35 @@ def _summary(plan: TransferPlan, when: Timed) -> list[str]:
     return lines
 
 
-def _hosts(plan: TransferPlan, when: Timed) -> list[str]:
+def _hosts(plan: TransferPlan, when: Timed, busy: Busy, between: Between) -> list[str]:
     devices: dict[int, list[int]] = {}
     for device, host in plan.hosts:
         devices.setdefault(host, []).append(device)
-    busy = busy_s(when.timeline)
+    sent: Counter[int] = Counter()
+    received: Counter[int] = Counter()
+    for (sender, receiver), n_bytes in between.items():
+        sent[sender] += n_bytes
+        received[receiver] += n_bytes
     rows = [["host", "devices", "sends", "busy", "receives", "busy"]]
-    for (host, sent), (_, received) in itertools.islice(
-        zip(plan.sent_bytes, plan.received_bytes, strict=True), _ROWS
-    ):
-        shares = [
+    for host in sorted(devices)[:_ROWS]:
+        sends, receives = (
             words.share(busy.get((host, way), 0.0), when.timeline.time_s) for way in ("out", "in")
-        ]
+        )
         rows.append(
             [
                 str(host),
                 words.numbers(devices[host]),
-                words.size(sent),
-                shares[0],
-                words.size(received),
-                shares[1],
+                words.size(sent[host]),
+                sends,
+                words.size(received[host]),
+                receives,
             ]
         )
     return words.table(rows, right=(0, 2, 3, 4, 5)) + _more(len(devices), "host")
 
 
-def _pairs(plan: TransferPlan) -> list[str]:
+def _pairs(between: Between) -> list[str]:
     """A matrix of who sends to whom, or the pairs with the most bytes if that were too wide."""
-    between = bytes_between(plan)
     senders = sorted({sender for sender, _ in between})
     receivers = sorted({receiver for _, receiver in between})
     if not between:

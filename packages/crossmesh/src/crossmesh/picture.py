@@ -81,24 +81,25 @@ def check_picture(path: str | PathLike[str]) -> None:
 
 def _draw_timeline(axes: Any, when: Timed, hosts: list[int]) -> None:
     row = {host: i for i, host in enumerate(hosts)}
-    bars: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    lanes: list[list[tuple[float, float, str]]] = [[] for _ in range(2 * len(hosts))]
     for hop in when.timeline.hops:
-        bar = hop.start_s, hop.stop_s - hop.start_s
-        bars.setdefault((2 * row[hop.sender], row[hop.receiver]), []).append(bar)
-        bars.setdefault((2 * row[hop.receiver] + 1, row[hop.sender]), []).append(bar)
-    for (lane, other), spans in sorted(bars.items()):
+        sender, receiver = row[hop.sender], row[hop.receiver]
+        for lane, other in ((2 * sender, receiver), (2 * receiver + 1, sender)):
+            colour = _COLOURS[other % len(_COLOURS)]
+            lanes[lane].append((hop.start_s, hop.stop_s - hop.start_s, colour))
+    for lane, bars in enumerate(lanes):
         axes.broken_barh(
-            spans,
+            [(start_s, duration_s) for start_s, duration_s, _ in bars],
             (lane + 0.1, 0.8),
-            color=_COLOURS[other % len(_COLOURS)],
+            facecolors=[colour for _, _, colour in bars],
             edgecolor="white",
             linewidth=0.3,
         )
     for i in range(1, len(hosts)):
         axes.axhline(2 * i, color="#dddddd", linewidth=0.5)
     if len(hosts) <= _LABELLED:
-        lanes = [f"{way} {host}" for host in hosts for way in ("out of", "into")]
-        axes.set_yticks([lane + 0.5 for lane in range(len(lanes))], lanes, fontsize=8)
+        labels = [f"{way} {host}" for host in hosts for way in ("out of", "into")]
+        axes.set_yticks([lane + 0.5 for lane in range(len(labels))], labels, fontsize=8)
     else:
         axes.set_yticks([])
         axes.set_ylabel(f"{len(hosts)} hosts, out and in")

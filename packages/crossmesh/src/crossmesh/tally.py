@@ -10,6 +10,12 @@ from crossmesh.links import Links
 from crossmesh.plan import TransferPlan
 from crossmesh.simulate import Direction, Timeline, simulate
 
+Between = Counter[tuple[int, int]]
+"""Bytes by (sending host, receiving host)."""
+
+Busy = dict[tuple[int, Direction], float]
+"""Seconds by (host, port)."""
+
 
 class Timed(NamedTuple):
     """A timeline, and how to write its times."""
@@ -42,10 +48,10 @@ def total_bytes(plan: TransferPlan) -> int:
     return sum(math.prod(tensor.shape) * tensor.item_bytes for tensor in plan.tensors)
 
 
-def bytes_between(plan: TransferPlan) -> Counter[tuple[int, int]]:
+def bytes_between(plan: TransferPlan) -> Between:
     """What passes from each host to each other one, of pairs of which something does."""
     host_of = plan.host_of
-    between: Counter[tuple[int, int]] = Counter()
+    between: Between = Counter()
     for task in plan.tasks:
         for hop in task.hops:
             pair = host_of[hop.sender], host_of[hop.receiver]
@@ -54,7 +60,7 @@ def bytes_between(plan: TransferPlan) -> Counter[tuple[int, int]]:
     return between
 
 
-def busy_s(timeline: Timeline) -> dict[tuple[int, Direction], float]:
+def busy_s(timeline: Timeline) -> Busy:
     """For how long each port that is used has something to do; `Timeline.busy_s` of all of them."""
     total_s: defaultdict[tuple[int, Direction], float] = defaultdict(float)
     until_s: defaultdict[tuple[int, Direction], float] = defaultdict(float)
