@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -113,17 +114,17 @@ void copy_row(std::byte* dst, const std::byte* src, const Loop& loop, std::size_
   }
 }
 
-void copy_all(const Copy& copy, std::byte* dst, const std::byte* src, std::size_t depth) {
-  const std::size_t run = static_cast<std::size_t>(copy.run);
-  if (depth == copy.loops.size()) {
-    std::memcpy(dst, src, run);
-  } else if (depth + 1 == copy.loops.size()) {
-    copy_row(dst, src, copy.loops[depth], run);
-  } else {
-    const Loop& loop = copy.loops[depth];
-    for (std::int64_t i = 0; i < loop.count; ++i) {
-      copy_all(copy, dst + i * loop.dst_stride, src + i * loop.src_stride, depth + 1);
-    }
+// The first `count` rounds of loop `depth`, from where it begins.
+void copy_rounds(const Copy& copy, std::byte* dst, const std::byte* src, std::size_t depth,
+                 std::int64_t count) {
+  const Loop loop{count, copy.loops[depth].dst_stride, copy.loops[depth].src_stride};
+  if (depth + 1 == copy.loops.size()) {
+    copy_row(dst, src, loop, static_cast<std::size_t>(copy.run));
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    copy_rounds(copy, dst + i * loop.dst_stride, src + i * loop.src_stride, depth + 1,
+                copy.loops[depth + 1].count);
   }
 }
 
@@ -131,26 +132,32 @@ void copy_all(const Copy& copy, std::byte* dst, const std::byte* src, std::size_
 // `dst` and `src` are offsets: where a packed side has only these bytes, the others are outside.
 void copy_part(const Copy& copy, std::ptrdiff_t dst, std::ptrdiff_t src, std::size_t depth,
                std::int64_t first, std::int64_t last) {
-  std::int64_t inside = copy.run;
-  for (std::size_t inner = depth + 1; inner < copy.loops.size(); ++inner) {
-    inside *= copy.loops[inner].count;
-  }
   if (depth == copy.loops.size()) {
     std::memcpy(copy.dst + (dst + first), copy.src + (src + first),
                 static_cast<std::size_t>(last - first));
     return;
   }
+  std::int64_t round = copy.run;  // bytes
+  for (std::size_t inner = depth + 1; inner < copy.loops.size(); ++inner) {
+    round *= copy.loops[inner].count;
+  }
   const Loop& loop = copy.loops[depth];
-  for (std::int64_t i = first / inside; i * inside < last; ++i) {
-    const std::int64_t from = std::max<std::int64_t>(first - i * inside, 0);
-    const std::int64_t to = std::min(last - i * inside, inside);
-    const std::ptrdiff_t dst_i = dst + i * loop.dst_stride;
-    const std::ptrdiff_t src_i = src + i * loop.src_stride;
-    if (from == 0 && to == inside) {
-      copy_all(copy, copy.dst + dst_i, copy.src + src_i, depth + 1);
-    } else {
-      copy_part(copy, dst_i, src_i, depth + 1, from, to);
-    }
+  const auto copy_some = [&](std::int64_t i, std::int64_t from, std::int64_t to) {
+    copy_part(copy, dst + i * loop.dst_stride, src + i * loop.src_stride, depth + 1, from, to);
+  };
+  std::int64_t i = first / round;
+  if (first % round != 0) {
+    copy_some(i, first % round, std::min(last - i * round, round));
+    ++i;
+  }
+  const std::int64_t whole = last / round - i;
+  if (whole > 0) {
+    copy_rounds(copy, copy.dst + (dst + i * loop.dst_stride),
+                copy.src + (src + i * loop.src_stride), depth, whole);
+    i += whole;
+  }
+  if (i * round < last) {
+    copy_some(i, 0, last - i * round);
   }
 }
 
@@ -162,6 +169,10 @@ Index packed_strides(const Index& shape, std::int64_t itemsize) {
     stride *= shape[dim];
   }
   return strides;
+}
+
+std::int64_t bytes_of(const Index& extent, std::int64_t itemsize) {
+  return std::accumulate(extent.begin(), extent.end(), itemsize, std::multiplies<>());
 }
 
 void check_itemsize(std::int64_t itemsize) {
@@ -182,10 +193,7 @@ template <typename Byte>
 void check_part(const View<Byte>& view, std::int64_t first, std::int64_t count,
                 std::int64_t itemsize) {
   check_itemsize(itemsize);
-  std::int64_t all = itemsize;
-  for (const std::int64_t extent : view.shape) {
-    all *= extent;
-  }
+  const std::int64_t all = bytes_of(view.shape, itemsize);
   if (view.strides.size() != view.shape.size() || first < 0 || count < 0 || first > all - count) {
     throw std::invalid_argument("a part must lie inside its array; got first=" +
                                 std::to_string(first) + " and " + std::to_string(count) +
@@ -206,7 +214,8 @@ void copy_box(const View<std::byte>& dst, const Index& dst_start, const View<con
   std::byte* const to = element(dst, dst_start);
   const std::byte* const from = element(src, src_start);
   check_apart(span(to, dst.strides, extent, itemsize), span(from, src.strides, extent, itemsize));
-  copy_all(collapse(to, dst.strides, from, src.strides, extent, itemsize), to, from, 0);
+  const std::int64_t count = bytes_of(extent, itemsize);
+  copy_part(collapse(to, dst.strides, from, src.strides, extent, itemsize), 0, 0, 0, 0, count);
 }
 
 void pack(std::byte* dst, const View<const std::byte>& src, std::int64_t first, std::int64_t count,
