@@ -100,6 +100,29 @@ def plans(transport, folder):
     return wrong
 
 
+def batched(folder):
+    """As `plans`, of plans of copies whose devices are ranks, with tensors of torch."""
+    import torch
+    import torch.distributed as dist
+    from crossmesh.torch_batched import execute_batched
+
+    rank, wrong = dist.get_rank(), 0
+    for text in json.loads(Path(folder, "copies.json").read_text()):
+        made = TransferPlan.from_json(text)
+        src, dst, expected = {}, {}, {}
+        for t in made.tensors:
+            bits = np.dtype(f"i{t.item_bytes}")  # torch has other types than numpy
+            held, needed = shard(t.src, whole(t)), shard(t.dst, whole(t))
+            if rank in held:
+                src[t.name] = torch.from_numpy(held[rank].view(bits))
+            if rank in needed:
+                expected[t.name] = torch.from_numpy(needed[rank].view(bits))
+                dst[t.name] = torch.zeros_like(expected[t.name])
+        execute_batched(made, src, dst, dist.group.WORLD, window=2)
+        wrong += sum(not torch.equal(dst[name], expected[name]) for name in expected)
+    return wrong
+
+
 def broadcast(n_ranks, n_bytes, chunks):
     """From rank 0 to all others, one after the other."""
     src = Layout((n_bytes,), Mesh((1,), ("x",), (0,)), Spec.parse("R"))
@@ -174,7 +197,7 @@ class Dying:
         return pending
 
 
-def healthy(make, folder):
+def healthy(make, folder, more):
     """All stories after which the processes can go on; each has a transport to itself."""
     stories = {
         "messages": messages,
@@ -184,7 +207,7 @@ def healthy(make, folder):
         "shorter": lambda transport: other_length(transport, 90_000),
         "longer": lambda transport: other_length(transport, 110_000),
         "closed": closed,
-    }
+    } | more
     transports = [make() for _ in stories]
     return {
         name: outcome(lambda story=story, transport=transport: story(transport))
@@ -201,10 +224,10 @@ def killed(make, folder, with_signal):
     return {"killed": outcome(lambda: carry(transport, made, FEW_S))}
 
 
-def run(make, rank, n_ranks, story, folder, with_signal):
+def run(make, rank, n_ranks, story, folder, with_signal, more):
     rank_of = {device: device % n_ranks for device in range(200)}
     found = (
-        healthy(lambda: make(rank_of), folder)
+        healthy(lambda: make(rank_of), folder, more)
         if story == "healthy"
         else killed(lambda: make(rank_of), folder, with_signal)
     )
@@ -221,7 +244,7 @@ def mpi_rank(story, folder):
     # A killed rank ends the job, by mpiexec; one that only stops is what others can tell of.
     run(
         lambda rank_of: MpiTransport(world.Dup(), rank_of),
-        world.rank, world.size, story, folder, signal.SIGSTOP,
+        world.rank, world.size, story, folder, signal.SIGSTOP, {},
     )  # fmt: skip
     if story == "killed":
         until = time.monotonic() + PLENTY_S
@@ -240,6 +263,7 @@ def gloo_rank(rank, n_ranks, story, folder):
     run(
         lambda rank_of: TorchTransport(dist.new_group(backend="gloo"), rank_of),
         rank, n_ranks, story, folder, signal.SIGKILL,
+        {"batched": lambda transport: batched(folder)},
     )  # fmt: skip
     if story == "healthy":
         dist.barrier()  # or the end of one is a broken connection to others

@@ -20,12 +20,11 @@ from crossmesh.mpi import MpiTransport
 from crossmesh.search import Order
 from crossmesh.testing import batches
 from crossmesh.torch_transport import TorchTransport
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
 N_RANKS = 8
-N_PLANS = 20
 MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
 MPIEXEC = str(Path(sysconfig.get_path("scripts"), "mpiexec"))
 PROGRAM = str(Path(__file__).with_name("ranks.py"))
@@ -54,13 +53,25 @@ def start(engine, story, folder):
     return ranks.returncode, {rank: json.loads(text) for rank, text in texts.items()}, output
 
 
-def random_plans():
-    """Plans as JSON, of small tensors of all kinds."""
+def of_ranks(batch):
+    """Whether the devices of a batch are ranks."""
+    layouts = [*batch.src.values(), *batch.dst.values()]
+    return layouts and all(max(layout.mesh.device_ids) < N_RANKS for layout in layouts)
+
+
+def random_plans(transfers, count):
+    """Plans as JSON, of small tensors."""
     found = []
 
-    @settings(max_examples=N_PLANS, derandomize=True, database=None, deadline=None)
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.filter_too_much],
+    )
     @given(
-        batches(),
+        transfers,
         st.sampled_from(MOVES),
         st.sampled_from(get_args(Order)),
         st.integers(1, 5),
@@ -81,7 +92,9 @@ def engine(request):
 @pytest.fixture(scope="module")
 def healthy(engine, tmp_path_factory):
     folder = tmp_path_factory.mktemp(engine)
-    Path(folder, "plans.json").write_text(json.dumps(random_plans()))
+    Path(folder, "plans.json").write_text(json.dumps(random_plans(batches(), 20)))
+    small = random_plans(batches(partial=False).filter(of_ranks), 8)
+    Path(folder, "copies.json").write_text(json.dumps(small))
     status, found, output = start(engine, "healthy", folder)
     assert status == 0, output
     assert sorted(found) == list(range(N_RANKS)), output
@@ -111,6 +124,11 @@ def test_all_others_raise_when_one_rank_does_not_come(healthy):
     for found in late:
         assert 5 in found["waiting_for"]
         assert "waits for rank 5 to begin" in found["message"]
+
+
+@pytest.mark.parametrize("engine", ["gloo"], indirect=True, scope="module")
+def test_batches_of_random_plans_on_eight_ranks_give_slices(healthy):
+    assert [found["batched"] for found in healthy] == [{"returned": 0}] * N_RANKS
 
 
 @pytest.mark.parametrize("length", ["shorter", "longer"])

@@ -39,8 +39,9 @@ _NAP_S = 5e-3
 """How often an executor looks at the time when nothing arrives; whatever arrives wakes it."""
 
 _LEAVE_S = 1.0
-"""For threads that were woken to end. Gloo forgets to wake some when a rank is killed; these sleep
-on, with their bytes, until the process ends, which does not wait for them."""
+"""For threads that were woken to end. Gloo wakes none whose message is half written or half read
+when the connection closes (gloo's `Pair::signalException` signals those that have not begun). They
+sleep on, and keep their bytes, until the process ends, which does not wait for them."""
 
 _N_TAGS = 2**31
 """Tags are non-negative 32-bit integers."""

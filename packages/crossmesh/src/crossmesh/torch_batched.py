@@ -1,0 +1,253 @@
+"""`execute_batched`: a plan on tensors where they are, in batches of messages in the plan's order.
+
+For process groups that have no messages between CPUs, as those of NCCL: their messages occupy the
+device from when they are begun until both sides are done, in the order in which they were begun, so
+`execute`, which begins receives early and asks what has arrived, is not for them. Here each rank's
+messages, in the order of the program, are cut into batches (`dist.batch_isend_irecv`, which NCCL
+carries out together) such that a batch needs nothing that arrives in it. In a chain that makes
+the pipeline: chunk k is passed on while chunk k + 1 arrives.
+
+Why no batch waits for ever: of all messages that are not complete take the first in the program.
+All batches before, of both its ranks, have earlier messages only, so they are complete; so both its
+ranks have begun it, and its bytes are there.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from shardspec import Layout
+
+from crossmesh.errors import (
+    MismatchError,
+    MissingExtraError,
+    PlanError,
+    ShardError,
+    TransportError,
+)
+from crossmesh.packing import Places
+from crossmesh.plan import TransferPlan
+from crossmesh.program import Chunk, Leg, program
+from crossmesh.task import Piece, UnitTask
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError:
+    raise MissingExtraError("crossmesh.torch_batched", "torch") from None
+
+
+class Message(NamedTuple):
+    """A chunk on one of its legs."""
+
+    chunk: Chunk
+    leg: Leg
+
+
+def batches(plan: TransferPlan, device: int, window: int) -> Iterator[list[Message]]:
+    """The messages from and to a device, in the order of the program, batch by batch.
+
+    Args:
+        plan: What is sent.
+        device: Whose messages.
+        window: In a batch are messages of at most so many tasks.
+    """
+    batch: list[Message] = []
+    tasks: set[int] = set()
+    arriving: set[tuple[int, tuple[int, int]]] = set()
+    for chunk in program(plan, {device}):
+        key = chunk.task.index, chunk.part
+        for leg in chunk.legs:
+            if device not in (leg.sender, leg.receiver):
+                continue
+            too_many = chunk.task.index not in tasks and len(tasks) == window
+            if too_many or (leg.sender == device and key in arriving):
+                yield batch
+                batch, tasks, arriving = [], set(), set()
+            batch.append(Message(chunk, leg))
+            tasks.add(chunk.task.index)
+            if leg.receiver == device:
+                arriving.add(key)
+    if batch:
+        yield batch
+
+
+def execute_batched(
+    plan: TransferPlan,
+    src: Mapping[str, torch.Tensor],
+    dst: Mapping[str, torch.Tensor],
+    group: dist.ProcessGroup,
+    *,
+    window: int,
+) -> None:
+    """Move tensors between ranks, on the device where the tensors are; all ranks call it alike.
+
+    Tested with gloo on CPUs; the order, by itself, against the rules of NCCL. Nobody has run it on
+    NCCL yet: that takes two GPUs.
+
+    Args:
+        plan: What goes where; its devices are global ranks. It has no partial sources.
+        src: This rank's source shard of each tensor; a rank that is in no source mesh gives none.
+        dst: Where to put this rank's destination shards; shares no memory with `src`.
+        group: Has all ranks of the plan. Its timeout is the deadline: when it passes gloo raises,
+            and NCCL ends the process (TORCH_NCCL_ASYNC_ERROR_HANDLING).
+        window: Of how many tasks at a time messages are sent together, and held in staging memory.
+
+    Raises:
+        PlanError: partial sources, a signal, or `window` below 1.
+        ShardError: a tensor is missing, or has another shape than the plan says.
+        MismatchError: ranks have different plans.
+        TransportError: the group failed; `invalid` are the destinations that may be half written.
+    """
+    if window < 1:
+        raise PlanError(f"at least one task is open at a time; got window={window}")
+    if plan.strategy == "signal" or any(task.reduction for task in plan.tasks):
+        raise PlanError(
+            "batches move copies, and nothing else; got a plan of signals, or of partial sources; "
+            "reduce them on their own mesh before, or use execute"
+        )
+    rank = dist.get_rank()
+    try:
+        mine = _Batched(plan, src, dst, rank)
+    except ShardError:
+        _others(_UNFIT, group)  # so that they do not wait for this one
+        raise
+    try:
+        for other, said in _others(bytes.fromhex(plan.digest), group).items():
+            raise MismatchError(
+                "all ranks execute the same plan, with shards that fit it; this one has digest "
+                f"{plan.digest[:16]}, rank {other} of the group has "
+                + ("unfit shards" if said == _UNFIT else said.hex()[:16])
+                + "; make the plan from equal arguments everywhere"
+            )
+        mine.run(window, group)
+    except MismatchError:
+        raise
+    except RuntimeError as error:
+        failed = TransportError(f"the process group failed: {str(error).splitlines()[0]}")
+        failed.invalid = tuple((name, rank) for name in dst)
+        raise failed from error
+
+
+_UNFIT = bytes(32)
+"""Said instead of a digest by a rank that cannot take part."""
+
+
+def _others(said: bytes, group: dist.ProcessGroup) -> dict[int, bytes]:
+    """What the ranks of the group say that say something else."""
+    device = torch.device("cpu" if "cpu:gloo" in dist.get_backend_config(group) else "cuda")
+    own = torch.tensor(list(said), dtype=torch.uint8, device=device)
+    heard = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(heard, own, group=group)
+    found = {rank: bytes(other.tolist()) for rank, other in enumerate(heard)}
+    return {rank: other for rank, other in found.items() if other != said}
+
+
+class _Batched:
+    """One rank's part of a plan, and the packed bytes of the tasks that are open."""
+
+    def __init__(
+        self,
+        plan: TransferPlan,
+        src: Mapping[str, torch.Tensor],
+        dst: Mapping[str, torch.Tensor],
+        rank: int,
+    ) -> None:
+        self._plan = plan
+        self._rank = rank
+        self._src = _Shards(plan, src, rank, [tensor.src for tensor in plan.tensors])
+        self._dst = _Shards(plan, dst, rank, [tensor.dst for tensor in plan.tensors])
+        self._device = next(iter([*src.values(), *dst.values()]), torch.empty(0)).device
+        self._packed: dict[int, tuple[UnitTask, torch.Tensor]] = {}
+
+    def run(self, window: int, group: dist.ProcessGroup) -> None:
+        """All of it."""
+        for copy in self._plan.copies:
+            if copy.device == self._rank:
+                for piece in copy.pieces:
+                    self._dst.view(piece).copy_(self._src.view(piece))
+        for batch in batches(self._plan, self._rank, window):
+            self._unpack(before=batch[0].chunk.task.index)
+            operations = [
+                dist.P2POp(
+                    dist.isend if leg.sender == self._rank else dist.irecv,
+                    self._bytes(chunk),
+                    leg.receiver if leg.sender == self._rank else leg.sender,
+                    group,
+                )
+                for chunk, leg in batch
+            ]
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+        self._unpack(before=len(self._plan.tasks))
+
+    def _bytes(self, chunk: Chunk) -> torch.Tensor:
+        task = chunk.task
+        if task.index not in self._packed:
+            data = torch.empty(task.n_bytes, dtype=torch.uint8, device=self._device)
+            if task.sender == self._rank:
+                for piece, elements, part in self._pieces(task):
+                    data[part] = _bytes(self._src.view(piece).contiguous())[elements]
+            self._packed[task.index] = task, data
+        first = task.part[0]
+        return self._packed[task.index][1][chunk.part[0] - first : chunk.part[1] - first]
+
+    def _unpack(self, before: int) -> None:
+        """Put what has arrived where it goes; the tasks of batches to come begin at `before`."""
+        for index in [index for index in self._packed if index < before]:
+            task, data = self._packed.pop(index)
+            if self._rank in task.receivers:
+                for piece, elements, part in self._pieces(task):
+                    target = self._dst.view(piece)
+                    whole = target.contiguous()  # with the rest of the piece, which is kept
+                    _bytes(whole)[elements] = data[part]
+                    if not target.is_contiguous():
+                        target.copy_(whole)
+
+    def _pieces(self, task: UnitTask) -> Iterator[tuple[Piece, slice, slice]]:
+        """The pieces of a task: which of the bytes of each are in it, and where in its own."""
+        start, stop = task.part
+        tensors = self._plan.tensors
+        sizes = [
+            math.prod(b - a for a, b in piece.box) * tensors[piece.tensor].item_bytes
+            for piece in task.pieces
+        ]
+        for piece, (a, b) in zip(
+            task.pieces, itertools.pairwise(itertools.accumulate(sizes, initial=0)), strict=True
+        ):
+            if max(a, start) < min(b, stop):
+                inside = slice(max(a, start) - a, min(b, stop) - a)
+                yield piece, inside, slice(max(a, start) - start, min(b, stop) - start)
+
+
+class _Shards:
+    """One rank's tensors of one side, and where pieces are in them."""
+
+    def __init__(
+        self,
+        plan: TransferPlan,
+        tensors: Mapping[str, torch.Tensor],
+        rank: int,
+        layouts: list[Layout],
+    ) -> None:
+        self._of: dict[int, tuple[torch.Tensor, Places]] = {}
+        for i, (layout, planned) in enumerate(zip(layouts, plan.tensors, strict=True)):
+            needed = layout.local_shape(rank) if rank in layout.mesh.device_ids else None
+            given = tuple(tensors[planned.name].shape) if planned.name in tensors else None
+            if given != needed:
+                raise ShardError(
+                    "each rank gives the shards of the layouts that it is in; "
+                    f"got shape {given} for {needed} of {planned.name!r} on rank {rank}"
+                )
+            if needed is not None:
+                self._of[i] = tensors[planned.name], Places(layout, rank)
+
+    def view(self, piece: Piece) -> torch.Tensor:
+        """A piece where it is in its tensor."""
+        tensor, places = self._of[piece.tensor]
+        return tensor[places.slices(piece.box)]
+
+
+def _bytes(contiguous: torch.Tensor) -> torch.Tensor:
+    return contiguous.view(-1).view(torch.uint8)
