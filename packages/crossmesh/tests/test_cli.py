@@ -100,10 +100,10 @@ def test_a_picture_is_drawn_beside_the_text(run, tmp_path):
     [
         (["--src", "S0R"], 2, "a layout is written 'S0R on 2x2'"),
         (["--src", "Q on 2"], 2, "a spec is a letter for each dim"),
-        (["--src", "S0R on 9999999x99"], 2, "at most 65,536 devices here"),
+        (["--src", "S0R on 9999999x99"], 2, "at most 4,096 devices here, call plan"),
         (["--src", "S0R on 2x2 at x"], 2, "devices are written 0-3,8; got 'x'"),
         (["--src", "S0R on 2x2 at 3-0"], 2, "a range of devices rises"),
-        (["--src", "S0R on 2x2 at 0-999999999"], 2, "at most 65,536 of them"),
+        (["--src", "S0R on 2x2 at 0-999999999"], 2, "at most 4,096 of them"),
         (["--src", "S0R on 2x2 at 0-2"], 1, "got"),
         (["--src", "S5R on 2x2"], 1, "got"),
         (["--src", "S0R on 0x2"], 1, "got"),
