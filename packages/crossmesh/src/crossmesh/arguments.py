@@ -48,7 +48,8 @@ def placed(text: str) -> Placed:
     lengths = tuple(map(int, re.split("[x,]", match["mesh"])))
     if math.prod(lengths) > _MAX_DEVICES:
         raise argparse.ArgumentTypeError(
-            f"a mesh has at most {_MAX_DEVICES:,} devices here, call plan for more; got {match['mesh']}"
+            f"a mesh has at most {_MAX_DEVICES:,} devices here, call plan for more; "
+            f"got {match['mesh']}"
         )
     try:
         spec = Spec.parse(match["spec"])
