@@ -1,8 +1,13 @@
-"""Claims of torch_ranks.py, in which six processes take part; each test reads what they found."""
+"""Claims of torch_ranks.py, in which six processes take part; each test reads what they found.
+
+Processes are forked from one that has torch, as importing it takes them longer than their work. It
+is not this one, which may have threads already, with which none may fork.
+"""
 
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +24,30 @@ PATIENCE_S = 240
 """Ten times what it takes with two other processes on two cores; then nobody comes any more."""
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What each rank says of each claim."""
-    folder = tmp_path_factory.mktemp("ranks")
-    # By itself, as this process may have threads already, with which none may fork.
-    run = subprocess.run(
-        [sys.executable, str(RANKS), str(folder), *CLAIMS],
+TORCHRUN = """
+import os, runpy, sys
+import torch.distributed as dist
+import crossmesh.torch
+
+port, told = os.pipe()
+for rank in range(6):
+    if not os.fork():
+        os.environ.update(RANK=str(rank), WORLD_SIZE="6", TORCHELASTIC_USE_AGENT_STORE="True")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.read(port, 5).decode())
+        runpy.run_path(sys.argv[1])
+        dist.destroy_process_group()
+        sys.exit()
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+os.write(told, 6 * f"{store.port:05}".encode())
+sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(6)))
+"""
+"""What `torchrun --nproc-per-node 6` does."""
+
+
+def run(*arguments):
+    """Run Python with one thread a process, until it succeeds."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -33,7 +55,14 @@ def found(tmp_path_factory):
         timeout=PATIENCE_S,
         check=False,
     )
-    assert run.returncode == 0, run.stdout
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each rank says of each claim."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run(RANKS, folder, *CLAIMS)
     return [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
 
 
@@ -46,3 +75,13 @@ def test_on_every_rank(found, claim):
     assert len(found) == 6
     for rank in found:
         assert rank[claim] == "holds", rank[claim]
+
+
+def test_the_program_in_the_readme_serves_the_weights(tmp_path):
+    readme = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+    programs = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    (program,) = [text for text in programs if "torchrun --nproc-per-node 6" in text]
+    assert "    assert torch.equal(" in program
+    path = tmp_path / "sync.py"
+    path.write_text(program, encoding="utf-8")
+    run("-c", TORCHRUN, path)
