@@ -16,6 +16,7 @@ from crossmesh import (
     TransportError,
     plan,
 )
+from crossmesh.shards import check_apart
 from crossmesh.testing import shards_of
 from crossmesh.testing_transport import Wires, WireTransport, take_turns
 from hypothesis import given
@@ -212,6 +213,19 @@ def test_says_what_is_wrong_with_the_arguments(changed, kind, message):
     with pytest.raises(kind, match=message):
         raise errors[1]
     assert all(isinstance(errors[rank], RankError) for rank in (0, 2, 3))
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.booleans()), min_size=1))
+def test_destinations_share_no_memory_with_any_source(slices):
+    room = np.zeros(64, "u1")
+    views = [(room[start : start + n][:: -1 if n % 2 else 1], dst) for start, n, dst in slices]
+    out = {"t": {i: view for i, (view, dst) in enumerate(views) if dst}}
+    sources = {"t": {i: view for i, (view, dst) in enumerate(views) if not dst}}
+    if any(np.shares_memory(a, b) for a in out["t"].values() for b in sources["t"].values()):
+        with pytest.raises(ShardError, match="shares no memory with a source"):
+            check_apart(out, sources)
+    else:
+        check_apart(out, sources)
 
 
 def test_every_device_of_the_plan_has_a_rank():

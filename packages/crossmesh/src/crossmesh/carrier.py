@@ -18,12 +18,10 @@ from crossmesh.channels import Channels, Message
 from crossmesh.packing import Array, Packed, Places
 from crossmesh.plan import TransferPlan
 from crossmesh.program import Chunk, program
+from crossmesh.shards import Named
 from crossmesh.task import Piece, UnitTask
 from crossmesh.terms import add_to, combine, finish, in_a_row, number_type
 from crossmesh.transport import Bytes, Transport
-
-Named = Mapping[str, Mapping[int, Array]]
-"""Name to device to array."""
 
 Side = Literal["src", "dst"]
 

@@ -3,7 +3,6 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
 from typing import overload
 
 from shardspec import Layout
@@ -217,18 +216,18 @@ class Execution:
             raise PlanError(f"at least one task is open at a time; got window={self._window}")
         src = arrays.by_name(plan, self._shards)
         out = None if self._out is None else arrays.by_name(plan, self._out)
-        sources = list(chain.from_iterable(of_device.values() for of_device in src.values()))
         for tensor in plan.tensors:
-            given = src[tensor.name]
+            given, shapes = src[tensor.name], self._shapes(tensor.dst)
             arrays.check(tensor, tensor.src, self._shapes(tensor.src), given)
-            shapes = self._shapes(tensor.dst)
             if out is None:
                 dtype = arrays.dtype_of(tensor, given)
                 made = {d: arrays.new(tensor, shape, dtype) for d, shape in shapes.items()}
-                self._dst[tensor.name] = made
             else:
-                arrays.check_given(tensor, shapes, out[tensor.name], sources)
-                self._dst[tensor.name] = dict(out[tensor.name])
+                made = dict(out[tensor.name])
+                arrays.check(tensor, tensor.dst, shapes, made)
+            self._dst[tensor.name] = made
+        if out is not None:
+            arrays.check_apart(out, src)
         window = len(plan.tasks) if plan.order == "all_at_once" else self._window
         return Carrier(plan, src, self._dst, transport, self._channels, window, self._staging_bytes)
 

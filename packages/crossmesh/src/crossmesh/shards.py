@@ -1,6 +1,8 @@
 """The arrays that callers give and get: a shard for each tensor and device, by name or without."""
 
+import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,8 +20,11 @@ Array = npt.NDArray[Any]
 Shards = Mapping[int, Array] | Mapping[str, Mapping[int, Array]]
 """Device to array, for a plan of one tensor; or name to device to array."""
 
+Named = Mapping[str, Mapping[int, Array]]
+"""Name to device to array."""
 
-def by_name(plan: TransferPlan, shards: Shards) -> dict[str, Mapping[int, Array]]:
+
+def by_name(plan: TransferPlan, shards: Shards) -> Named:
     """Shards with names, whether they had them or not.
 
     Raises:
@@ -86,30 +91,39 @@ def check(
             )
 
 
-def check_given(
-    tensor: Tensor,
-    expected: Mapping[int, tuple[int, ...]],
-    out: Mapping[int, Array],
-    sources: Iterable[Array],
-) -> None:
-    """Refuse arrays that cannot be written to as the destinations of a tensor.
+def check_apart(out: Named, sources: Named) -> None:
+    """Refuse destinations that cannot be written to while the sources are read.
 
     Raises:
-        ShardError: as `check` does, or one cannot be written to or shares memory with a source.
+        ShardError: one is read-only, or shares memory with a source.
     """
-    check(tensor, tensor.dst, expected, out)
-    held = list(sources)
-    for device, array in out.items():
-        if not array.flags.writeable:
-            raise ShardError(
-                "a destination can be written to; "
-                f"got a read-only array for device {device} of {tensor.name!r}"
-            )
-        if any(np.may_share_memory(array, source) for source in held):
-            raise ShardError(
-                "a destination shares no memory with a source, which is read all the while; "
-                f"got such an array for device {device} of {tensor.name!r}; give another, or none"
-            )
+    spans = sorted(_span(array) for of_device in sources.values() for array in of_device.values())
+    starts = [start for start, _ in spans]
+    stops = [0, *itertools.accumulate((stop for _, stop in spans), max)]
+    for name, of_device in out.items():
+        for device, array in of_device.items():
+            if not array.flags.writeable:
+                raise ShardError(
+                    "a destination can be written to; "
+                    f"got a read-only array for device {device} of {name!r}"
+                )
+            start, stop = _span(array)
+            if start < stop and stops[bisect_left(starts, stop)] > start:
+                raise ShardError(
+                    "a destination shares no memory with a source, which is read all the while; "
+                    f"got such an array for device {device} of {name!r}; give another, or none"
+                )
+
+
+def _span(array: Array) -> tuple[int, int]:
+    """The first address that an array uses and the one behind the last; equal if it has none."""
+    start = stop = array.__array_interface__["data"][0]
+    if array.size == 0:
+        return start, start
+    for n, stride in zip(array.shape, array.strides, strict=True):
+        start += min((n - 1) * stride, 0)
+        stop += max((n - 1) * stride, 0)
+    return start, stop + array.itemsize
 
 
 def dtype_of(tensor: Tensor, shards: Mapping[int, Array]) -> np.dtype[Any]:
