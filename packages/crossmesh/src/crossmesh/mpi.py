@@ -35,8 +35,7 @@ class MpiTransport:
         >>> import numpy as np
         >>> from mpi4py import MPI
         >>> from shardspec import Layout, Mesh, Spec
-        >>> from crossmesh import plan
-        >>> from crossmesh.executor import execute
+        >>> from crossmesh import execute, plan
         >>> layout = Layout((2,), Mesh((1,), ("x",), (0,)), Spec.parse("R"))
         >>> transport = MpiTransport(MPI.COMM_SELF, {0: 0})
         >>> shards = {0: np.array([1.0, 2.0], np.float32)}
@@ -111,7 +110,7 @@ class MpiTransport:
         try:
             request = begin([data, MPI.BYTE], rank, tag)
         except MPI.Exception as error:
-            raise TransportError(f"MPI cannot {what} {data.nbytes} bytes: {error}") from error
+            raise _failed(what, rank, data, error) from error
         pending = _Pending(self, request, data, what, rank)
         self._under_way.add(pending)
         return pending
@@ -163,11 +162,7 @@ class _Pending:
         try:
             self._done = self._request.Test(status)
         except MPI.Exception as error:
-            self._error = TransportError(
-                f"MPI failed to {self._what} {self._data.nbytes} bytes, other rank {self._rank}: "
-                f"{error}"
-            )
-            self._error.__cause__ = error
+            self._error = _failed(self._what, self._rank, self._data, error)
         arrived = status.Get_count(MPI.BYTE)
         if self._done and self._what == "receive" and arrived != self._data.nbytes:
             self._done = False
@@ -177,3 +172,13 @@ class _Pending:
             )
         if self._done or self._error:
             self._transport._ended(self)
+
+
+def _failed(what: str, rank: int, data: Bytes, error: MPI.Exception) -> TransportError:
+    """A TransportError; the cause has MPI's own stack."""
+    reason = MPI.Get_error_string(error.Get_error_class())
+    failed = TransportError(
+        f"MPI failed to {what} {data.nbytes} bytes, other rank {rank}: {reason}"
+    )
+    failed.__cause__ = error
+    return failed

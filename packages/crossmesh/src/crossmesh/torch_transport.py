@@ -58,8 +58,7 @@ class TorchTransport:
 
         >>> import torch.distributed as dist
         >>> from shardspec import Layout, Mesh, Spec
-        >>> from crossmesh import plan
-        >>> from crossmesh.executor import execute
+        >>> from crossmesh import execute, plan
         >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         >>> layout = Layout((2,), Mesh((1,), ("x",), (0,)), Spec.parse("R"))
         >>> transport = TorchTransport(dist.new_group(backend="gloo"), {0: 0})
