@@ -203,6 +203,13 @@ def ranking(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def crossnet(session: nox.Session) -> None:
+    """Move tensors between emulated hosts, for docs/crossmesh_figures.md; needs root."""
+    install(session, [f"{PREFIX}crossmesh[mpi,plot,torch]"])
+    session.run("python", "integration/crossnet", *session.posargs)
+
+
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Build the documentation's site into site/."""
     session.install(*group("docs"))

@@ -1,0 +1,204 @@
+"""One process of a lab: stands for one device, and leaves what it saw of each run in a folder.
+
+    python rank.py gloo FOLDER RANK SIZE ADDRESS:PORT      mpiexec -n SIZE python rank.py mpi FOLDER
+
+All runs are made round by round, so that a slow minute of the machine meets all of them. All
+processes of a run start at the same tick of the clock, which emulated hosts share; a run ends when
+the last of them has all it needs and knows it of the others. Shards are made before, and what
+arrived is compared with what was sent after. Bytes are those of the host's interface, by the
+kernel's count, between two barriers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if not __package__:  # run by its path: make `import crossnet` find the folder
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from crossmesh import TransferPlan, Transport, execute
+from ranking.rank import come_first
+from shardspec import Layout
+
+COUNTERS = Path("/sys/class/net/eth0/statistics")
+TICK_S = 0.05
+NAP_S = 2e-3
+Array = NDArray[Any]
+Ranks = tuple[int, ...]
+
+
+class Processes(Protocol):
+    """All processes of the lab."""
+
+    rank: int
+
+    def barrier(self) -> None:
+        """Wait for all."""
+
+    def transport(self, ranks: Ranks, rank_of: Mapping[int, int]) -> Transport:
+        """Between some of them, of which this is one.
+
+        Args:
+            ranks: One of the sets that this was made for.
+            rank_of: The position in it of each device.
+        """
+
+
+class Gloo:
+    """Processes that talk through `torch.distributed` with the backend gloo."""
+
+    def __init__(self, sets: Iterable[Ranks], rank: int, size: int, address: str) -> None:
+        importlib.import_module("torch").set_num_threads(1)
+        self._dist = importlib.import_module("torch.distributed")
+        self.rank = rank
+        self._dist.init_process_group(
+            "gloo",
+            init_method=f"tcp://{address}",
+            rank=rank,
+            world_size=size,
+            timeout=datetime.timedelta(minutes=2),
+        )
+        # By all processes, in one order.
+        self._groups = {ranks: self._dist.new_group(ranks, backend="gloo") for ranks in sets}
+
+    def barrier(self) -> None:
+        self._dist.barrier()
+
+    def transport(self, ranks: Ranks, rank_of: Mapping[int, int]) -> Transport:
+        from crossmesh.torch_transport import TorchTransport
+
+        return TorchTransport(self._groups[ranks], rank_of)
+
+
+class Mpi:
+    """Processes that talk through MPI."""
+
+    def __init__(self, sets: Iterable[Ranks]) -> None:
+        mpi = importlib.import_module("mpi4py.MPI")
+        self._world = mpi.COMM_WORLD
+        self.rank = self._world.Get_rank()
+        group = self._world.Get_group()
+        self._comms = {
+            ranks: self._world.Create_group(group.Incl(ranks))
+            for ranks in sets
+            if self.rank in ranks
+        }
+        self._world.alltoall(range(self._world.Get_size()))  # connects all of them
+
+    def barrier(self) -> None:
+        request = self._world.Ibarrier()
+        while not request.Test():
+            time.sleep(NAP_S)
+
+    def transport(self, ranks: Ranks, rank_of: Mapping[int, int]) -> Transport:
+        from crossmesh.mpi import MpiTransport
+
+        return MpiTransport(self._comms[ranks], rank_of)
+
+
+class Device:
+    """What one process does of one run."""
+
+    def __init__(self, processes: Processes, run: Mapping[str, Any], ranks: Ranks) -> None:
+        self.plan = TransferPlan.from_json(run["plan"])
+        self.seen: dict[str, list[float]] = {"start": [], "end": [], "sent": [], "received": []}
+        self._processes = processes
+        self._ranks = ranks
+        self._window = run["window"]
+        self._deadline_s = run["deadline_s"]
+        self._rank_of = {int(d): ranks.index(rank) for d, rank in run["rank_of"].items()}
+        self._device = next(int(d) for d, r in run["rank_of"].items() if r == processes.rank)
+
+    def run(self) -> None:
+        """Execute the plan between two barriers, and verify every byte."""
+        (tensor,) = self.plan.tensors
+        # Equal numbers are equal bytes here, and no two elements are equal; float32 has them all.
+        whole = np.arange(1, 1 + np.prod(tensor.shape), dtype=tensor.dtype).reshape(tensor.shape)
+        expected = self._shards(tensor.dst, whole)
+        shards = {d: part.copy() for d, part in self._shards(tensor.src, whole).items()}
+        out = {device: np.zeros_like(part) for device, part in expected.items()}
+        transport = self._processes.transport(self._ranks, self._rank_of)
+
+        self._processes.barrier()
+        sent, received = _count("tx"), _count("rx")
+        start = _next_tick()
+        execute(
+            self.plan,
+            shards,
+            transport,
+            window=self._window,
+            deadline_s=self._deadline_s,
+            out=out,
+        )
+        end = time.perf_counter()
+        self._processes.barrier()
+        self._note(start, end, _count("tx") - sent, _count("rx") - received)
+
+        transport.close()
+        for device, part in expected.items():
+            if self.plan.strategy != "signal" and not np.array_equal(out[device], part):
+                raise RuntimeError(f"device {device} got other bytes than were sent: {self.plan}")
+
+    def _shards(self, layout: Layout, whole: Array) -> dict[int, Array]:
+        mine = {self._device}.intersection(layout.mesh.device_ids)
+        return {device: whole[layout.slices(device)] for device in mine}
+
+    def _note(self, *values: float) -> None:
+        for series, value in zip(self.seen.values(), values, strict=True):
+            series.append(value)
+
+
+def _count(direction: str) -> int:
+    return int((COUNTERS / f"{direction}_bytes").read_text())
+
+
+def _next_tick() -> float:
+    """Sleep until the second next tick: the next one may be before others are through a barrier."""
+    now = time.perf_counter()
+    tick = (now // TICK_S + 2) * TICK_S
+    time.sleep(tick - now)
+    return tick
+
+
+def main(backend: str, folder: str, *rest: str) -> None:
+    """Run what the folder's `job.json` says."""
+    runs = json.loads(Path(folder, "job.json").read_text())
+    ranks_of_runs = [tuple(sorted(run["rank_of"].values())) for run in runs]
+    sets = sorted(set(ranks_of_runs))
+    processes: Processes
+    if backend == "mpi":
+        processes = Mpi(sets)
+        come_first()  # not before: while it starts, MPICH looks without naps
+    else:
+        come_first()
+        processes = Gloo(sets, int(rest[0]), int(rest[1]), rest[2])
+    devices = [
+        Device(processes, run, ranks) if processes.rank in ranks else None
+        for run, ranks in zip(runs, ranks_of_runs, strict=True)
+    ]
+    for number in range(max(run["rounds"] for run in runs)):
+        for run, device in zip(runs, devices, strict=True):
+            if number >= run["rounds"]:
+                continue
+            if device:
+                device.run()
+            else:
+                processes.barrier()
+                processes.barrier()
+    seen = [device and device.seen for device in devices]
+    Path(folder, f"{processes.rank}.json").write_text(json.dumps(seen))
+    processes.barrier()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
