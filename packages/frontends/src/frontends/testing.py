@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import autoshard
 import shardspec
@@ -54,12 +55,8 @@ def _random_stage(graph: Graph, first: int, last: int, mesh: Mesh, rng: random.R
     conversions: dict[tuple[int, str, Spec], Conversion] = {}
 
     def reachable(name: str, spec: Spec) -> bool:
-        layouts = (Layout(graph.value(name).shape, mesh, s) for s in (home[name], spec))
-        try:
-            shardspec.reshard_whole_axes(*layouts)
-        except shardspec.ReshardError:
-            return False
-        return True
+        shape = graph.value(name).shape
+        return _is_reachable(Layout(shape, mesh, home[name]), Layout(shape, mesh, spec))
 
     def need(phase: int, name: str, spec: Spec) -> None:
         if spec != home[name]:
@@ -105,6 +102,15 @@ def _random_stage(graph: Graph, first: int, last: int, mesh: Mesh, rng: random.R
         apply_s=0.0,
         memory_bytes=0,
     )
+
+
+@cache
+def _is_reachable(src: Layout, dst: Layout) -> bool:
+    try:
+        shardspec.reshard_whole_axes(src, dst)
+    except shardspec.ReshardError:
+        return False
+    return True
 
 
 def _conversions(op: Operator, strategy: Strategy, home: Mapping[str, Spec]) -> int:
