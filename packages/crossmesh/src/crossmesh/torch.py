@@ -5,7 +5,7 @@ other devices than CPUs by way of a copy in host memory.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy.typing as npt
 from shardspec import Layout
@@ -71,7 +71,7 @@ def redistribute(
     Raises:
         shardspec.NotationError: placements that no layout says.
         PlanError: what `plan` raises.
-        ShardError: a shard that is not strided in memory, or not as its DTensor says.
+        ShardError: a shard has another shape than its DTensor says.
         TransferError: what `execute` raises.
     """
     shape = dtensor.shape
@@ -100,7 +100,7 @@ def transfer_state_dict(
     """Copy the DTensors of a state dict into those of another, whatever their meshes.
 
     All ranks of `transport` call it alike. Those that have only one of the two pass None for the
-    other, and a plan.
+    other, and a plan, for which `plan_state_dict` asks the others.
 
     Args:
         src: Where the tensors are; not changed. None: all of them are on other ranks.
@@ -113,12 +113,12 @@ def transfer_state_dict(
     Raises:
         shardspec.NotationError: placements that no layout says.
         PlanError: what `plan_state_dict` raises; or the plan is of other tensors than these.
-        ShardError: what is no DTensor, or a shard that is not strided in memory, shares memory with
-            a source, or has another shape than its DTensor says.
+        ShardError: what is no DTensor, or a shard that shares memory with a source, or has another
+            shape than its DTensor says.
         TransferError: what `execute` raises. Destinations in its `invalid` may be half written if
             they are on CPUs, and are as they were if not.
     """
-    made = plan_state_dict(src or {}, dst or {}) if planned is None else planned
+    made = plan_state_dict(src, dst) if planned is None else planned
     sources, destinations = _locals(made, "src", src), _locals(made, "dst", dst)
     staged = {name: _in_host_memory(local) for name, local in destinations.items()}
     execute(
@@ -135,37 +135,62 @@ def transfer_state_dict(
 
 
 def plan_state_dict(
-    src: StateDict,
-    dst: StateDict,
+    src: StateDict | None,
+    dst: StateDict | None,
     hosts: Mapping[int, int] | None = None,
     links: Links | None = None,
+    *,
+    group: dist.ProcessGroup | None = None,
     **options: Any,
 ) -> TransferPlan:
     """The plan of `transfer_state_dict`; only meshes, placements, shapes and dtypes matter.
 
+    Without a group it communicates with nobody. With one, all its ranks call it alike, and learn
+    from each other what they do not know: how the tensors lie that another program has.
+
     Args:
-        src: Where the tensors are.
-        dst: Where they go, with the same names, shapes and dtypes.
+        src: Where the tensors are. None: other ranks of `group` say so.
+        dst: Where they go, with the same names, shapes and dtypes. None: others say so.
         hosts: As in `plan`; devices are global ranks.
         links: As in `plan`.
+        group: Where to ask, such as `dist.group.WORLD`; not that of a transport.
         options: Others that `plan` has.
 
     Raises:
         shardspec.NotationError: placements that no layout says.
-        PlanError: names, shapes or dtypes differ, or what `plan` raises.
+        PlanError: names, shapes or dtypes differ, nobody knows one side, or what `plan` raises.
         ShardError: what is no DTensor.
     """
-    sources, destinations = (
-        {name: _layout(name, x) for name, x in state.items()} for state in (src, dst)
-    )
-    for name in src.keys() & dst.keys():
-        if src[name].dtype != dst[name].dtype:
+    source, destination = (None if s is None else _described(s) for s in (src, dst))
+    if group is not None:
+        known: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(known, (source, destination), group=group)
+        # The first that knows speaks for all; of who has other tensors, `execute` finds out.
+        source, destination = (next(filter(None, side), None) for side in zip(*known, strict=True))
+    if source is None or destination is None:
+        raise PlanError(
+            f"a plan is of both sides; got None as {'src' if source is None else 'dst'}; "
+            "pass a group with a rank that has it"
+        )
+    for name, dtype in source.dtypes.items():
+        if destination.dtypes.get(name, dtype) != dtype:
             raise PlanError(
-                f"a transfer does not convert elements; got {src[name].dtype} at the source and "
-                f"{dst[name].dtype} at the destination for {name!r}; convert on either side"
+                f"a transfer does not convert elements; got {dtype} at the source and "
+                f"{destination.dtypes[name]} at the destination for {name!r}; convert it before"
             )
-    dtypes = {name: _dtype(x) for name, x in src.items()}
-    return plan(sources, destinations, dtypes, hosts, links, **options)
+    return plan(source.layouts, destination.layouts, source.dtypes, hosts, links, **options)
+
+
+class _Side(NamedTuple):
+    """What a plan needs to know of a state dict."""
+
+    layouts: dict[str, Layout]
+    dtypes: dict[str, str]
+
+
+def _described(state: StateDict) -> _Side:
+    layouts = {name: _layout(name, dtensor) for name, dtensor in state.items()}
+    return _Side(layouts, {name: _dtype(dtensor) for name, dtensor in state.items()})
 
 
 def _layout(name: str, dtensor: DTensor) -> Layout:
@@ -213,18 +238,13 @@ def _locals(
                 f"tensors lie as planned; got {dtype}{layout} as {side} for {tensor.name!r}, "
                 f"planned as {tensor.dtype}{layouts[tensor.name]}; plan_state_dict again"
             )
-    return {name: _local(name, state[name]) for name in here}
+    return {name: _local(state[name]) for name in here}
 
 
-def _local(name: str, dtensor: DTensor) -> torch.Tensor:
+def _local(dtensor: DTensor) -> torch.Tensor:
     local = dtensor.to_local().detach()
     if isinstance(local, AsyncCollectiveTensor):
         local = local.wait()
-    if local.layout != torch.strided or local.is_quantized:
-        raise ShardError(
-            f"a shard is strided in memory; got a {local.layout} {local.dtype} shard of {name!r}; "
-            "move its parts"
-        )
     return local
 
 
