@@ -47,8 +47,8 @@ PAPER = {
     "all_at_once": Way("broadcast", "all_at_once", False),
     "split": Way("broadcast", "ensemble", True),
 }
-"""What figures 6 and 8 of Zhuang et al., MLSys 2023 compare, and two that they do not. "The baselines
-do load balancing with a greedy approach" (section 5.1.2)."""
+"""What figures 6 and 8 of Zhuang et al., MLSys 2023 compare, and two that they do not. "The
+baselines do load balancing with a greedy approach" (section 5.1.2)."""
 
 
 def compare(
