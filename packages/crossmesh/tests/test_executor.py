@@ -12,7 +12,7 @@ from crossmesh.testing import batches
 from crossmesh.testing_transport import Wires, ranks_shards, take_turns
 from hypothesis import given
 from hypothesis import strategies as st
-from shardspec import shard
+from shardspec import Layout, Mesh, Spec, shard
 
 MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
 
@@ -138,3 +138,18 @@ def test_open_tasks_and_staged_bytes_are_bounded(batch, strategy, window, stagin
             assert carrier.open_tasks <= window
             assert carrier.staged_bytes <= max(staging_bytes, largest)
     assert [carrier.staged_bytes for carrier in carriers] == [0, 0]
+
+
+def test_terms_add_by_the_plans_type_whatever_the_arrays_call_their_bytes():
+    mesh = Mesh((2,), ("x",), (0, 1))
+    src = Layout((6,), mesh, Spec.parse("R+P0"))
+    made = plan(src, Layout((6,), mesh, Spec.parse("S0")), "bfloat16")
+    bfloat16 = number_type("bfloat16")
+    terms = {device: (np.arange(6) / (2 + device)).astype(bfloat16) for device in (0, 1)}
+    shards = {"tensor": {device: term.view("u2") for device, term in terms.items()}}
+    executions, _ = transfer(made, shards, {0: 0, 1: 1})
+    total = terms[0] + terms[1]
+    for device, execution in enumerate(executions):
+        received = execution.result["tensor"][device]
+        assert received.dtype == np.uint16
+        np.testing.assert_array_equal(received.view(bfloat16), total[3 * device :][:3])

@@ -203,9 +203,10 @@ class Carrier:
         return message
 
     def _read(self, chunk: Chunk, device: int) -> Bytes:
-        data = np.zeros(chunk.n_bytes, np.uint8)
-        if chunk.task.strategy != "signal":
-            self._ends("src", chunk.task, device).read(chunk.part[0], data)
+        if chunk.task.strategy == "signal":
+            return np.zeros(chunk.n_bytes, np.uint8)
+        data = np.empty(chunk.n_bytes, np.uint8)
+        self._ends("src", chunk.task, device).read(chunk.part[0], data)
         return data
 
     def _memory(self, side: Side, chunk: Chunk, device: int) -> Bytes | None:
