@@ -41,7 +41,7 @@ def outs(rank):
     return {device: np.full(DST.local_shape(device), -1, "i4") for device in mine}
 
 
-def begin(wires=None, transports=None, **by_rank):
+def begin(wires=None, transports=None, frozen=False, **by_rank):
     """An execution on each rank. Time goes on whenever somebody looks at the clock."""
     wires = wires or Wires(RANK_OF, 4)
     ticks = count()
@@ -56,7 +56,7 @@ def begin(wires=None, transports=None, **by_rank):
                 shards(rank) if shards_ is None else shards_,
                 transport,
                 deadline_s=1.0,
-                clock=lambda: next(ticks) / 2_000,
+                clock=lambda: 0.0 if frozen else next(ticks) / 2_000,
                 **own,
             )
         )
@@ -76,6 +76,16 @@ def test_ranks_with_different_plans_refuse_before_the_first_byte():
     assert not wires.sent_bytes
     assert all((array == -1).all() for out in given_out for array in out.values())
     assert [error.invalid for error in errors] == [()] * 4
+
+
+@given(st.sets(st.integers(0, 3), min_size=1), st.integers(0, 2**32 - 1))
+def test_ranks_that_can_tell_what_is_wrong_do_not_wait_for_the_deadline(wrong, seed):
+    draws = np.random.default_rng(seed)
+    wires = Wires(RANK_OF, 4, lambda: bool(draws.integers(2)))
+    windows = [0 if rank in wrong else 2 for rank in RANKS]
+    checksums = [bool(draws.integers(2)) for _ in RANKS]
+    executions, _ = begin(wires, frozen=True, window=windows, checksums=checksums)
+    assert None not in take_turns(executions, lambda: int(draws.integers(4)), most=10_000)
 
 
 def test_ranks_that_differ_about_checksums_refuse():

@@ -4,6 +4,8 @@ Each rank says READY and what it is about to do, then DONE; or FAILED and why, a
 tells all others, so that whoever is missing is known by number, whoever else is gone.
 """
 
+import contextlib
+
 import numpy as np
 
 from crossmesh.errors import MismatchError, RankError, TransportError
@@ -25,6 +27,8 @@ class Agreement:
         self._transport = transport
         self._digest = digest
         self._sent: list[tuple[Bytes, Pending]] = []
+        self._untold: dict[int, tuple[Bytes, Pending]] = {}
+        self._failed: set[int] = set()
         peers = [rank for rank in range(transport.n_ranks) if rank != transport.rank]
         self.not_ready = set(peers)
         """Ranks that were not heard yet."""
@@ -32,17 +36,39 @@ class Agreement:
         """Ranks that may still need something."""
         self._receiving = {rank: self._listen(rank) for rank in peers}
 
-    def say(self, what: int, content: bytes = b"") -> None:
-        """Begin to tell all other ranks."""
-        data = np.zeros(MESSAGE_BYTES, np.uint8)
-        said = bytes([what]) + content[: MESSAGE_BYTES - 1]
-        data[: len(said)] = np.frombuffer(said, np.uint8)
-        for rank in self._receiving:
-            self._sent.append((data, self._transport.send(rank, data, CONTROL)))
-
     def say_ready(self) -> None:
         """Begin to tell all other ranks that this one is, and the digest of what it will do."""
-        self.say(READY, self._digest)
+        self._say(READY, self._digest)
+
+    def say_done(self) -> None:
+        """Begin to tell all other ranks that this one needs nothing more."""
+        self._say(DONE)
+
+    def say_failed(self, reason: str) -> None:
+        """Begin to tell all other ranks that have not failed themselves, and are not gone."""
+        data = _message(FAILED, reason.encode())
+        for rank in self._receiving.keys() - self._failed:
+            with contextlib.suppress(TransportError):
+                self._untold[rank] = data, self._transport.send(rank, data, CONTROL)
+
+    def told(self) -> bool:
+        """Whether all others took note that this rank failed, failed too, or are gone.
+
+        A rank that failed listens until then: what it is told may wait for that.
+        """
+        for rank, (_, sent) in list(self._untold.items()):
+            data, pending = self._receiving[rank]
+            try:
+                told = sent.test()
+                if not told and pending.test():
+                    told = data[0] == FAILED
+                    if not told:
+                        self._receiving[rank] = self._listen(rank)
+            except TransportError:
+                told = True
+            if told:
+                del self._untold[rank]
+        return not self._untold
 
     def sent(self) -> bool:
         """Whether all that was said has left."""
@@ -72,6 +98,7 @@ class Agreement:
 
     def _note(self, rank: int, what: int, content: bytes) -> None:
         if what == FAILED:
+            self._failed.add(rank)
             text = content.rstrip(b"\0").decode(errors="replace")
             error = RankError(f"all ranks complete a transfer, or none; rank {rank} failed: {text}")
             error.rank = rank
@@ -79,6 +106,7 @@ class Agreement:
         if what == DONE:
             self.not_done.remove(rank)
             return
+        self._receiving[rank] = self._listen(rank)
         digest = content[: len(self._digest)]
         if digest != self._digest:
             raise MismatchError(
@@ -88,8 +116,17 @@ class Agreement:
                 "equal versions of crossmesh"
             )
         self.not_ready.remove(rank)
-        self._receiving[rank] = self._listen(rank)
+
+    def _say(self, what: int, content: bytes = b"") -> None:
+        data = _message(what, content)
+        for rank in self._receiving:
+            self._sent.append((data, self._transport.send(rank, data, CONTROL)))
 
     def _listen(self, rank: int) -> tuple[Bytes, Pending]:
         data = np.empty(MESSAGE_BYTES, np.uint8)
         return data, self._transport.receive(rank, data, CONTROL)
+
+
+def _message(what: int, content: bytes) -> Bytes:
+    said = (bytes([what]) + content)[:MESSAGE_BYTES]
+    return np.frombuffer(said.ljust(MESSAGE_BYTES, b"\0"), np.uint8).copy()

@@ -8,10 +8,10 @@ from typing import overload
 from shardspec import Layout
 
 from crossmesh import shards as arrays
-from crossmesh.agreement import DONE, FAILED, Agreement
+from crossmesh.agreement import Agreement
 from crossmesh.carrier import Carrier
 from crossmesh.channels import Channels
-from crossmesh.errors import DeadlineError, PlanError, RankError, TransferError, TransportError
+from crossmesh.errors import DeadlineError, PlanError, TransferError, TransportError
 from crossmesh.packing import Array
 from crossmesh.plan import TransferPlan
 from crossmesh.planner import FUSE_BYTES
@@ -167,8 +167,9 @@ class Execution:
         except Exception as error:
             if isinstance(error, TransferError) and self._wrote and self._out is not None:
                 error.invalid = tuple((name, d) for name, of in self._dst.items() for d in of)
-            if not isinstance(error, RankError):  # whoever failed told all
-                yield from self._say_failed(error)
+            self._agreement.say_failed(f"{type(error).__name__}: {error}")
+            while not self._agreement.told() and self._clock() < self._until_s:
+                yield False
             self._transport.close()
             raise
         self.done = True
@@ -188,7 +189,7 @@ class Execution:
                 raise
             yield progress or self._wait()
             self._check_time()
-        self._agreement.say(DONE)
+        self._agreement.say_done()
         while self._agreement.not_done or not self._agreement.sent():
             yield self._wait()
 
@@ -196,15 +197,6 @@ class Execution:
         self._agreement.hear()
         self._check_time()
         return False
-
-    def _say_failed(self, error: Exception) -> Iterator[bool]:
-        """Tell the others, as far as they listen."""
-        try:
-            self._agreement.say(FAILED, f"{type(error).__name__}: {error}".encode())
-            while not self._agreement.sent() and self._clock() < self._until_s:
-                yield False
-        except TransferError:
-            pass  # a rank or all of the transport is gone, and an error is on its way already
 
     def _carrier(self) -> Carrier:
         plan, transport = self._plan, self._transport
