@@ -1,7 +1,8 @@
 """`redistribute`, `transfer_state_dict`: DTensors to other meshes, which torch does not do itself.
 
-Devices of a plan are global ranks. Shards are read and written where their DTensors keep them, on
-other devices than CPUs by way of a copy in host memory.
+Devices of a plan are global ranks. Shards are read and written where their DTensors keep them. By a
+`Transport`, which needs them in host memory, those on other devices than CPUs are copied there; by
+a process group they stay where they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ try:
 except ImportError:
     raise MissingExtraError("crossmesh.torch", "torch") from None
 
+from crossmesh.torch_batched import execute_batched
 from crossmesh.torch_transport import TorchTransport
 
 __all__ = ["TorchTransport", "plan_state_dict", "redistribute", "transfer_state_dict"]
@@ -43,10 +45,10 @@ def redistribute(
     dtensor: DTensor,
     mesh: DeviceMesh,
     placements: Sequence[Placement],
-    transport: Transport,
+    transport: Transport | dist.ProcessGroup,
     *,
     window: int,
-    deadline_s: float,
+    deadline_s: float | None = None,
     hosts: Mapping[int, int] | None = None,
     links: Links | None = None,
 ) -> DTensor:
@@ -59,9 +61,10 @@ def redistribute(
         dtensor: Of any placements that shardspec can say: uneven, strided, partial ones too.
         mesh: Where it shall be: other ranks, the same, or some of them.
         placements: How, one for each dim of `mesh`; none is partial.
-        transport: Connects all ranks of both meshes.
-        window: As in `execute`.
-        deadline_s: As in `execute`.
+        transport: Connects all ranks of both meshes: a Transport, for `execute`, or a process group
+            such as NCCL's, for `execute_batched`.
+        window: As there.
+        deadline_s: As in `execute`; None for a process group, which has a timeout of its own.
         hosts: As in `plan`; devices are global ranks.
         links: As in `plan`.
 
@@ -70,9 +73,10 @@ def redistribute(
 
     Raises:
         shardspec.NotationError: placements that no layout says.
-        PlanError: what `plan` raises.
+        PlanError: what `plan` or `execute_batched` raises; or a deadline is missing, or given where
+            there is none to give.
         ShardError: a shard has another shape than its DTensor says.
-        TransferError: what `execute` raises.
+        TransferError: what `execute` or `execute_batched` raises.
     """
     shape = dtensor.shape
     layout = from_placements(placements, mesh, shape)
@@ -91,10 +95,10 @@ def redistribute(
 def transfer_state_dict(
     src: StateDict | None,
     dst: StateDict | None,
-    transport: Transport,
+    transport: Transport | dist.ProcessGroup,
     *,
     window: int,
-    deadline_s: float,
+    deadline_s: float | None = None,
     planned: TransferPlan | None = None,
 ) -> None:
     """Copy the DTensors of a state dict into those of another, whatever their meshes.
@@ -105,33 +109,45 @@ def transfer_state_dict(
     Args:
         src: Where the tensors are; not changed. None: all of them are on other ranks.
         dst: Where they go, with the same names, shapes and dtypes. None: all are on other ranks.
-        transport: Connects all ranks of all meshes.
-        window: As in `execute`.
-        deadline_s: As in `execute`.
+        transport: Connects all ranks of all meshes: a Transport, for `execute`, or a process group
+            such as NCCL's, for `execute_batched`.
+        window: As there.
+        deadline_s: As in `execute`; None for a process group, which has a timeout of its own.
         planned: What `plan_state_dict` made, for any number of transfers. None: it is called.
 
     Raises:
         shardspec.NotationError: placements that no layout says.
-        PlanError: what `plan_state_dict` raises; or the plan is of other tensors than these.
+        PlanError: what `plan_state_dict` or `execute_batched` raises; the plan is of other tensors
+            than these, or a deadline is missing, or given where there is none to give.
         ShardError: what is no DTensor, or a shard that shares memory with a source, or has another
             shape than its DTensor says.
-        TransferError: what `execute` raises. Destinations in its `invalid` may be half written if
-            they are on CPUs, and are as they were if not.
+        TransferError: what `execute` or `execute_batched` raises. Destinations in its `invalid` may
+            be half written, unless a Transport moved what is not on CPUs: that is as it was.
     """
+    by_group = isinstance(transport, dist.ProcessGroup)
+    if by_group == (deadline_s is not None):
+        raise PlanError(
+            "a deadline is for a Transport, and the timeout of a process group is its own; "
+            f"got deadline_s={deadline_s} for a {type(transport).__name__}"
+        )
     made = plan_state_dict(src, dst) if planned is None else planned
     sources, destinations = _locals(made, "src", src), _locals(made, "dst", dst)
-    staged = {name: _in_host_memory(local) for name, local in destinations.items()}
-    execute(
-        made,
-        _arrays(made, {name: local.cpu() for name, local in sources.items()}),
-        transport,
-        window=window,
-        deadline_s=deadline_s,
-        out=_arrays(made, staged),
-    )
+    sources = {name: local.resolve_conj().resolve_neg() for name, local in sources.items()}
+    written = {name: _writable(local, by_group) for name, local in destinations.items()}
+    if isinstance(transport, dist.ProcessGroup):
+        execute_batched(made, sources, written, transport, window=window)
+    elif deadline_s is not None:
+        execute(
+            made,
+            _arrays(made, {name: local.cpu() for name, local in sources.items()}),
+            transport,
+            window=window,
+            deadline_s=deadline_s,
+            out=_arrays(made, written),
+        )
     for name, local in destinations.items():
-        if staged[name] is not local:
-            local.copy_(staged[name])
+        if written[name] is not local:
+            local.copy_(written[name])
 
 
 def plan_state_dict(
@@ -248,11 +264,12 @@ def _local(dtensor: DTensor) -> torch.Tensor:
     return local
 
 
-def _in_host_memory(local: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, if numpy can write to it, or room for what it shall hold."""
-    if local.device.type == "cpu" and not local.is_conj() and not local.is_neg():
+def _writable(local: torch.Tensor, anywhere: bool) -> torch.Tensor:
+    """The tensor itself if its bytes can be written, in host memory or anywhere, or else room."""
+    reachable = anywhere or local.device.type == "cpu"
+    if reachable and not local.is_conj() and not local.is_neg():
         return local
-    return torch.empty(local.shape, dtype=local.dtype)
+    return torch.empty(local.shape, dtype=local.dtype, device=local.device if anywhere else "cpu")
 
 
 def _arrays(
@@ -266,8 +283,7 @@ def _arrays(
 
 
 def _array(local: torch.Tensor) -> npt.NDArray[Any]:
-    plain = local.resolve_conj().resolve_neg()
     try:
-        return plain.numpy()
+        return local.numpy()
     except TypeError:  # such as bfloat16: the plan knows what the integers stand for
-        return plain.view(_SAME_SIZE[local.element_size()]).numpy()
+        return local.view(_SAME_SIZE[local.element_size()]).numpy()
