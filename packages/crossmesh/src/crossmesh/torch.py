@@ -107,7 +107,8 @@ def transfer_state_dict(
     other, and a plan, for which `plan_state_dict` asks the others.
 
     Args:
-        src: Where the tensors are; not changed. None: all of them are on other ranks.
+        src: Where the tensors are; not changed. None: all of them are on other ranks. Meshes are
+            the same on all ranks; those of slices such as `mesh["tp"]` are not, so take whole ones.
         dst: Where they go, with the same names, shapes and dtypes. None: all are on other ranks.
         transport: Connects all ranks of all meshes: a Transport, for `execute`, or a process group
             such as NCCL's, for `execute_batched`.
