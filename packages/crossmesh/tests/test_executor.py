@@ -3,7 +3,7 @@ from typing import get_args
 
 import numpy as np
 from crossmesh import Execution, Order, Strategy, execute_local, plan
-from crossmesh.carrier import Carrier
+from crossmesh.carrier import OPEN_CHUNKS, Carrier
 from crossmesh.channels import Channels
 from crossmesh.geometry import tiles
 from crossmesh.program import program
@@ -109,9 +109,9 @@ def test_ranks_add_up_to_the_same_bits_as_one_process(batch, strategy, seed):
 
 
 @given(batches(), st.sampled_from(MOVES), st.integers(1, 3), st.sampled_from([0, 30, 200]))
-def test_open_tasks_and_staged_bytes_are_bounded(batch, strategy, window, staging_bytes):
+def test_open_tasks_and_chunks_and_staged_bytes_are_bounded(batch, strategy, window, staging_bytes):
     b = batch
-    made = plan(b.src, b.dst, b.dtype, b.hosts, strategy=strategy, chunks=3, chunk_bytes=1)
+    made = plan(b.src, b.dst, b.dtype, b.hosts, strategy=strategy, chunks=12, chunk_bytes=1)
     rank_of = {device: i % 2 for i, (device, _) in enumerate(made.hosts)}
     wires = Wires(rank_of, 2)
     shards = {
@@ -136,6 +136,7 @@ def test_open_tasks_and_staged_bytes_are_bounded(batch, strategy, window, stagin
         for carrier in carriers:
             carrier.advance()
             assert carrier.open_tasks <= window
+            assert carrier.open_chunks <= max(window, OPEN_CHUNKS)
             assert carrier.staged_bytes <= max(staging_bytes, largest)
     assert [carrier.staged_bytes for carrier in carriers] == [0, 0]
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from crossmesh.errors import MissingExtraError, TransportError
-from crossmesh.transport import Bytes
+from crossmesh.transport import DATA, Bytes
 
 try:
     from mpi4py import MPI
@@ -106,7 +106,10 @@ class MpiTransport:
                 f"a closed transport moves nothing; asked to {what} {data.nbytes} bytes; "
                 "make another, on another communicator"
             )
-        begin = self._comm.Isend if what == "send" else self._comm.Irecv
+        # Shards wait at the sender until they are received: else short ones of later tasks, which
+        # MPI sends ahead, would take the link from those of the first. gloo does so by itself.
+        send = self._comm.Issend if tag == DATA else self._comm.Isend
+        begin = send if what == "send" else self._comm.Irecv
         try:
             request = begin([data, MPI.BYTE], rank, tag)
         except MPI.Exception as error:
