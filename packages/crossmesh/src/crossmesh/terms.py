@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from shardspec import Reduction
 
-from crossmesh.errors import ShardError
+from crossmesh.errors import MissingExtraError
 
 Array = npt.NDArray[Any]
 
@@ -28,7 +28,7 @@ def number_type(name: str) -> np.dtype[Any]:
     """The numpy type of a tensor's elements, by the name that the plan has for it.
 
     Raises:
-        ShardError: the type is ml_dtypes', which is not installed.
+        MissingExtraError: the type is ml_dtypes', which is not installed.
     """
     try:
         return np.dtype(name)
@@ -36,10 +36,7 @@ def number_type(name: str) -> np.dtype[Any]:
         try:
             import ml_dtypes
         except ImportError:
-            raise ShardError(
-                f"partial results of type {name} are added by ml_dtypes, which is not installed; "
-                "pip install ml_dtypes"
-            ) from None
+            raise MissingExtraError(f"adding partial results of type {name}", "dtypes") from None
         extension: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return extension
 
