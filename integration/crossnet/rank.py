@@ -12,6 +12,7 @@ kernel's count, between two barriers.
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib
 import json
 import sys
@@ -109,14 +110,13 @@ class Mpi:
 class Device:
     """What one process does of one run."""
 
-    def __init__(self, processes: Processes, run: Mapping[str, Any], ranks: Ranks) -> None:
+    def __init__(self, processes: Processes, run: Mapping[str, Any], transport: Transport) -> None:
         self.plan = TransferPlan.from_json(run["plan"])
         self.seen: dict[str, list[float]] = {"start": [], "end": [], "sent": [], "received": []}
         self._processes = processes
-        self._ranks = ranks
+        self._transport = transport
         self._window = run["window"]
         self._deadline_s = run["deadline_s"]
-        self._rank_of = {int(d): ranks.index(rank) for d, rank in run["rank_of"].items()}
         self._device = next(int(d) for d, r in run["rank_of"].items() if r == processes.rank)
 
     def run(self) -> None:
@@ -127,7 +127,6 @@ class Device:
         expected = self._shards(tensor.dst, whole)
         shards = {d: part.copy() for d, part in self._shards(tensor.src, whole).items()}
         out = {device: np.zeros_like(part) for device, part in expected.items()}
-        transport = self._processes.transport(self._ranks, self._rank_of)
 
         self._processes.barrier()
         sent, received = _count("tx"), _count("rx")
@@ -135,7 +134,7 @@ class Device:
         execute(
             self.plan,
             shards,
-            transport,
+            self._transport,
             window=self._window,
             deadline_s=self._deadline_s,
             out=out,
@@ -144,7 +143,6 @@ class Device:
         self._processes.barrier()
         self._note(start, end, _count("tx") - sent, _count("rx") - received)
 
-        transport.close()
         for device, part in expected.items():
             if self.plan.strategy != "signal" and not np.array_equal(out[device], part):
                 raise RuntimeError(f"device {device} got other bytes than were sent: {self.plan}")
@@ -182,8 +180,15 @@ def main(backend: str, folder: str, *rest: str) -> None:
     else:
         come_first()
         processes = Gloo(sets, int(rest[0]), int(rest[1]), rest[2])
+
+    @functools.cache  # one serves all transfers between the same devices, as it does in training
+    def transport(ranks: Ranks, placed: tuple[tuple[str, int], ...]) -> Transport:
+        return processes.transport(ranks, {int(d): ranks.index(rank) for d, rank in placed})
+
     devices = [
-        Device(processes, run, ranks) if processes.rank in ranks else None
+        Device(processes, run, transport(ranks, tuple(run["rank_of"].items())))
+        if processes.rank in ranks
+        else None
         for run, ranks in zip(runs, ranks_of_runs, strict=True)
     ]
     for number in range(max(run["rounds"] for run in runs)):
