@@ -284,7 +284,9 @@ def _arrays(
 
 
 def _array(local: torch.Tensor) -> npt.NDArray[Any]:
+    view: npt.NDArray[Any]
     try:
-        return local.numpy()
+        view = local.numpy()
     except TypeError:  # such as bfloat16: the plan knows what the integers stand for
-        return local.view(_SAME_SIZE[local.element_size()]).numpy()
+        view = local.view(_SAME_SIZE[local.element_size()]).numpy()
+    return view
