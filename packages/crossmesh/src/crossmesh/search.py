@@ -123,11 +123,14 @@ def search(
             f"a seed has 64 bits and steps 63, without a sign; got seed={seed} and steps={steps}"
         )
     network = _Numbered(flows, links)
+    rates, latency_s = network.rates, network.latency_s
+    if len(set(rates)) == 1 and 1e-100 <= rates[0] <= 1e100:  # what the core takes
+        # The same sums then, to the last bit, as without rates; so the same ties.
+        rates, latency_s = [1.0] * len(rates), latency_s * rates[0]
     try:
         sends = core.search(
-            network.flows, network.rates, network.latency_s, strategy, n_chunks, order, split, seed,
-            steps,
-        )  # fmt: skip
+            network.flows, rates, latency_s, strategy, n_chunks, order, split, seed, steps
+        )
     except ValueError as error:
         raise PlanError(str(error)) from None
     return tuple(
