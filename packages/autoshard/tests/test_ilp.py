@@ -158,6 +158,8 @@ def test_what_a_watcher_raises_ends_highs():
 
 
 def test_a_ctrl_c_that_comes_while_highs_runs_is_heard_when_its_time_is_up_at_the_latest():
+    # A shell that starts tests in the background has SIGINT ignored, and Python leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = np.random.default_rng(0)
     n, q = 300, 8
     edges = tuple((i, int(j)) for i in range(n) for j in rng.choice(n, 3) if i != j)
@@ -170,9 +172,12 @@ def test_a_ctrl_c_that_comes_while_highs_runs_is_heard_when_its_time_is_up_at_th
     )
     timer = Timer(1.0, signal.raise_signal, [signal.SIGINT])
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        solve(problem, "ilp", 4.0)
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            solve(problem, "ilp", 4.0)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
 
 
 @given(problems(limited=False))
