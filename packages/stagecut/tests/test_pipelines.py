@@ -1,8 +1,10 @@
 """All that `slice_stages` can be told beyond layers, a cluster and one cost for each stage."""
 
 import itertools
+import os
 
 import pytest
+from costmodel import Cluster
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from stagecut import (
@@ -17,6 +19,9 @@ from stagecut import (
     UnfinishedSearchError,
     slice_stages,
 )
+from stagecut.demo import joined
+from stagecut.models import model
+from stagecut.profiles import Profile
 from stagecut.testing import (
     brute_force_pipelines,
     clusters,
@@ -45,7 +50,6 @@ def spans_of(slicing):
 
 
 def uniform(first, last, submesh):
-    """Picklable, as other processes must be able to find it."""
     return StageCost((last - first + 1) / (submesh[0] * submesh[1]), last - first + 1, 1)
 
 
@@ -196,8 +200,26 @@ def test_a_homogeneous_model_is_asked_for_linearly_many_costs():
 
 
 def test_other_processes_find_the_same_costs():
-    alone = slice_stages(4, (1, 2), 4, uniform)
-    assert slice_stages(4, (1, 2), 4, uniform, processes=2) == alone
+    gpt = model("gpt-350m")
+    profile = Profile(gpt, joined(gpt, 4), Cluster.preset("p3.16xlarge"), n_microbatches=512)
+    alone = slice_stages(4, profile.shape, 512, profile.cost)
+    assert slice_stages(4, profile.shape, 512, profile.cost, processes=2) == alone
+
+
+def test_a_cost_that_other_processes_cannot_find_is_refused():
+    with pytest.raises(InvalidInputError, match=r"can be sent to them, .* got <function .*lambda"):
+        slice_stages(4, (1, 2), 4, lambda *_: None, processes=2)
+
+
+def test_a_process_that_ends_without_an_answer_is_told():
+    class Ends:
+        """Read by another process, it ends that."""
+
+        def __reduce__(self):
+            return os._exit, (3,)
+
+    with pytest.raises(InvalidInputError, match="a process ended when asked for"):
+        slice_stages(2, (1, 1), 1, Ends(), processes=2)
 
 
 def test_a_cache_answers_the_second_time_and_only_for_what_it_is_about(tmp_path):

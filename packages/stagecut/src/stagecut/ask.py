@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import pickle
 from ast import literal_eval
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -89,7 +91,12 @@ class Asker:
             arguments: What it is told after first layer, last layer and submesh.
             processes: How many ask at the same time; 1 for this one alone.
             cache: Where to look first, and to keep what is new.
+
+        Raises:
+            InvalidInputError: The function cannot be sent to other processes.
         """
+        if processes > 1:
+            _check_sendable(cost)
         self._cost, self._arguments, self._cache = cost, arguments, cache
         self._known = {} if cache is None else cache.read()
         self._pool = (
@@ -116,7 +123,8 @@ class Asker:
             contents: What the cache knows their layers by.
 
         Raises:
-            InvalidInputError: What the cache should know a stage by cannot be written there.
+            InvalidInputError: What the cache should know a stage by cannot be written there; or a
+                process ended without an answer.
         """
         keys = [""] * len(spans)
         if self._cache is not None:
@@ -127,7 +135,15 @@ class Asker:
             if key in self._known:
                 yield self._known[key], False
                 continue
-            options = _options(next(answers), span)
+            try:
+                answer = next(answers)
+            except BrokenProcessPool as error:
+                raise InvalidInputError(
+                    "with processes, cost is a function that each can import, and that does not "
+                    f"end it; a process ended when asked for {self._cost!r} (it prints why): put "
+                    "the function into a module, or take processes=1"
+                ) from error
+            options = _options(answer, span)
             if self._cache is not None:
                 self._cache.add(key, options)
                 self._known[key] = options
@@ -148,6 +164,16 @@ class Asker:
             )
         asked = content, tuple(span[2]), getattr(span[2], "hosts", None), self._arguments
         return hashlib.sha256(repr(asked).encode()).hexdigest()
+
+
+def _check_sendable(cost: CostFunction) -> None:
+    try:
+        pickle.dumps(cost)
+    except Exception as error:  # pickle has no one error of its own
+        raise InvalidInputError(
+            "with processes, cost is a function that can be sent to them, such as one of a module; "
+            f"got {cost!r}: {error}"
+        ) from error
 
 
 def _options(answer: object, span: Span) -> Options:
