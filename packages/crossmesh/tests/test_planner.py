@@ -331,7 +331,7 @@ def test_shards_of_more_pieces_than_fit_a_plan_are_an_error_and_no_hang():
 
 def test_meshes_of_more_devices_than_fit_a_plan_are_an_error_and_no_hang():
     mesh = Mesh((2**60,), ("x",))
-    with pytest.raises(PlanError, match="at most 4194304 devices and pieces"):
+    with pytest.raises(PlanError, match="at most 4194304 devices, pieces"):
         plan(Layout((1,), mesh, Spec.parse("S0")), layout((1,), range(1), "R"), "int8")
 
 
@@ -340,6 +340,13 @@ def test_more_pairs_of_shards_than_fit_a_plan_are_an_error_and_no_hang():
     columns = layout((2**30, 2**30), range(2**12), "RS0")
     with pytest.raises(PlanError, match=r"got more for 4096 by 4096 shards; .* larger strides"):
         plan(rows, columns, "int8")
+
+
+def test_a_plan_of_too_many_receivers_is_refused():
+    src = Layout((4096,), Mesh((4096,), ("x",)), Spec.parse("S0"))
+    dst = Layout((4096,), Mesh((2048,), ("x",), range(4096, 6144)), Spec.parse("R"))
+    with pytest.raises(PlanError, match=r"got 8388608 receivers of 4096 tasks; .* fewer replicas"):
+        plan(src, dst, "float32")
 
 
 def test_prints_one_line_a_tensor_and_one_a_task():

@@ -21,7 +21,8 @@ from crossmesh.task import Copy, Piece, Strategy
 from crossmesh.tensor import Tensor
 
 PIECES = 2**22
-"""Pieces of a plan at most, of some 250 bytes each: beyond are slips, such as a stride of 1."""
+"""Pieces of a plan at most, of some 250 bytes each, and receivers of its tasks together: beyond are
+slips, such as a stride of 1, and plans that take minutes."""
 
 Devices = tuple[int, ...]
 Levels = tuple[tuple[Reduction, int], ...]
@@ -47,7 +48,7 @@ def drafts_of(
     """What devices keep, sorted by device, and what has to move.
 
     Raises:
-        PlanError: more than `PIECES` pieces.
+        PlanError: more than `PIECES` pieces, or receivers of tasks.
     """
     alike: defaultdict[tuple[tuple[Devices, ...], Devices, Levels, str], list[Piece]]
     alike = defaultdict(list)
@@ -64,6 +65,9 @@ def drafts_of(
             alike[key] += [Piece(i, box) for box in product(*common)]
             n_pieces += math.prod(map(len, common))
 
+    n_receivers = sum(len(needing) for _, needing, _, _ in alike)
+    if n_receivers > PIECES:
+        raise _too_fine(f"{n_receivers} receivers of {len(alike)} tasks")
     kept: defaultdict[int, list[Piece]] = defaultdict(list)
     drafts: list[Draft] = []
     for (terms, needing, levels, _), pieces in alike.items():
@@ -100,8 +104,8 @@ def check_fineness(layout: Layout) -> None:
 def _too_fine(got: str) -> PlanError:
     """The error of a plan that would have too many pieces."""
     return PlanError(
-        f"a plan has at most {PIECES} devices and pieces; got {got}; plan fewer tensors at a time, "
-        "or with larger strides"
+        f"a plan has at most {PIECES} devices, pieces, and receivers of its tasks together; got "
+        f"{got}; plan fewer tensors at a time, with larger strides, or onto fewer replicas"
     )
 
 

@@ -85,7 +85,8 @@ def plan(
         PartialLayoutError: a destination is partial, or elements cannot be added.
         PlanError: names or shapes differ, a device has no host or a host no rate, an unknown dtype,
             strategy or order, `chunks` or `chunk_bytes` below 1, `fuse_bytes` below 0, a seed or
-            steps outside 64 bits, 2**61 bytes or more, or more than 2**22 devices or pieces.
+            steps outside 64 bits, 2**61 bytes or more, or more than 2**22 devices, pieces
+            or receivers of tasks together.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
