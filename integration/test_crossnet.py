@@ -84,7 +84,6 @@ def test_a_report_has_a_row_for_each_case_and_says_what_was_reached(tmp_path):
 
 
 def test_pictures_of_equal_figures_are_equal(tmp_path):
-    pytest.importorskip("matplotlib")
     runs = list(FIGURES["figure8"](SMALL))
     seen = {run.plan.digest: Measured((run.predicted_s,), run.planned_bytes) for run in runs}
     made = record("mpi", {"date": "", "versions": ""}, runs, seen)

@@ -179,3 +179,15 @@ def test_ablation_is_json_too(capsys, monkeypatch):
     (record,) = json.loads(capsys.readouterr().out)
     assert record["model"] == "gpt-2.6b"
     assert set(record["seconds"]) == set(ablation.VARIANTS)
+
+
+def test_plans_do_not_depend_on_the_hash_seed():
+    command = [sys.executable, "-m", "stagecut", "demo", "wide-resnet-250m", "--json"]
+    command += ["--cluster", "p3.16xlarge", "--microbatches", "16,32"]
+    first, second = (
+        subprocess.run(
+            command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    )
+    assert first == second
