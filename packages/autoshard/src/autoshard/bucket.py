@@ -9,13 +9,14 @@ PyTorch's DDP does with gradients (Li et al., "PyTorch Distributed", VLDB 13(12)
 
 from __future__ import annotations
 
-from typing import cast
+from typing import cast, get_args
 
 from costmodel import Kind, collective_time
+from shardspec import Axis
 
 from autoshard.sharding import Collective, Sharding, collectives
 
-Bucket = tuple[int, str, tuple[int, ...], str]
+Bucket = tuple[int, str, tuple[Axis, ...], str]
 """Phase, kind, axes and dtype of what can run together."""
 
 
@@ -37,9 +38,9 @@ def bucket_savings(sharding: Sharding, bucket_bytes: int) -> tuple[float, ...]:
     for one in collectives(graph, sharding):
         waits = made_in.get(one.value, -1) == one.phase or one.step.src.spec != starts[one.value]
         n_bytes = _priced_bytes(one)
-        if waits or n_bytes > bucket_bytes:
+        if waits or n_bytes > bucket_bytes or one.step.kind not in get_args(Kind):
             continue
-        kind, axes = cast(Kind, one.step.kind), tuple(one.step.mesh_axes)
+        kind, axes = cast(Kind, one.step.kind), one.step.axes
         key = (one.phase, kind, axes, graph.value(one.value).dtype)
         before = filled.get(key, 0.0)
         if before + n_bytes > bucket_bytes:

@@ -50,8 +50,8 @@ class SpecGraph:
     def include(self, specs: Iterable[Spec]) -> list[int]:
         """The numbers of some specs; new ones come with all that can be made of them.
 
-        A spec that is strided or of parts of axes has no moves, nor has an uneven one unless they
-        are allowed.
+        A spec that is strided or of parts of axes has no moves (see `strided`), nor has an uneven
+        one unless they are allowed.
         """
         for spec in specs:
             if spec not in self.number:

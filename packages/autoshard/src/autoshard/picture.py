@@ -88,7 +88,7 @@ def axis_roles(sharding: Sharding) -> list[list[str]]:
         row = []
         for strategy in sharding.strategies:
             target, spec = strategy.mapping[axis], strategy.result_specs[0]
-            dims = [dim for dim, on in enumerate(spec.plain_dims) if axis in on]
+            dims = [dim for dim in range(spec.ndim) if axis in spec.sharding_of(dim)]
             if target is None:
                 row.append(_NOTHING)
             elif dims:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel import Cluster
-from shardspec import Mesh, Spec, Step, reshard_whole_axes
+from shardspec import Mesh, Spec, Step
 
 from autoshard import sharding_json
-from autoshard.conversion import Conversion, padded_layouts
+from autoshard.conversion import Conversion, steps_of
 from autoshard.explain import Explanation, explain
 from autoshard.graph import Graph
 from autoshard.options import Options
@@ -112,11 +112,11 @@ def collectives(graph: Graph, sharding: Sharding) -> tuple[Collective, ...]:
     found = []
     for conversion in sharding.conversions:
         value = graph.value(conversion.value)
-        src, dst = padded_layouts(value.shape, sharding.mesh, conversion.src, conversion.dst)
+        ends = (conversion.src, conversion.dst)
         repeats = graph.phases[conversion.phase].repeats
         found += [
             Collective(conversion.phase, value.name, step, value.itemsize, repeats)
-            for step in reshard_whole_axes(src, dst).steps
+            for step in steps_of(value.shape, sharding.mesh, *ends)
             if step.kind != "slice"
         ]
     return tuple(found)

@@ -1,7 +1,7 @@
 """Judges of whole shardings: by running them, by recomputing what they say, and by trying all.
 
 Shares nothing with build, relays, decoding or the tables of conversions: prices come from
-`shardspec.reshard_whole_axes` and costmodel, one plan at a time.
+`shardspec.reshard_whole_axes` (`reshard` for strided specs) and costmodel, one plan at a time.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ def run_sharded(sharding: Sharding, inputs: Mapping[str, Any], run: Run) -> list
         key = (phase, name, spec)
         if key not in there:
             src, dst = layout(name, sources[key]), layout(name, spec)
-            plan = (
-                reshard_whole_axes(src, dst) if src.is_even and dst.is_even else reshard(src, dst)
-            )
+            plain = all(end.is_even and end.spec.is_plain for end in (src, dst))
+            plan = reshard_whole_axes(src, dst) if plain else reshard(src, dst)
             there[key] = simulate(plan, fetch(phase, name, sources[key]))
         return there[key]
 
@@ -198,7 +197,8 @@ def _padded_plan(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Re
     for dim in range(len(shape)):
         while any(whole[dim] % mesh.axis_size(s.sharding_of(dim)) for s in (src, dst)):
             whole[dim] += 1
-    return reshard_whole_axes(*(Layout(tuple(whole), mesh, spec) for spec in (src, dst)))
+    layouts = [Layout(tuple(whole), mesh, spec) for spec in (src, dst)]
+    return reshard_whole_axes(*layouts) if src.is_plain and dst.is_plain else reshard(*layouts)
 
 
 def _operator_seconds(
