@@ -37,6 +37,33 @@ def test_the_chain_joins_each_step_of_the_way_to_the_next(n_stages: int) -> None
     assert chain(n_stages) == tuple(Edge(a, b) for a, b in steps if a[1] != b[1])
 
 
+def test_skips_go_up_and_their_gradients_come_back() -> None:
+    edges = [str(edge) for edge in chain(4, skips=[(0, 3)])]
+    assert edges == [
+        *("F0->F1", "F0->F3", "F1->F2", "F2->F3"),
+        *("B3->B2", "B2->B1", "B3->B0", "B1->B0"),
+    ]
+    assert chain(4, [(0, 3)], backward=False) == chain(4, [(0, 3)])[:4]
+
+
+@pytest.mark.parametrize(
+    ("skip", "message"),
+    [
+        ((0, 3), "an edge joins stages 0 to 2; got F0->F3"),
+        ((2, 0), "an edge points forwards"),
+        ((0, 1), "given once, whatever it carries; got F0->F1 twice"),
+    ],
+)
+def test_impossible_skips_are_refused(skip: tuple[int, int], message: str) -> None:
+    with pytest.raises(EdgeError, match=message):
+        chain(3, [skip])
+
+
+def test_an_edge_joins_forwards_and_backwards_only() -> None:
+    with pytest.raises(EdgeError, match="an edge joins forwards and backwards; got F0->W1"):
+        Edge((Kind.FORWARD, 0), (Kind.WEIGHT_GRADIENT, 1))
+
+
 def test_an_edge_out_of_the_pipeline_is_refused() -> None:
     edge = Edge.parse("F0->F2")
     with pytest.raises(EdgeError, match="an edge joins stages 0 to 1; got F0->F2"):

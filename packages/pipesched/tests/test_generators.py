@@ -1,5 +1,5 @@
 import pytest
-from pipesched import NAMES, UnknownScheduleError, check, make, simulate
+from pipesched import NAMES, Placement, UnknownScheduleError, check, make, simulate
 
 SIZES = [(n_stages, n_microbatches) for n_stages in range(1, 9) for n_microbatches in range(1, 17)]
 
@@ -13,7 +13,7 @@ def test_every_schedule_passes_the_checker(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_stage_i_is_on_rank_i(name: str) -> None:
     for n_stages, n_microbatches in SIZES:
-        assert make(name, n_stages, n_microbatches).placement == tuple(range(n_stages))
+        assert make(name, n_stages, n_microbatches).placement == Placement.linear(n_stages)
 
 
 @pytest.mark.parametrize(

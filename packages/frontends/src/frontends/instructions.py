@@ -166,6 +166,8 @@ class _Binder:
                     yield from self._run_apply()
 
     def _run(self, action: pipesched.Action) -> Iterator[Instruction]:
+        microbatch = action.microbatch
+        assert microbatch is not None, "what runs is of one microbatch"
         phase = FORWARD if action.kind is pipesched.Kind.FORWARD else BACKWARD
         key = (self.stage, phase, 0)
         if key not in self.by_key:
@@ -173,13 +175,13 @@ class _Binder:
         loaded = self.reads[FORWARD] if phase == BACKWARD else set()
         for slot in self.chunks[self.by_key[key]].reads:
             if slot.value in self.batch and slot not in loaded:
-                yield Load(slot, action.microbatch)
-        yield Run(self.by_key[key], action.microbatch)
+                yield Load(slot, microbatch)
+        yield Run(self.by_key[key], microbatch)
         if phase == FORWARD:
             loads = [s for s in self.chunks[self.by_key[key]].reads if s.value in self.batch]
             unused = tuple(s for s in loads if s not in self.reads[BACKWARD])
             if unused:
-                yield Free(unused, action.microbatch)
+                yield Free(unused, microbatch)
 
     def _free_saved(self, microbatch: int) -> Iterator[Instruction]:
         """After backward everything of the microbatch goes, except what is accumulated next."""

@@ -7,7 +7,7 @@ that a runtime executes, and `draw` and `plot` show it.
 
 from importlib.metadata import version
 
-from pipesched.action import Action, Kind
+from pipesched.action import Action
 from pipesched.check import check
 from pipesched.check_program import check_program
 from pipesched.draw import LEGEND, draw
@@ -23,7 +23,9 @@ from pipesched.errors import (
     UnknownScheduleError,
 )
 from pipesched.generators import NAMES, eager_1f1b, gpipe, make, one_f_one_b
+from pipesched.kind import Kind
 from pipesched.lower import lower
+from pipesched.placement import Placement
 from pipesched.plot import plot
 from pipesched.program import (
     Accumulate,
@@ -64,6 +66,7 @@ __all__ = [
     "MissingExtraError",
     "ParseError",
     "PipeschedError",
+    "Placement",
     "Program",
     "ProgramError",
     "Receive",

@@ -1,54 +1,89 @@
-"""What a rank computes: one kind of work, for one stage and one microbatch."""
+"""What a rank does: one kind of work, for one stage and one microbatch."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 
+from pipesched.edge import Edge
 from pipesched.errors import ArgumentError, ParseError
+from pipesched.kind import Kind
+
+_TEXT = re.compile(
+    r"([FBIWR])(\d+)\.(\d+)|([GU])(\d+)|(SEND|RECV)_([FB]\d+->[FB]\d+)\.(\d+)", re.ASCII
+)
+_ONCE_A_STEP = (Kind.REDUCE, Kind.UPDATE)
 
 
-class Kind(StrEnum):
-    """The kinds of work; the value is the letter they print as."""
-
-    FORWARD = "F"
-    BACKWARD = "B"
-
-
-_TEXT = re.compile(r"([FB])(\d+)\.(\d+)", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Action:
-    """One run of one stage on one microbatch.
+    """One item of a rank's list.
 
     Raises:
-        ArgumentError: A negative stage or microbatch.
+        ArgumentError: A negative stage or microbatch; a microbatch missing, or given to a
+            reduction or an update, which are done once a step; an edge missing from a send or
+            receive, given to anything else, or one that does not end at the stage.
 
     Examples:
         >>> str(Action(Kind.FORWARD, stage=2, microbatch=0))
         'F2.0'
-        >>> Action.parse("B1.3")
-        Action(kind=<Kind.BACKWARD: 'B'>, stage=1, microbatch=3)
+        >>> Action.parse("B1.3").kind
+        <Kind.BACKWARD: 'B'>
+        >>> str(Action.send(Edge.parse("F0->F1"), microbatch=3))
+        'SEND_F0->F1.3'
+        >>> Action(Kind.UPDATE, stage=2)
+        Action.parse('U2')
     """
 
     kind: Kind
-    """Forward or backward."""
+    """What is done."""
     stage: int
-    """The part of the model that runs, from 0."""
-    microbatch: int
-    """The part of the batch that it runs on, from 0."""
+    """The part of the model that it is done for, from 0; of an edge, the end where this stands."""
+    microbatch: int | None = None
+    """The part of the batch, from 0; None if of all: a reduction or an update."""
+    edge: Edge | None = None
+    """What a send or receive moves a result over; None otherwise."""
 
     def __post_init__(self) -> None:
-        if self.stage < 0 or self.microbatch < 0:
+        kind, stage, microbatch, edge = self.kind, self.stage, self.microbatch, self.edge
+        if stage < 0 or (microbatch is not None and microbatch < 0):
             raise ArgumentError(
                 "stages and microbatches are counted from 0; "
-                f"got stage={self.stage} and microbatch={self.microbatch}"
+                f"got stage={stage} and microbatch={microbatch}"
             )
+        if (microbatch is None) is not (kind in _ONCE_A_STEP):
+            raise ArgumentError(
+                "a reduction and an update are of all microbatches (None), all else is of one; "
+                f"got kind={kind} and microbatch={microbatch}"
+            )
+        if kind is Kind.SEND or kind is Kind.RECEIVE:
+            if edge is None or stage != (edge.src if kind is Kind.SEND else edge.dst)[1]:
+                raise ArgumentError(
+                    "a send stands at its edge's src, a receive at its dst; "
+                    f"got {kind} of edge {edge} at stage {stage}"
+                )
+        elif edge is not None:
+            raise ArgumentError(f"only sends and receives have an edge; got {kind} with {edge}")
+
+    @classmethod
+    def send(cls, edge: Edge, microbatch: int) -> Action:
+        """The start of a transfer over `edge`, on the rank of its `src`."""
+        return cls(Kind.SEND, edge.src[1], microbatch, edge)
+
+    @classmethod
+    def receive(cls, edge: Edge, microbatch: int) -> Action:
+        """The arrival of a transfer over `edge`, on the rank of its `dst`."""
+        return cls(Kind.RECEIVE, edge.dst[1], microbatch, edge)
 
     def __str__(self) -> str:
+        if self.edge is not None:
+            return f"{self.kind}_{self.edge}.{self.microbatch}"
+        if self.microbatch is None:
+            return f"{self.kind}{self.stage}"
         return f"{self.kind}{self.stage}.{self.microbatch}"
+
+    def __repr__(self) -> str:
+        return f"Action.parse({str(self)!r})"
 
     @classmethod
     def parse(cls, text: str) -> Action:
@@ -56,8 +91,17 @@ class Action:
 
         Raises:
             ParseError: Anything else.
+            EdgeError: An edge that cannot be.
         """
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise ParseError(f"an action reads <F|B><stage>.<microbatch>, as F2.0; got {text!r}")
-        return cls(Kind(match[1]), int(match[2]), int(match[3]))
+            raise ParseError(
+                "an action reads <F|B|I|W|R><stage>.<microbatch>, as F2.0, or <G|U><stage>, or "
+                f"<SEND|RECV>_<edge>.<microbatch>, as SEND_F0->F1.3; got {text!r}"
+            )
+        if match[1]:
+            return cls(Kind(match[1]), int(match[2]), int(match[3]))
+        if match[4]:
+            return cls(Kind(match[4]), int(match[5]))
+        make = cls.send if match[6] == Kind.SEND else cls.receive
+        return make(Edge.parse(match[7]), int(match[8]))

@@ -14,8 +14,9 @@ edges (`pipesched.lower`), not only those of the chain.
 
 from __future__ import annotations
 
-from pipesched.action import Action, Kind
+from pipesched.action import Action
 from pipesched.errors import ScheduleError
+from pipesched.kind import Kind
 from pipesched.schedule import Schedule
 
 
@@ -34,7 +35,7 @@ def check(schedule: Schedule) -> None:
 def _check_completeness(schedule: Schedule) -> None:
     wanted = {
         Action(kind, stage, microbatch): None
-        for kind in Kind
+        for kind in (Kind.FORWARD, Kind.BACKWARD)
         for stage in range(schedule.n_stages)
         for microbatch in range(schedule.n_microbatches)
     }
@@ -90,7 +91,7 @@ def _check_placement(schedule: Schedule) -> None:
 
 def _check_dependency(schedule: Schedule) -> None:
     for rank, actions in enumerate(schedule.ranks):
-        latest: dict[int, tuple[int, Action]] = {}  # by microbatch: the furthest it has come
+        latest: dict[int | None, tuple[int, Action]] = {}  # by microbatch: the furthest it has come
         for position, action in enumerate(actions):
             earlier_position, earlier = latest.get(action.microbatch, (position, action))
             if _step(earlier, schedule.n_stages) > _step(action, schedule.n_stages):

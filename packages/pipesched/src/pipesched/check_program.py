@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipesched.action import Action, Kind
+from pipesched.action import Action
 from pipesched.edge import Edge, checked_edges
 from pipesched.errors import ProgramError
+from pipesched.kind import Kind
 from pipesched.program import (
     Accumulate,
     Apply,

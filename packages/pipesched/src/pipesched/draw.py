@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipesched.action import Kind
 from pipesched.errors import ArgumentError
+from pipesched.kind import Kind
 from pipesched.timeline import Event, Timeline
 
 _FILL = {Kind.FORWARD: "░", Kind.BACKWARD: "▓"}

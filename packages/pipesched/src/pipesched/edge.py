@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipesched.action import Kind
 from pipesched.errors import EdgeError, ParseError
+from pipesched.kind import Kind
 
 Endpoint = tuple[Kind, int]
-"""A kind of work and the stage that does it."""
+"""FORWARD or BACKWARD, and the stage that does it."""
 
 _TEXT = re.compile(r"([FB])(\d+)->([FB])(\d+)", re.ASCII)
 
@@ -22,9 +22,12 @@ class Edge:
     A microbatch goes through F0, F1, ..., B1, B0. An edge points forwards in that order, and from
     one stage to another: what a stage's forward leaves for its own backward never travels.
     Both the chain's edges (F0->F1, B1->B0) and longer ones (F0->F2, F0->B1, F1->B0) do.
+    BACKWARD stands for the gradient of what a stage reads, and of what it makes: the action that
+    takes and leaves it is a whole backward or, if that is split, the input gradient.
 
     Raises:
-        EdgeError: The edge points backwards in time, or joins a stage to itself.
+        EdgeError: The edge points backwards in time, joins a stage to itself, or has an endpoint
+            that is neither FORWARD nor BACKWARD.
 
     Examples:
         >>> str(Edge(src=(Kind.FORWARD, 0), dst=(Kind.BACKWARD, 1)))
@@ -42,6 +45,8 @@ class Edge:
 
     def __post_init__(self) -> None:
         (src_kind, src_stage), (dst_kind, dst_stage) = self.src, self.dst
+        if not {src_kind, dst_kind} <= {Kind.FORWARD, Kind.BACKWARD}:
+            raise EdgeError(f"an edge joins forwards and backwards; got {self}")
         if src_stage < 0 or dst_stage < 0:
             raise EdgeError(f"stages are counted from 0; got src={self.src} and dst={self.dst}")
         if src_stage == dst_stage:
@@ -73,16 +78,30 @@ class Edge:
         return cls((Kind(match[1]), int(match[2])), (Kind(match[3]), int(match[4])))
 
 
-def chain(n_stages: int) -> tuple[Edge, ...]:
+def chain(
+    n_stages: int, skips: Iterable[tuple[int, int]] = (), *, backward: bool = True
+) -> tuple[Edge, ...]:
     """The edges of a plain pipeline: activations go up one stage, their gradients come down.
+
+    Args:
+        n_stages: At least 1.
+        skips: (from, to) stages of further activations, as of a U-Net's encoder stage that feeds a
+            late stage; their gradients come back the same way.
+        backward: Whether the gradients are there; an inference pipeline has none.
+
+    Raises:
+        EdgeError: A skip that leaves the pipeline, does not go up, or is there already.
 
     Examples:
         >>> [str(edge) for edge in chain(3)]
         ['F0->F1', 'F1->F2', 'B2->B1', 'B1->B0']
+        >>> [str(edge) for edge in chain(3, skips=[(0, 2)])]
+        ['F0->F1', 'F0->F2', 'F1->F2', 'B2->B1', 'B2->B0', 'B1->B0']
     """
-    up = [Edge((Kind.FORWARD, s), (Kind.FORWARD, s + 1)) for s in range(n_stages - 1)]
-    down = [Edge((Kind.BACKWARD, s + 1), (Kind.BACKWARD, s)) for s in range(n_stages - 1)]
-    return (*up, *reversed(down))
+    pairs = sorted([*((s, s + 1) for s in range(n_stages - 1)), *skips])
+    up = [Edge((Kind.FORWARD, src), (Kind.FORWARD, dst)) for src, dst in pairs]
+    down = [Edge((Kind.BACKWARD, dst), (Kind.BACKWARD, src)) for src, dst in reversed(pairs)]
+    return checked_edges((*up, *(down if backward else ())), n_stages)
 
 
 def checked_edges(edges: Iterable[Edge], n_stages: int) -> tuple[Edge, ...]:

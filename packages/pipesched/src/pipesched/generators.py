@@ -22,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import zip_longest
 
-from pipesched.action import Action, Kind
+from pipesched.action import Action
 from pipesched.errors import UnknownScheduleError
+from pipesched.kind import Kind
 from pipesched.schedule import Schedule, check_sizes
 
 

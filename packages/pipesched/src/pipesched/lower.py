@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pipesched.action import Action, Kind
+from pipesched.action import Action
 from pipesched.check import check
 from pipesched.edge import Edge, Endpoint, chain, checked_edges
 from pipesched.errors import ProgramError
+from pipesched.kind import Kind
 from pipesched.program import (
     Accumulate,
     Apply,
@@ -61,12 +62,13 @@ def lower(schedule: Schedule, edges: Iterable[Edge] | None = None) -> Program:
         backwards_left = [schedule.n_microbatches] * n_stages
         for action in actions:
             stage, microbatch = action.stage, action.microbatch
+            assert microbatch is not None
             brought = incoming.get((action.kind, stage), ())
             for edge in brought:
-                yield Receive(edge, microbatch, placement[edge.src[1]])
+                yield Receive(edge, microbatch, placement.rank(edge.src[1], microbatch))
             yield Run(action)
             for edge in outgoing.get((action.kind, stage), ()):
-                yield Send(edge, microbatch, placement[edge.dst[1]])
+                yield Send(edge, microbatch, placement.rank(edge.dst[1], microbatch))
             for edge in brought:
                 yield Free(Received(edge, microbatch))
             if action.kind is Kind.BACKWARD:
@@ -85,16 +87,19 @@ def _check_streams(schedule: Schedule, edges: tuple[Edge, ...]) -> None:
     order: dict[Endpoint, list[int]] = {}
     for actions in schedule.ranks:
         for action in actions:
+            assert action.microbatch is not None
             order.setdefault((action.kind, action.stage), []).append(action.microbatch)
     for edge in edges:
         for sent, received in zip(order[edge.src], order[edge.dst], strict=True):
             if sent != received:
-                receiver = schedule.placement[edge.dst[1]]
+                receiver = schedule.placement.rank(edge.dst[1], received)
                 raise ProgramError(
                     "an edge's two ends run the microbatches in the same order; got "
                     f"{edge} sending {order[edge.src]} and receiving {order[edge.dst]}",
                     rule="stream",
                     rank=receiver,
                     position=None,
-                    instruction=Receive(edge, received, schedule.placement[edge.src[1]]),
+                    instruction=Receive(
+                        edge, received, schedule.placement.rank(edge.src[1], received)
+                    ),
                 )

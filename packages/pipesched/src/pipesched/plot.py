@@ -5,8 +5,8 @@ from __future__ import annotations
 from os import PathLike, fspath
 from pathlib import Path
 
-from pipesched.action import Kind
 from pipesched.errors import ArgumentError, MissingExtraError
+from pipesched.kind import Kind
 from pipesched.timeline import Timeline
 
 _COLOURS = {Kind.FORWARD: "#9ecae1", Kind.BACKWARD: "#fdae6b"}
@@ -65,7 +65,10 @@ def plot(timeline: Timeline, path: str | PathLike[str]) -> None:
         )
     placement = schedule.placement
     for transfer in timeline.transfers:
-        sender, receiver = placement[transfer.edge.src[1]], placement[transfer.edge.dst[1]]
+        sender, receiver = (
+            placement.rank(stage, transfer.microbatch)
+            for stage in (transfer.edge.src[1], transfer.edge.dst[1])
+        )
         down = 0.4 if receiver > sender else -0.4  # from bar edge to bar edge
         axes.plot(
             [transfer.start_s, transfer.stop_s],

@@ -4,32 +4,56 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index
+from typing import Any
 
 from pipesched.action import Action
-from pipesched.errors import ArgumentError, ParseError
+from pipesched.edge import Edge, chain, checked_edges
+from pipesched.errors import ArgumentError, EdgeError, ParseError
+from pipesched.kind import Kind
+from pipesched.placement import Placement
 
-_HEADER = re.compile(r"(\S+) stages=(\d+) microbatches=(\d+)", re.ASCII)
+_HEADER = re.compile(
+    r"(?P<name>\S+) stages=(?P<stages>\d+) microbatches=(?P<microbatches>\d+)"
+    r"( placement=(?P<placement>\S+))?( edges=(?P<edges>\S*))?(?P<forward_only> backward=no)?",
+    re.ASCII,
+)
 _RANK = re.compile(r"rank (\d+):((?: \S+)*)", re.ASCII)
+_JSON_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Schedule:
     """Per rank, the actions in the order in which it runs them.
 
     Only the sizes are checked here, so that wrong schedules can be written down, printed and given
-    to `pipesched.check`. A rank may run several stages; the generators give it one.
+    to `pipesched.check`. The actions are of one of these forms, or of both:
+
+    - with sends and receives, one of each for every edge and microbatch that changes ranks; or
+      without any, which leaves them to who runs it (`pipesched.with_communication` adds them).
+    - with a reduction and an update of each stage; or without any, which leaves them to the end.
+
+    Args of the constructor are the fields; those that may be left out:
+        placement: One route, read off the actions: a stage's rank is the first that has one.
+        edges: Those of `chain(n_stages, backward=backward)`.
+        backward: True.
 
     Raises:
-        ArgumentError: No stage, no microbatch, no rank, or a name that is empty or has spaces.
+        ArgumentError: No stage, no microbatch, no rank, a name that is empty or has spaces, or a
+            placement of other stages, microbatches or ranks.
+        EdgeError: An edge twice, to a stage that is not there, or of a backward that is not there.
 
     Examples:
-        >>> from pipesched import one_f_one_b
-        >>> print(one_f_one_b(2, 3))
+        >>> from pipesched import make
+        >>> schedule = make("1f1b", 2, 3)
+        >>> print(schedule)
         1f1b stages=2 microbatches=3
         rank 0: F0.0 F0.1 B0.0 F0.2 B0.1 B0.2
         rank 1: F1.0 B1.0 F1.1 B1.1 F1.2 B1.2
+        >>> schedule.placement.rank(stage=1, microbatch=0)
+        1
     """
 
     name: str
@@ -40,25 +64,84 @@ class Schedule:
     """Parts of the batch."""
     ranks: tuple[tuple[Action, ...], ...]
     """The actions of rank 0, of rank 1, ..., each in order."""
+    placement: Placement
+    """Which rank runs which stage, for which microbatch."""
+    edges: tuple[Edge, ...]
+    """What the stages pass to each other, for every microbatch."""
+    backward: bool
+    """Whether it trains; if not, it is an inference pipeline, of forwards only."""
 
-    def __post_init__(self) -> None:
-        check_sizes(self.n_stages, self.n_microbatches)
-        if not self.ranks:
+    def __init__(
+        self,
+        name: str,
+        n_stages: int,
+        n_microbatches: int,
+        ranks: tuple[tuple[Action, ...], ...],
+        placement: Placement | None = None,
+        edges: Iterable[Edge] | None = None,
+        backward: bool = True,
+    ) -> None:
+        check_sizes(n_stages, n_microbatches)
+        if not ranks:
             raise ArgumentError("a schedule has at least one rank; got ranks=()")
-        if not re.fullmatch(r"\S+", self.name):
-            raise ArgumentError(f"a schedule's name is one word; got name={self.name!r}")
+        if not re.fullmatch(r"\S+", name):
+            raise ArgumentError(f"a schedule's name is one word; got name={name!r}")
+        fields = {
+            "name": name,
+            "n_stages": n_stages,
+            "n_microbatches": n_microbatches,
+            "ranks": ranks,
+            "placement": _one_route(n_stages, ranks) if placement is None else placement,
+            "edges": (
+                chain(n_stages, backward=backward)
+                if edges is None
+                else checked_edges(edges, n_stages)
+            ),
+            "backward": backward,
+        }
+        for field, value in fields.items():
+            object.__setattr__(self, field, value)
+        self._check_placement()
+        self._check_edges()
+
+    def _check_placement(self) -> None:
+        placement = self.placement
+        if (
+            placement.n_stages != self.n_stages
+            or len(placement.route_of) not in (0, self.n_microbatches)
+            or placement.n_ranks > len(self.ranks)
+        ):
+            raise ArgumentError(
+                "a schedule's placement is of its stages, microbatches and ranks; "
+                f"got {placement} for n_stages={self.n_stages}, "
+                f"n_microbatches={self.n_microbatches} and {len(self.ranks)} ranks"
+            )
+
+    def _check_edges(self) -> None:
+        if not self.backward and any(edge.dst[0] is Kind.BACKWARD for edge in self.edges):
+            edges = ",".join(map(str, self.edges))
+            raise EdgeError(
+                f"a schedule with backward=False has edges of forwards only; got edges={edges}"
+            )
 
     @property
-    def placement(self) -> tuple[int, ...]:
-        """The rank of each stage.
+    def communicates(self) -> bool:
+        """Whether the sends and receives are among the actions."""
+        return any(action.edge is not None for actions in self.ranks for action in actions)
 
-        Asks for a schedule that `pipesched.check` accepts.
-        """
-        rank_of = {action.stage: rank for rank, row in enumerate(self.ranks) for action in row}
-        return tuple(rank_of[stage] for stage in range(self.n_stages))
+    @property
+    def updates(self) -> bool:
+        """Whether reductions and updates are among the actions."""
+        return any(action.microbatch is None for actions in self.ranks for action in actions)
 
     def __str__(self) -> str:
         header = f"{self.name} stages={self.n_stages} microbatches={self.n_microbatches}"
+        if self.placement != _one_route(self.n_stages, self.ranks):
+            header += f" placement={self.placement}"
+        if self.edges != chain(self.n_stages, backward=self.backward):
+            header += f" edges={','.join(map(str, self.edges))}"
+        if not self.backward:
+            header += " backward=no"
         rows = [
             " ".join([f"rank {rank}:", *map(str, actions)])
             for rank, actions in enumerate(self.ranks)
@@ -71,13 +154,16 @@ class Schedule:
 
         Raises:
             ParseError: A line that is something else.
-            ArgumentError: Sizes that no schedule has.
+            ArgumentError: Sizes or a placement that no schedule has.
+            EdgeError: An edge that cannot be.
         """
         header, *rows = text.strip().splitlines() or [""]
         match = _HEADER.fullmatch(header)
         if match is None:
             raise ParseError(
-                f"a schedule starts with <name> stages=<n> microbatches=<n>; got {header!r}"
+                "a schedule starts with <name> stages=<n> microbatches=<n>, then, if they are "
+                "not the usual ones, placement=<placement> edges=<edge>,<edge>,... backward=no; "
+                f"got {header!r}"
             )
         ranks = []
         for rank, row in enumerate(rows):
@@ -87,16 +173,32 @@ class Schedule:
                     f"line {rank + 2} of a schedule starts with rank {rank}:; got {row!r}"
                 )
             ranks.append(tuple(map(Action.parse, line[2].split())))
-        return cls(match[1], int(match[2]), int(match[3]), tuple(ranks))
+        placement, edges = match["placement"], match["edges"]
+        return cls(
+            match["name"],
+            int(match["stages"]),
+            int(match["microbatches"]),
+            tuple(ranks),
+            None if placement is None else Placement.parse(placement),
+            None if edges is None else map(Edge.parse, edges.split(",") if edges else ()),
+            match["forward_only"] is None,
+        )
 
     def to_json(self) -> str:
-        """A JSON object with the fields' names, actions as text."""
+        """A JSON object with the fields' names, and a version; actions and edges as text."""
         return json.dumps(
             {
+                "version": _JSON_VERSION,
                 "name": self.name,
                 "n_stages": self.n_stages,
                 "n_microbatches": self.n_microbatches,
                 "ranks": [[str(action) for action in actions] for actions in self.ranks],
+                "placement": {
+                    "routes": self.placement.routes,
+                    "route_of": self.placement.route_of,
+                },
+                "edges": [str(edge) for edge in self.edges],
+                "backward": self.backward,
             }
         )
 
@@ -105,18 +207,31 @@ class Schedule:
         """Read what `to_json` writes.
 
         Raises:
-            ParseError: The text is not JSON, or not of a schedule.
-            ArgumentError: Sizes that no schedule has.
+            ParseError: The text is not JSON, or not of a schedule, or of a version that is not 1.
+            ArgumentError: Sizes or a placement that no schedule has.
+            EdgeError: An edge that cannot be.
         """
         try:
             data = json.loads(text)
-            ranks = tuple(tuple(map(Action.parse, actions)) for actions in data["ranks"])
-            sizes = index(data["n_stages"]), index(data["n_microbatches"])
-            return cls(data["name"], *sizes, ranks)
+            version = data["version"]
+            if version != _JSON_VERSION:
+                raise ParseError(
+                    f"a schedule's JSON has version {_JSON_VERSION}; got version={version!r}"
+                )
+            return cls(
+                data["name"],
+                index(data["n_stages"]),
+                index(data["n_microbatches"]),
+                tuple(tuple(map(Action.parse, actions)) for actions in data["ranks"]),
+                _placement_from(data["placement"]),
+                tuple(map(Edge.parse, data["edges"])),
+                {True: True, False: False}[data["backward"]],
+            )
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ParseError(
-                "a schedule is a JSON object with name, n_stages, n_microbatches and ranks; "
-                f"got {text[:60]!r} ({type(error).__name__}: {error})"
+                "a schedule is a JSON object with version, name, n_stages, n_microbatches, ranks, "
+                f"placement, edges and backward; got {text[:60]!r} "
+                f"({type(error).__name__}: {error})"
             ) from error
 
 
@@ -127,3 +242,18 @@ def check_sizes(n_stages: int, n_microbatches: int) -> None:
             "a pipeline has at least one stage and one microbatch; "
             f"got n_stages={n_stages} and n_microbatches={n_microbatches}"
         )
+
+
+def _one_route(n_stages: int, ranks: tuple[tuple[Action, ...], ...]) -> Placement:
+    """Each stage on the first rank that has it; one that is nowhere, for `check`, on rank 0."""
+    rank_of = [0] * n_stages
+    for rank in reversed(range(len(ranks))):
+        for action in ranks[rank]:
+            if action.stage < n_stages:
+                rank_of[action.stage] = rank
+    return Placement((tuple(rank_of),))
+
+
+def _placement_from(data: Any) -> Placement:
+    routes = tuple(tuple(map(index, route)) for route in data["routes"])
+    return Placement(routes, tuple(map(index, data["route_of"])))

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from pipesched.action import Action, Kind
+from pipesched.action import Action
 from pipesched.check import check
 from pipesched.edge import Edge, Endpoint, chain, checked_edges
 from pipesched.errors import ArgumentError
+from pipesched.kind import Kind
 from pipesched.schedule import Schedule
 from pipesched.timeline import Event, Timeline, Transfer
 
@@ -65,15 +66,16 @@ def simulate(
     link_free_s: dict[tuple[int, int], float] = {}
 
     def run(rank: int, action: Action, start_s: float) -> None:
+        microbatch = _microbatch(action)
         stop_s = start_s + seconds[action.kind][action.stage]
         events[rank].append(Event(rank, action, start_s, stop_s))
         rank_free_s[rank] = stop_s
         for edge in outgoing.get((action.kind, action.stage), ()):
-            link = (rank, placement[edge.dst[1]])
+            link = (rank, placement.rank(edge.dst[1], microbatch))
             leave_s = max(stop_s, link_free_s.get(link, 0.0))
             arrive_s = leave_s + edge_s[edge]
-            transfers.append(Transfer(edge, action.microbatch, leave_s, arrive_s))
-            arrival_s[edge, action.microbatch] = link_free_s[link] = arrive_s
+            transfers.append(Transfer(edge, microbatch, leave_s, arrive_s))
+            arrival_s[edge, microbatch] = link_free_s[link] = arrive_s
             if not overlap:
                 rank_free_s[rank] = max(rank_free_s[rank], arrive_s)
 
@@ -83,7 +85,7 @@ def simulate(
         for rank, actions in enumerate(schedule.ranks):
             for action in actions[len(events[rank]) :]:
                 needed = [
-                    (edge, action.microbatch)
+                    (edge, _microbatch(action))
                     for edge in incoming.get((action.kind, action.stage), ())
                 ]
                 if not all(key in arrival_s for key in needed):
@@ -94,8 +96,17 @@ def simulate(
     return Timeline(
         schedule,
         tuple(event for rank_events in events for event in rank_events),
-        tuple(sorted(transfers, key=lambda t: (t.start_s, placement[t.edge.src[1]]))),
+        tuple(
+            sorted(
+                transfers, key=lambda t: (t.start_s, placement.rank(t.edge.src[1], t.microbatch))
+            )
+        ),
     )
+
+
+def _microbatch(action: Action) -> int:
+    assert action.microbatch is not None, "`check` accepts forwards and backwards only"
+    return action.microbatch
 
 
 def _per_stage(name: str, times: float | Sequence[float], n_stages: int) -> tuple[float, ...]:

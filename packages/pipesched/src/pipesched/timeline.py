@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipesched.action import Action, Kind
+from pipesched.action import Action
 from pipesched.edge import Edge
 from pipesched.errors import ArgumentError
+from pipesched.kind import Kind
 from pipesched.schedule import Schedule
 
 

@@ -1,16 +1,14 @@
-"""Hypothesis strategies, and judges that share no code with what they judge (extra `testing`)."""
+"""Run a program on symbols, and say what it must come to. Shares no code with `pipesched.lower`."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import deque
 from functools import cache
 
-from hypothesis import strategies as st
-
-from pipesched.action import Action, Kind
+from pipesched.action import Action
 from pipesched.edge import Edge
+from pipesched.kind import Kind
 from pipesched.program import (
     Accumulate,
     Apply,
@@ -24,58 +22,6 @@ from pipesched.program import (
     Saved,
     Send,
 )
-from pipesched.schedule import Schedule
-from pipesched.timeline import Timeline, Transfer
-
-
-def path(n_stages: int) -> list[tuple[Kind, int]]:
-    """The way of one microbatch through the pipeline."""
-    stages = range(n_stages)
-    return [(Kind.FORWARD, s) for s in stages] + [(Kind.BACKWARD, s) for s in reversed(stages)]
-
-
-@st.composite
-def schedules(
-    draw: st.DrawFn, *, max_stages: int = 4, max_microbatches: int = 4, in_order: bool = False
-) -> Schedule:
-    """Schedules that can be run, most of which no generator makes.
-
-    Any order in which microbatches take single steps along their paths can be run; each rank's
-    list is its part of such an order. Stages are put on ranks at random.
-
-    Args:
-        draw: Given by Hypothesis.
-        max_stages: At least 1.
-        max_microbatches: At least 1.
-        in_order: Whether every stage runs the microbatches in order of their numbers.
-    """
-    n_stages = draw(st.integers(1, max_stages))
-    n_microbatches = draw(st.integers(1, max_microbatches))
-    way = path(n_stages)
-    movers = draw(st.permutations([m for m in range(n_microbatches) for _ in way]))
-    homes = draw(st.lists(st.integers(0, n_stages - 1), min_size=n_stages, max_size=n_stages))
-    rank_of = {home: rank for rank, home in enumerate(sorted(set(homes)))}
-    ranks: list[list[Action]] = [[] for _ in rank_of]
-    steps_taken: Counter[int] = Counter()
-    arrivals: Counter[int] = Counter()
-    for mover in movers:
-        step = steps_taken[mover]
-        kind, stage = way[step]
-        # Calling the first to arrive at each step microbatch 0, and so on, keeps the order valid.
-        microbatch = arrivals[step] if in_order else mover
-        ranks[rank_of[homes[stage]]].append(Action(kind, stage, microbatch))
-        steps_taken[mover] += 1
-        arrivals[step] += 1
-    return Schedule("random", n_stages, n_microbatches, tuple(map(tuple, ranks)))
-
-
-def edge_sets(n_stages: int) -> st.SearchStrategy[tuple[Edge, ...]]:
-    """Edges that point forwards in time, in any order: chains, skips, residuals, gaps."""
-    way = path(n_stages)
-    possible = [
-        Edge(src, dst) for i, src in enumerate(way) for dst in way[i + 1 :] if src[1] != dst[1]
-    ]
-    return st.lists(st.sampled_from(possible), unique=True).map(tuple) if possible else st.just(())
 
 
 def interpret(program: Program) -> tuple[tuple[str, ...], ...]:
@@ -107,6 +53,7 @@ def interpret(program: Program) -> tuple[tuple[str, ...], ...]:
         """Execute one instruction; False if it has to wait."""
         match program.ranks[rank][position]:
             case Run(action):
+                assert action.microbatch is not None
                 used: list[Buffer] = [
                     Received(edge, action.microbatch)
                     for edge in program.edges
@@ -182,51 +129,3 @@ def expected_gradients(
 
 def _digest(action: Action, *used: str) -> str:
     return hashlib.sha256(" ".join([str(action), *used]).encode()).hexdigest()
-
-
-def check_timeline(
-    timeline: Timeline,
-    seconds: Mapping[tuple[Kind, int], float],
-    edge_s: Mapping[Edge, float],
-) -> None:
-    """A timeline (with overlap) keeps the schedule's order and waits for exactly what it must.
-
-    Every start equals the latest of what it waits for, so the timeline is both possible and the
-    earliest. Exact: use times whose sums are exact in floating point.
-
-    Args:
-        timeline: What to judge.
-        seconds: Of each stage's forward and backward.
-        edge_s: Of each edge.
-
-    Raises:
-        AssertionError: Something happens too early, too late, not at all, or in another order.
-    """
-    schedule = timeline.schedule
-    rank_of = {action.stage: rank for rank, row in enumerate(schedule.ranks) for action in row}
-    stop_s = {event.action: event.stop_s for event in timeline.events}
-    arrival_s = {(t.edge, t.microbatch): t.stop_s for t in timeline.transfers}
-    wanted = {(edge, m) for edge in edge_s for m in range(schedule.n_microbatches)}
-    assert arrival_s.keys() == wanted
-    assert len(timeline.transfers) == len(wanted)
-    for rank, actions in enumerate(schedule.ranks):
-        events = [event for event in timeline.events if event.rank == rank]
-        assert [event.action for event in events] == list(actions)
-        free_s = 0.0
-        for event in events:
-            here = (event.action.kind, event.action.stage)
-            waits = [arrival_s[e, event.action.microbatch] for e in edge_s if e.dst == here]
-            assert event.start_s == max([free_s, *waits]), event
-            assert event.stop_s == event.start_s + seconds[here], event
-            free_s = event.stop_s
-    links: dict[tuple[int, int], list[Transfer]] = {}
-    for transfer in timeline.transfers:
-        link = rank_of[transfer.edge.src[1]], rank_of[transfer.edge.dst[1]]
-        links.setdefault(link, []).append(transfer)
-    for transfers in links.values():
-        free_s = 0.0
-        for transfer in sorted(transfers, key=lambda t: (t.start_s, t.stop_s)):
-            made_s = stop_s[Action(*transfer.edge.src, transfer.microbatch)]
-            assert transfer.start_s == max(free_s, made_s), transfer
-            assert transfer.stop_s == transfer.start_s + edge_s[transfer.edge], transfer
-            free_s = transfer.stop_s

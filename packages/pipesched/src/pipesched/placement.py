@@ -1,0 +1,152 @@
+"""Which rank runs which stage, for which microbatch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+
+from pipesched.errors import ArgumentError, ParseError
+
+_TEXT = re.compile(r"(\d+(?:,\d+)*(?:\|\d+(?:,\d+)*)*)(?::(\d+x\d+(?:,\d+x\d+)*))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The ranks of the stages, along each route that microbatches take through the pipeline.
+
+    Most pipelines have one route, which all microbatches take. With several, a stage is on several
+    ranks (a copy of its parameters on each), and a microbatch stays with the copies of its route.
+
+    Raises:
+        ArgumentError: No route or no stage, routes of different lengths, negative numbers, a
+            microbatch with a route that is not there, or route_of given for one route only.
+
+    Examples:
+        >>> Placement.looped(2, n_chunks=2)
+        Placement(routes=((0, 1, 0, 1),), route_of=())
+        >>> Placement.v(2).stages_of(0)
+        (0, 3)
+        >>> both_ways = Placement.bidirectional(2, n_microbatches=4)
+        >>> both_ways
+        Placement(routes=((0, 1), (1, 0)), route_of=(0, 0, 1, 1))
+        >>> both_ways.rank(stage=0, microbatch=0), both_ways.rank(stage=0, microbatch=3)
+        (0, 1)
+    """
+
+    routes: tuple[tuple[int, ...], ...]
+    """Of each route, the rank of stage 0, of stage 1, ..."""
+    route_of: tuple[int, ...] = ()
+    """The route of microbatch 0, of microbatch 1, ...; empty if there is one route."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(route) for route in self.routes}
+        if len(lengths) != 1 or lengths == {0} or min(map(min, self.routes)) < 0:
+            raise ArgumentError(
+                "a placement has at least one route, each with one rank (from 0) for every stage; "
+                f"got routes={self.routes}"
+            )
+        n_routes = len(self.routes)
+        if (n_routes == 1) is not (self.route_of == ()) or not all(
+            0 <= route < n_routes for route in self.route_of
+        ):
+            raise ArgumentError(
+                "route_of is empty if there is one route, and gives one to every microbatch if "
+                f"there are several; got {n_routes} routes and route_of={self.route_of}"
+            )
+
+    @classmethod
+    def linear(cls, n_ranks: int) -> Placement:
+        """One stage a rank, in order."""
+        return cls.looped(n_ranks, 1)
+
+    @classmethod
+    def looped(cls, n_ranks: int, n_chunks: int) -> Placement:
+        """`n_chunks` stages a rank: stage s on rank s mod n_ranks."""
+        _check_counts(n_ranks, n_chunks)
+        return cls((tuple(range(n_ranks)) * n_chunks,))
+
+    @classmethod
+    def v(cls, n_ranks: int, n_chunks: int = 2) -> Placement:
+        """`n_chunks` stages a rank, up and down in turn: neighbours share the rank at each turn."""
+        _check_counts(n_ranks, n_chunks)
+        up = tuple(range(n_ranks))
+        return cls((sum(((up, up[::-1])[c % 2] for c in range(n_chunks)), ()),))
+
+    @classmethod
+    def bidirectional(cls, n_ranks: int, n_microbatches: int) -> Placement:
+        """One stage a rank and route: the first half of the microbatches go up, the others down.
+
+        Of an odd number, the middle one goes up.
+        """
+        _check_counts(n_ranks, n_microbatches)
+        up = tuple(range(n_ranks))
+        n_up = (n_microbatches + 1) // 2
+        return cls((up, up[::-1]), (0,) * n_up + (1,) * (n_microbatches - n_up))
+
+    @property
+    def n_stages(self) -> int:
+        """Stages of each route."""
+        return len(self.routes[0])
+
+    @property
+    def n_ranks(self) -> int:
+        """One more than the highest rank."""
+        return 1 + max(map(max, self.routes))
+
+    def rank(self, stage: int, microbatch: int) -> int:
+        """Who runs `stage` on `microbatch`."""
+        route = self.route_of[microbatch] if self.route_of else 0
+        return self.routes[route][stage]
+
+    def ranks_of(self, stage: int) -> tuple[int, ...]:
+        """Who has the parameters of `stage`, in order: one rank for each copy."""
+        return tuple(sorted({route[stage] for route in self.routes}))
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages whose parameters `rank` has, in order: its chunks."""
+        return tuple(s for s in range(self.n_stages) if any(r[s] == rank for r in self.routes))
+
+    def chunk(self, rank: int, stage: int) -> int:
+        """The index of `stage` among the stages of `rank`.
+
+        Raises:
+            ArgumentError: `rank` does not have it.
+        """
+        stages = self.stages_of(rank)
+        if stage not in stages:
+            raise ArgumentError(f"rank {rank} has the stages {stages}; got stage={stage}")
+        return stages.index(stage)
+
+    def __str__(self) -> str:
+        routes = "|".join(",".join(map(str, route)) for route in self.routes)
+        if not self.route_of:
+            return routes
+        runs = ",".join(f"{route}x{len(list(run))}" for route, run in groupby(self.route_of))
+        return f"{routes}:{runs}"
+
+    @classmethod
+    def parse(cls, text: str) -> Placement:
+        """Read what `str` prints.
+
+        Raises:
+            ParseError: Anything else.
+            ArgumentError: A placement that cannot be.
+        """
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise ParseError(
+                "a placement reads <rank>,<rank>,..., several routes <route>|<route>:<route>x<n>,"
+                f"..., as 0,1|1,0:0x2,1x2; got {text!r}"
+            )
+        routes = tuple(tuple(map(int, route.split(","))) for route in match[1].split("|"))
+        runs = [run.split("x") for run in match[2].split(",")] if match[2] else []
+        return cls(routes, tuple(int(route) for route, n in runs for _ in range(int(n))))
+
+
+def _check_counts(n_ranks: int, n_others: int) -> None:
+    if n_ranks < 1 or n_others < 1:
+        raise ArgumentError(
+            "a placement has at least one rank, and one chunk or microbatch; "
+            f"got {n_ranks} ranks and {n_others}"
+        )

@@ -1,0 +1,16 @@
+"""Hypothesis strategies, and judges that share no code with what they judge (extra `testing`)."""
+
+from pipesched.testing.interpret import expected_gradients, interpret
+from pipesched.testing.schedules import actions, edge_sets, path, placements, schedules
+from pipesched.testing.timelines import check_timeline
+
+__all__ = [
+    "actions",
+    "check_timeline",
+    "edge_sets",
+    "expected_gradients",
+    "interpret",
+    "path",
+    "placements",
+    "schedules",
+]
