@@ -143,10 +143,10 @@ def another_plan(transport):
     carry(transport, made, PLENTY_S)
 
 
-def missing(transport):
+def missing(transport, which):
     """One rank does not come."""
-    if transport.rank == 5:
-        time.sleep(FEW_S)
+    if transport.rank == which:
+        time.sleep(FEW_S / 2)  # as long as the others wait, so that all tell the next story
     else:
         carry(transport, broadcast(transport.n_ranks, 1000, 4), FEW_S / 2)
 
@@ -203,7 +203,8 @@ def healthy(make, folder, more):
         "messages": messages,
         "plans": lambda transport: plans(transport, folder),
         "another_plan": another_plan,
-        "missing": missing,
+        "missing 5": lambda transport: missing(transport, 5),
+        "missing 0": lambda transport: missing(transport, 0),
         "shorter": lambda transport: other_length(transport, 90_000),
         "longer": lambda transport: other_length(transport, 110_000),
         "closed": closed,

@@ -71,8 +71,9 @@ def test_ranks_with_different_plans_refuse_before_the_first_byte():
     assert all(
         isinstance(error, MismatchError) or "MismatchError" in str(error) for error in errors
     )
-    assert str(errors[0]).startswith("all ranks execute the same plan, with the same arguments; ")
-    assert "rank 2 has digest" in str(errors[0])
+    assert any(isinstance(error, MismatchError) for error in errors)
+    rule = "all ranks execute the same plan, with the same arguments; "
+    assert all(rule in str(error) and "rank 2 has" in str(error) for error in errors)
     assert not wires.sent_bytes
     assert all((array == -1).all() for out in given_out for array in out.values())
     assert [error.invalid for error in errors] == [()] * 4
@@ -95,15 +96,17 @@ def test_ranks_that_differ_about_checksums_refuse():
     assert isinstance(errors[0], MismatchError)
 
 
-def test_a_rank_that_never_comes_is_named_by_all_others():
+@pytest.mark.parametrize("missing", RANKS)
+def test_a_rank_that_never_comes_is_named_by_all_others(missing):
     executions, wires = begin()
-    errors = take_turns(executions[:3])
-    for rank, error in enumerate(errors):
+    others = [rank for rank in RANKS if rank != missing]
+    errors = take_turns([executions[rank] for rank in others])
+    for rank, error in zip(others, errors, strict=True):
         assert isinstance(error, DeadlineError | RankError)
-        assert "waits for rank 3 to begin" in str(error)
+        assert f"waits for rank {missing} to begin" in str(error)
         assert error.invalid == ()
         if isinstance(error, DeadlineError):
-            assert error.waiting_for == (3,)
+            assert error.waiting_for == (missing,)
             assert str(error).startswith("all ranks are done within the deadline; 1.0 s passed")
             assert f"rank {rank} waits" in str(error)
     assert any(isinstance(error, TimeoutError) for error in errors)

@@ -115,15 +115,16 @@ def test_all_ranks_raise_when_one_has_another_plan(healthy):
     assert "MismatchError" in raised
 
 
-def test_all_others_raise_when_one_rank_does_not_come(healthy):
-    outcomes = [found["missing"] for found in healthy]
-    assert outcomes.pop(5) == {"returned": None}
+@pytest.mark.parametrize("missing", [5, 0])
+def test_all_others_raise_when_one_rank_does_not_come(healthy, missing):
+    outcomes = [found[f"missing {missing}"] for found in healthy]
+    assert outcomes.pop(missing) == {"returned": None}
     assert {found["raised"] for found in outcomes} <= FOUND_OUT
     late = [found for found in outcomes if found["raised"] == "DeadlineError"]
     assert late
     for found in late:
-        assert 5 in found["waiting_for"]
-        assert "waits for rank 5 to begin" in found["message"]
+        assert found["waiting_for"] == [missing]
+        assert f"waits for rank {missing} to begin" in found["message"]
 
 
 @pytest.mark.parametrize("engine", ["gloo"], indirect=True, scope="module")

@@ -8,7 +8,7 @@ from typing import overload
 from shardspec import Layout
 
 from crossmesh import shards as arrays
-from crossmesh.agreement import Agreement
+from crossmesh.agreement import DONE, READY, Agreement
 from crossmesh.carrier import Carrier
 from crossmesh.channels import Channels
 from crossmesh.errors import DeadlineError, PlanError, TransferError, TransportError
@@ -20,6 +20,9 @@ from crossmesh.transport import Transport
 
 STAGING_BYTES = 2 * FUSE_BYTES
 """Two of the largest fused tasks: one on its way in, one on its way out."""
+
+REASON_S = 0.5
+"""How long a rank that lost a connection waits for the reason, which passes from rank to rank."""
 
 
 @overload
@@ -176,8 +179,8 @@ class Execution:
 
     def _transfer(self) -> Iterator[bool]:
         carrier = self._carrier()
-        self._agreement.say_ready()
-        while self._agreement.not_ready:
+        self._agreement.say(READY)
+        while self._agreement.reached < READY:
             yield self._wait()
         self._wrote = True
         carrier.copy()
@@ -185,18 +188,27 @@ class Execution:
             try:
                 progress = carrier.advance()
             except TransportError:
-                self._agreement.hear()  # if a rank said that it failed, that is the reason
+                yield from self._ask_why()
                 raise
             yield progress or self._wait()
             self._check_time()
-        self._agreement.say_done()
-        while self._agreement.not_done or not self._agreement.sent():
+        self._agreement.say(DONE)
+        while self._agreement.reached < DONE or not self._agreement.sent():
             yield self._wait()
 
     def _wait(self) -> bool:
         self._agreement.hear()
+        if self._clock() > self._until_s - self._deadline_s / 2:
+            self._agreement.say_waiting()
         self._check_time()
         return False
+
+    def _ask_why(self) -> Iterator[bool]:
+        """A rank that failed says why before it closes its transport, if not to this one."""
+        until_s = min(self._until_s, self._clock() + REASON_S)
+        while self._clock() < until_s:
+            self._agreement.hear()
+            yield False
 
     def _carrier(self) -> Carrier:
         plan, transport = self._plan, self._transport
@@ -232,10 +244,10 @@ class Execution:
             return
         rank, agreement = self._transport.rank, self._agreement
         waits = list(self._channels.waiting())
-        if agreement.not_ready:
-            waits = [(peer, "to begin") for peer in sorted(agreement.not_ready)]
+        if agreement.reached < READY:
+            waits = [(peer, "to begin") for peer in agreement.lacking]
         elif not waits:
-            waits = [(peer, "to be done") for peer in sorted(agreement.not_done)]
+            waits = [(peer, "to be done") for peer in agreement.lacking]
         shown = "; ".join(f"rank {rank} waits for rank {peer} {what}" for peer, what in waits[:4])
         error = DeadlineError(
             f"all ranks are done within the deadline; {self._deadline_s} s passed, and "

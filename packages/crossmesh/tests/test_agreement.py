@@ -1,0 +1,188 @@
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from crossmesh import MismatchError, RankError
+from crossmesh.agreement import DONE, READY, Agreement, children_of, parent_of
+from crossmesh.testing_transport import Wires
+from hypothesis import given
+from hypothesis import strategies as st
+
+sizes = st.integers(1, 40)
+
+
+def agreements(n_ranks, digests=None, wires=None):
+    return [
+        Agreement(transport, digests[transport.rank] if digests else b"equal")
+        for transport in (wires or Wires({}, n_ranks)).transports()
+    ]
+
+
+def slow_wires(n_ranks, seed):
+    """What is sent arrives now or later."""
+    draws = np.random.default_rng(seed)
+    return Wires({}, n_ranks, lambda: bool(draws.integers(2)))
+
+
+def over(agreement):
+    """Whether a rank does not hear any more."""
+    return agreement.reached == DONE and agreement.sent()
+
+
+def talk(ranks, rounds=200):
+    """Let ranks hear each other, for long enough."""
+    for _ in range(rounds):
+        for agreement in ranks:
+            if not over(agreement):
+                agreement.hear()
+
+
+def all_are_done_and_nothing_is_left_over(ranks, wires):
+    return all(map(over, ranks)) and not any(wires.ways.values())
+
+
+@given(sizes)
+def test_all_ranks_are_in_one_tree_of_few_levels(n_ranks):
+    depths = {0: 0}
+    for rank in range(1, n_ranks):
+        assert rank in children_of(parent_of(rank), n_ranks)
+        depths[rank] = depths[parent_of(rank)] + 1
+    assert sum(len(children_of(rank, n_ranks)) for rank in range(n_ranks)) == n_ranks - 1
+    assert max(depths.values()) <= math.log2(n_ranks)
+
+
+@given(sizes, st.integers(0, 2**32 - 1))
+def test_nobody_is_sure_before_all_have_said_it_and_then_all_are(n_ranks, seed):
+    wires = slow_wires(n_ranks, seed)
+    ranks = agreements(n_ranks, wires=wires)
+    for what in (READY, DONE):
+        for rank in np.random.default_rng(seed).permutation(n_ranks):
+            assert {agreement.reached for agreement in ranks} == {what - 1}
+            ranks[rank].say(what)
+            talk(ranks, 1)
+        talk(ranks)
+        assert {agreement.reached for agreement in ranks} == {what}
+    assert all_are_done_and_nothing_is_left_over(ranks, wires)
+
+
+@given(sizes)
+def test_each_pair_of_neighbours_exchanges_four_messages(n_ranks):
+    wires = Wires({}, n_ranks)
+    sent = Counter()
+    transports = wires.transports()
+    for transport in transports:
+        transport.send = lambda rank, data, tag, send=transport.send: (
+            sent.update([rank]) or send(rank, data, tag)
+        )
+    ranks = [Agreement(transport, b"") for transport in transports]
+    for what in (READY, DONE):
+        for agreement in ranks:
+            agreement.say(what)
+        talk(ranks)
+    assert sent.total() == 4 * (n_ranks - 1)
+
+
+@given(sizes.filter(lambda n: n > 1), st.data())
+def test_all_know_who_is_missing_when_one_of_them_has_waited_for_long(n_ranks, data):
+    what = data.draw(st.sampled_from([READY, DONE]))
+    missing = data.draw(st.integers(0, n_ranks - 1))
+    others = [rank for rank in range(n_ranks) if rank != missing]
+    impatient = data.draw(st.sampled_from(others))
+    wires = slow_wires(n_ranks, data.draw(st.integers(0, 2**32 - 1)))
+    ranks = agreements(n_ranks, wires=wires)
+    if what == DONE:
+        for agreement in ranks:
+            agreement.say(READY)
+        talk(ranks)
+    there = [ranks[rank] for rank in others]
+    for agreement in there:
+        agreement.say(what)
+        talk(there, 1)
+    ranks[impatient].say_waiting()
+    talk(there)
+    # Who is missing passes nothing on: those on other sides of it speak up by themselves.
+    for agreement in there:
+        agreement.say_waiting()
+    talk(there)
+    assert {agreement.lacking for agreement in there} == {(missing,)}
+    # Once it comes all is well.
+    talk(ranks)
+    for rest in range(what, DONE + 1):
+        ranks[missing].say(rest)
+        for agreement in there:
+            agreement.say(rest)
+        talk(ranks)
+    assert all_are_done_and_nothing_is_left_over(ranks, wires)
+
+
+@given(sizes, st.integers(0, 2**32 - 1))
+def test_ranks_that_are_impatient_at_any_time_are_done_all_the_same(n_ranks, seed):
+    draws = np.random.default_rng(seed)
+    wires = slow_wires(n_ranks, seed)
+    ranks = agreements(n_ranks, wires=wires)
+    said = [0] * n_ranks
+    for _ in range(500 * n_ranks):
+        rank = int(draws.integers(n_ranks))
+        if over(ranks[rank]):
+            continue
+        if ranks[rank].reached == said[rank]:
+            said[rank] += 1
+            ranks[rank].say(said[rank])
+        elif draws.integers(4) == 0:
+            ranks[rank].say_waiting()
+        ranks[rank].hear()
+    assert all_are_done_and_nothing_is_left_over(ranks, wires)
+
+
+def errors_of(ranks, on_error=lambda agreement, error: None):
+    """What ranks raise that hear each other until they do, or long enough."""
+    errors = {}
+    for _ in ranks:
+        for rank, agreement in enumerate(ranks):
+            if rank not in errors:
+                try:
+                    agreement.hear()
+                except (RankError, MismatchError) as error:
+                    errors[rank] = error
+                    on_error(agreement, error)
+    return errors
+
+
+@given(sizes, st.data())
+def test_what_a_failed_rank_says_comes_to_all(n_ranks, data):
+    failing = data.draw(st.integers(0, n_ranks - 1))
+    ranks = agreements(n_ranks)
+    ranks[failing].say_failed("ShardError: wrong shape")
+    errors = errors_of(ranks, lambda agreement, error: agreement.say_failed(str(error)))
+    errors.pop(failing, None)  # it may also hear of it again
+    assert len(errors) == n_ranks - 1
+    assert {error.rank for error in errors.values()} <= {failing}
+    text = f"all ranks complete a transfer, or none; rank {failing} failed: ShardError: wrong shape"
+    assert {str(error) for error in errors.values()} <= {text}
+    for agreement in ranks:
+        agreement.told()
+    assert all(agreement.told() for agreement in ranks)
+
+
+@given(sizes.filter(lambda n: n > 1), st.data())
+def test_a_rank_with_another_digest_is_found_out_in_its_place_of_the_tree(n_ranks, data):
+    other = data.draw(st.integers(0, n_ranks - 1))
+    digests = [b"another" if rank == other else b"digests" for rank in range(n_ranks)]
+    ranks = agreements(n_ranks, digests)
+    for agreement in ranks:
+        agreement.say(READY)
+    errors = errors_of(ranks)
+    assert errors
+    for rank, error in errors.items():
+        assert isinstance(error, MismatchError)
+        assert other in (rank, *children_of(rank, n_ranks))
+        assert f"rank {other} has" in str(error)
+    assert {agreement.reached for agreement in ranks} == {0}
+
+
+def test_says_which_digests_differ():
+    ranks = agreements(2, [b"\x01" * 32, b"\x02" * 32])
+    ranks[1].say(READY)
+    with pytest.raises(MismatchError, match=r"rank 1 has digest 0202.*, rank 0 has 0101.*; make"):
+        ranks[0].hear()
