@@ -1,0 +1,54 @@
+"""Two pipelines through the same ranks in opposite directions, each with half of the microbatches.
+
+Every rank has one stage of each direction: the first of one and the last of the other, say. While
+one direction fills, the other one's work is there to run, so about half of 1F1B's bubble is left,
+for two copies of the parameters.
+
+On a clock that ticks once a forward or backward, microbatch k of a direction runs its forward of
+stage s at `s + 2 k` and its backward at `2 S - 1 - s + 2 k`; so the two directions of an even
+number S of stages never meet. `S / 2` microbatches of each direction are a unit that keeps each
+rank busy for `2 S` ticks, after which the next unit starts, in the bubbles of the last ("direct
+concatenation" in section 3.5 there).
+
+Reference:
+    Li, Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional
+    Pipelines", SC 2021, sections 3.1 and 3.5, figure 3.
+"""
+
+from __future__ import annotations
+
+from pipesched.action import Action
+from pipesched.errors import ArgumentError
+from pipesched.generators.order import backward, forward
+from pipesched.placement import Placement
+from pipesched.schedule import Schedule, check_sizes
+
+
+def chimera(n_stages: int, n_microbatches: int) -> Schedule:
+    """Bidirectional 1F1B: the first half of the microbatches goes up the ranks, the others down.
+
+    Args:
+        n_stages: An even number; as many ranks, with two stages on each.
+        n_microbatches: Any number; multiples of `n_stages` leave the smallest bubble.
+
+    Raises:
+        ArgumentError: No microbatch, or an odd number of stages.
+    """
+    check_sizes(n_stages, n_microbatches)
+    if n_stages % 2:
+        raise ArgumentError(
+            "chimera has an even number of stages, so that its two directions never meet; "
+            f"got n_stages={n_stages}"
+        )
+    placement = Placement.bidirectional(n_stages, n_microbatches)
+    ticks: list[dict[int, Action]] = [{} for _ in range(n_stages)]
+    n_up = placement.route_of.count(0)
+    for m in range(n_microbatches):
+        unit, k = divmod(m - n_up if placement.route_of[m] else m, n_stages // 2)
+        start = 2 * (n_stages * unit + k)
+        for stage in range(n_stages):
+            on_rank = ticks[placement.rank(stage, m)]
+            on_rank[start + stage] = forward(stage, m)
+            on_rank[start + 2 * n_stages - 1 - stage] = backward(stage, m)
+    ranks = tuple(tuple(on_rank[tick] for tick in sorted(on_rank)) for on_rank in ticks)
+    return Schedule("chimera", n_stages, n_microbatches, ranks, placement)

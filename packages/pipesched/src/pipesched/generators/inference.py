@@ -1,0 +1,36 @@
+"""Forwards only."""
+
+from __future__ import annotations
+
+from pipesched.generators.interleaved import groups_of
+from pipesched.generators.order import forward, ranks_for
+from pipesched.schedule import Schedule, check_sizes
+
+
+def inference(
+    n_stages: int,
+    n_microbatches: int,
+    *,
+    n_chunks: int = 1,
+    group_size: int | None = None,
+) -> Schedule:
+    """Every microbatch through every stage, without a backward.
+
+    Args:
+        n_stages: A multiple of `n_chunks`.
+        n_microbatches: Any number.
+        n_chunks: Stages of each rank, in a loop: stage s on rank s mod n_ranks.
+        group_size: Microbatches that go through one chunk before any goes through the next, as in
+            `interleaved_1f1b`.
+
+    Raises:
+        ArgumentError: No microbatch, no group, or stages that do not divide.
+    """
+    check_sizes(n_stages, n_microbatches)
+    n_ranks = ranks_for("inference", n_stages, n_chunks)
+    groups = groups_of(n_microbatches, n_ranks, group_size)
+    ranks = tuple(
+        tuple(forward(s, m) for g in groups for s in range(rank, n_stages, n_ranks) for m in g)
+        for rank in range(n_ranks)
+    )
+    return Schedule("inference", n_stages, n_microbatches, ranks, backward=False)

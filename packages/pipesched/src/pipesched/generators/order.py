@@ -1,0 +1,93 @@
+"""What the generators are written with: short names of actions, and ways to order them."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from types import MappingProxyType
+
+from pipesched.action import Action
+from pipesched.errors import ArgumentError
+from pipesched.kind import Kind
+
+Step = tuple[Kind, int]
+"""A kind of work and the stage that does it, on whichever microbatch is next."""
+
+
+def forward(stage: int, microbatch: int) -> Action:
+    """F."""
+    return Action(Kind.FORWARD, stage, microbatch)
+
+
+def backward(stage: int, microbatch: int) -> Action:
+    """B, the whole backward."""
+    return Action(Kind.BACKWARD, stage, microbatch)
+
+
+def input_gradient(stage: int, microbatch: int) -> Action:
+    """I, the part that the stage before waits for."""
+    return Action(Kind.INPUT_GRADIENT, stage, microbatch)
+
+
+def weight_gradient(stage: int, microbatch: int) -> Action:
+    """W, the part that nobody waits for."""
+    return Action(Kind.WEIGHT_GRADIENT, stage, microbatch)
+
+
+def in_turn(
+    forwards: Sequence[Action], backwards: Iterable[Action], warm_up: int
+) -> tuple[Action, ...]:
+    """`warm_up` forwards, then a backward and a forward in turn, then the backwards left."""
+    order = list(forwards[:warm_up])
+    for pair in zip_longest(backwards, forwards[warm_up:]):
+        order += [action for action in pair if action is not None]
+    return tuple(order)
+
+
+def numbered(
+    steps: Iterable[Step],
+    n_microbatches: int,
+    first: Mapping[int, int] = MappingProxyType({}),
+) -> tuple[Action, ...]:
+    """Each step on the next microbatch of its stage; a step without one left is left out.
+
+    A stage's forwards count up, and so do its backwards, whole ones and input gradients together.
+    Its weight gradients take the microbatches of its input gradients, in their order.
+
+    Args:
+        steps: What a rank does, in order.
+        n_microbatches: Of the batch.
+        first: The microbatch with which a stage starts, where that is not 0.
+    """
+    next_of: dict[tuple[bool, int], int] = {}
+    split: defaultdict[int, deque[int]] = defaultdict(deque)
+    order = []
+    for kind, stage in steps:
+        if kind is Kind.WEIGHT_GRADIENT:
+            if split[stage]:
+                order.append(weight_gradient(stage, split[stage].popleft()))
+            continue
+        counter = kind is Kind.FORWARD, stage
+        microbatch = next_of.get(counter, first.get(stage, 0))
+        if microbatch == n_microbatches:
+            continue
+        next_of[counter] = microbatch + 1
+        order.append(Action(kind, stage, microbatch))
+        if kind is Kind.INPUT_GRADIENT:
+            split[stage].append(microbatch)
+    return tuple(order)
+
+
+def ranks_for(name: str, n_stages: int, n_chunks: int) -> int:
+    """How many ranks have `n_chunks` stages each.
+
+    Raises:
+        ArgumentError: The stages cannot be shared out so.
+    """
+    if n_chunks < 1 or n_stages % n_chunks:
+        raise ArgumentError(
+            f"{name} has n_chunks stages on every rank, so n_stages is a multiple of n_chunks; "
+            f"got n_stages={n_stages} and n_chunks={n_chunks}"
+        )
+    return n_stages // n_chunks

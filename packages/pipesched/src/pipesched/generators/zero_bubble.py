@@ -1,0 +1,73 @@
+"""One stage a rank, backwards in two parts: the weight gradients wait, and fill what were bubbles.
+
+Only the input gradient (I) is waited for by the stage before; the weight gradient (W) can run at
+any time later. Stage i (counted from 0) of S warms up with some forwards, then runs I and F in
+turn. From its `lag`-th I on, it runs a W after each, and in the end those that are left:
+
+- ZB-H1: warm-up `S - i`, lag `i`. At most S microbatches held, as the first
+  stage of 1F1B does, and a third of its bubble.                             -> `zb_h1`
+- ZB-H2: warm-up `2 (S - i) - 1`, lag `2 i`. At most `2 S - 1` held on each
+  stage, and no bubble between a stage's first action and its last.          -> `zb_h2`
+
+Both are made for stages whose F, I and W take the same time; `pipesched.zb_auto` is for others.
+
+Reference:
+    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, sections 2.1 and 2.2, figure 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipesched.action import Action
+from pipesched.generators.order import forward, input_gradient, weight_gradient
+from pipesched.schedule import Schedule, check_sizes
+
+
+def zb_h1(n_stages: int, n_microbatches: int) -> Schedule:
+    """ZB-H1: the memory of 1F1B's first stage on every stage, and a third of its bubble.
+
+    Raises:
+        ArgumentError: No stage or no microbatch.
+    """
+    return _schedule("zb-h1", n_stages, n_microbatches, range(n_stages, 0, -1), range(n_stages))
+
+
+def zb_h2(n_stages: int, n_microbatches: int) -> Schedule:
+    """ZB-H2: no bubble in a stage's own span from `2 n_stages - 1` microbatches on.
+
+    The stages neither start nor stop together, so the steps of the optimizer must not wait for
+    each other if the next step is to start where this one leaves idle time (section 4 there).
+
+    Raises:
+        ArgumentError: No stage or no microbatch.
+    """
+    warm_up = range(2 * n_stages - 1, 0, -2)
+    return _schedule("zb-h2", n_stages, n_microbatches, warm_up, range(0, 2 * n_stages, 2))
+
+
+def _schedule(
+    name: str,
+    n_stages: int,
+    n_microbatches: int,
+    warm_up: Sequence[int],
+    lag: Sequence[int],
+) -> Schedule:
+    check_sizes(n_stages, n_microbatches)
+    ranks = tuple(
+        _rank(stage, n_microbatches, warm_up[stage], lag[stage]) for stage in range(n_stages)
+    )
+    return Schedule(name, n_stages, n_microbatches, ranks)
+
+
+def _rank(stage: int, n_microbatches: int, warm_up: int, lag: int) -> tuple[Action, ...]:
+    order = [forward(stage, m) for m in range(min(warm_up, n_microbatches))]
+    for m in range(n_microbatches):
+        order.append(input_gradient(stage, m))
+        if m >= lag:
+            order.append(weight_gradient(stage, m - lag))
+        if warm_up + m < n_microbatches:
+            order.append(forward(stage, warm_up + m))
+    left = range(max(0, n_microbatches - lag), n_microbatches)
+    order += [weight_gradient(stage, m) for m in left]
+    return tuple(order)
