@@ -199,6 +199,15 @@ def test_bytes_are_cut_into_chunks_that_are_not_too_small(options, n_chunks):
     assert [task.n_chunks for task in plan(src, dst, "int8", **options).tasks] == [n_chunks]
 
 
+def test_chunks_that_no_host_passes_on_are_longer():
+    src, dst = layout((400_000,), range(1), "R"), layout((400_000,), range(1, 3), "R")
+    n_chunks = [
+        [task.n_chunks for task in plan(src, dst, "int8", hosts).tasks]
+        for hosts in ({0: 0, 1: 1, 2: 2}, {0: 0, 1: 1, 2: 1}, {0: 0, 1: 0, 2: 0})
+    ]
+    assert n_chunks == [[32], [2], [2]]
+
+
 def test_device_is_its_own_host_by_default():
     made_plan = plan(layout((4,), range(2), "S0"), layout((4,), range(1, 3), "S0"), "int8")
     assert made_plan.hosts == ((0, 0), (1, 1), (2, 2))

@@ -72,7 +72,8 @@ def plan(
         order: How senders and the order of tasks are searched.
         split: Whether several hosts that hold the same may send a part of it each.
         chunks: Into how many chunks a task's bytes are cut at most, to be passed on one by one.
-        chunk_bytes: A chunk has at least as many bytes, unless it is all.
+        chunk_bytes: A chunk has at least as many bytes, unless it is all; one that no host passes
+            on, 16 times as many.
         fuse_bytes: Pieces that have holders and receivers in common are fused up to this size; a
             larger piece is a task of its own.
         seed: Of what the search draws.
