@@ -17,6 +17,8 @@ no sense in them, whose bounds are loose; and more than one slicing, as with `al
 import itertools
 import math
 import tracemalloc
+from functools import partial
+from itertools import starmap
 from pathlib import Path
 
 import matplotlib as mpl
@@ -53,11 +55,11 @@ class Problem:
     def __init__(self, n_layers, cluster_shape, n_microbatches, memory_bytes=math.inf):
         self.places = Places.uniform(*cluster_shape)
         self.n_layers, self.n_microbatches = n_layers, n_microbatches
-        with Asker(cost, (), 1, None) as asker:
-            # A pattern of seven layers that repeats: the same costs, asked for more quickly.
-            structure = [layer % 7 for layer in range(n_layers)]
-            self.prices = Prices(n_layers, self.places, asker, None, structure, None)
-            self.prices.learn_all()
+        # A pattern of seven layers that repeats: the same costs, asked for more quickly.
+        structure = [layer % 7 for layer in range(n_layers)]
+        asker = Asker(partial(starmap, cost), None)
+        self.prices = Prices(n_layers, self.places, asker, None, structure, None)
+        self.prices.learn_all()
         shapes = self.places.shapes
         self.network = Network(n_layers, n_microbatches, shapes, [0.0] * n_layers, (), None)
         most = min(n_layers, self.places.n_devices)

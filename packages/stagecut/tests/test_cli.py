@@ -64,6 +64,15 @@ def test_the_best_number_of_microbatches_is_taken_and_the_others_kept(capsys):
     assert rival.reason == f"{other.time_s:.4g} s"
 
 
+def test_more_processes_find_the_same_plan(capsys):
+    plans = []
+    for processes in ("1", "2"):
+        command = ["demo", "gpt-39b", "--cluster", "p3.16xlarge:8", "--processes", processes]
+        assert main([*command, "--json"]) == 0
+        plans.append(capsys.readouterr().out)
+    assert plans[0] == plans[1]
+
+
 @pytest.mark.parametrize("name", model_names())
 def test_every_model_has_a_plan_or_one_line_that_says_why_not(name, capsys):
     code = main(["demo", name, "--cluster", "p3.16xlarge:4", "--layers", "8"])
@@ -89,6 +98,7 @@ def test_every_model_has_a_plan_or_one_line_that_says_why_not(name, capsys):
         ([*DEMO, "--picture", "missing/plan.png"], "missing/plan.png"),
         ([*DEMO, "--picture", "plan.gif"], "a picture's file name ends in .png or .svg"),
         (["ablation", "--picture", "plan.gif"], "a picture's file name ends in .png or .svg"),
+        ([*DEMO, "--processes", "9999"], "a number of processes from 1 to 1,024"),
         (["show", "missing.json"], "missing.json"),
         (["show", "."], "Is a directory"),
     ],
@@ -125,6 +135,7 @@ def test_a_file_that_is_no_plan_is_one_line_and_exits_with_1(content, capsys, tm
         [*DEMO, "--memory", "much"],
         [*DEMO, "--memory", "1e999"],
         [*DEMO, "--explain", "-1"],
+        [*DEMO, "--processes", "0"],
     ],
 )
 def test_wrong_usage_is_one_line_and_exits_with_2(command, capsys):
@@ -176,7 +187,10 @@ def test_ablation_is_json_too(capsys, monkeypatch):
 
     monkeypatch.setattr(cli, "CASES", ablation.CASES[:1])
     assert main(["ablation", "--json"]) == 0
-    (record,) = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    assert main(["ablation", "--json", "--processes", "2"]) == 0
+    assert capsys.readouterr().out == printed
+    (record,) = json.loads(printed)
     assert record["model"] == "gpt-2.6b"
     assert set(record["seconds"]) == set(ablation.VARIANTS)
 

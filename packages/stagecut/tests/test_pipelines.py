@@ -1,10 +1,8 @@
 """All that `slice_stages` can be told beyond layers, a cluster and one cost for each stage."""
 
 import itertools
-import os
 
 import pytest
-from costmodel import Cluster
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from stagecut import (
@@ -19,9 +17,6 @@ from stagecut import (
     UnfinishedSearchError,
     slice_stages,
 )
-from stagecut.demo import joined
-from stagecut.models import model
-from stagecut.profiles import Profile
 from stagecut.testing import (
     brute_force_pipelines,
     clusters,
@@ -199,29 +194,6 @@ def test_a_homogeneous_model_is_asked_for_linearly_many_costs():
     assert n_asked[2] - n_asked[1] == n_asked[1] - n_asked[0] == 12 * 3
 
 
-def test_other_processes_find_the_same_costs():
-    gpt = model("gpt-350m")
-    profile = Profile(gpt, joined(gpt, 4), Cluster.preset("p3.16xlarge"), n_microbatches=512)
-    alone = slice_stages(4, profile.shape, 512, profile.cost)
-    assert slice_stages(4, profile.shape, 512, profile.cost, processes=2) == alone
-
-
-def test_a_cost_that_other_processes_cannot_find_is_refused():
-    with pytest.raises(InvalidInputError, match=r"can be sent to them, .* got <function .*lambda"):
-        slice_stages(4, (1, 2), 4, lambda *_: None, processes=2)
-
-
-def test_a_process_that_ends_without_an_answer_is_told():
-    class Ends:
-        """Read by another process, it ends that."""
-
-        def __reduce__(self):
-            return os._exit, (3,)
-
-    with pytest.raises(InvalidInputError, match="a process ended when asked for"):
-        slice_stages(2, (1, 1), 1, Ends(), processes=2)
-
-
 def test_a_cache_answers_the_second_time_and_only_for_what_it_is_about(tmp_path):
     asked = []
 
@@ -380,7 +352,6 @@ def test_rejects_values_without_a_time_and_times_that_are_none():
         ({"structure": ["x"]}, "an entry for each layer; got 1 and n_layers=2"),
         ({"schedule": "fast"}, "one of gpipe, 1f1b, .*; got schedule='fast'"),
         ({"n_stages": 0}, "are at least 1.* n_stages=0"),
-        ({"processes": 0}, "are at least 1.* processes=0"),
     ],
     ids=str,
 )

@@ -200,6 +200,19 @@ def test_pictures_are_the_same_each_time(tmp_path):
         assert paths[0].read_bytes().startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "drawn"), [("zb-h1", "1f1b"), ("zb-h2", "eager-1f1b"), ("1f1b", None)]
+)
+def test_a_schedule_that_is_not_drawn_says_so(schedule, drawn, tmp_path):
+    plan = replace(small(), schedule=schedule)
+    path = tmp_path / "plan.svg"
+    plan.picture(path)
+    for text in plan.draw(), path.read_text(encoding="utf-8"):  # which has its texts as comments
+        said = f"drawn as {drawn}; {schedule} leaves gradients of weights for its gaps"
+        assert (said in text) == (drawn is not None)
+        assert ("drawn as" in text) == (drawn is not None)
+
+
 def test_rejects_a_picture_of_another_kind():
     with pytest.raises(InvalidInputError, match=r"ends in .png or .svg; got 'plan.gif'"):
         small().picture("plan.gif")

@@ -2,18 +2,14 @@
 
 import hashlib
 import json
-import pickle
 from ast import literal_eval
-from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Self
 
 from stagecut.errors import InvalidInputError
-from stagecut.plan import CostFunction, Span, StageCost
+from stagecut.plan import Span, StageCost
+from stagecut.workers import Calls
 
 Options = tuple[StageCost, ...]
 """The ways to run a stage; none if it cannot run."""
@@ -75,105 +71,62 @@ _NUMBERS = "time_s", "fixed_bytes", "activation_bytes", "once_s", "temporary_byt
 
 
 class Asker:
-    """Asks a cost function, from within `with`."""
+    """Asks a cost function, by way of `stagecut.workers`."""
 
     def __init__(
         self,
-        cost: CostFunction,
-        arguments: tuple[int, ...],
-        processes: int,
+        call: Callable[[Calls], Iterator[StageCost | Sequence[StageCost] | None]],
         cache: PriceCache | None,
     ) -> None:
         """Prepare to ask.
 
         Args:
-            cost: The function.
-            arguments: What it is told after first layer, last layer and submesh.
-            processes: How many ask at the same time; 1 for this one alone.
+            call: Calls the function.
             cache: Where to look first, and to keep what is new.
-
-        Raises:
-            InvalidInputError: The function cannot be sent to other processes.
         """
-        if processes > 1:
-            _check_sendable(cost)
-        self._cost, self._arguments, self._cache = cost, arguments, cache
+        self._call, self._cache = call, cache
         self._known = {} if cache is None else cache.read()
-        self._pool = (
-            None
-            if processes == 1
-            # Not fork: a copy of a process that has threads, as jax and torch have, can hang.
-            else ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
 
     def ask(
-        self, spans: Sequence[Span], contents: Sequence[Hashable]
+        self, spans: Sequence[Span], contents: Sequence[Hashable], told: tuple[int, ...] = ()
     ) -> Iterator[tuple[Options, bool]]:
         """The options of stages in their order, and whether the function was asked for them.
 
         Args:
             spans: The stages.
             contents: What the cache knows their layers by.
+            told: What the function is told after first layer, last layer and submesh.
 
         Raises:
-            InvalidInputError: What the cache should know a stage by cannot be written there; or a
-                process ended without an answer.
+            InvalidInputError: What the cache should know a stage by cannot be written there.
         """
         keys = [""] * len(spans)
         if self._cache is not None:
-            keys = [self._key(content, span) for content, span in zip(contents, spans, strict=True)]
+            keys = [
+                _key(content, span, told) for content, span in zip(contents, spans, strict=True)
+            ]
         new = [span for span, key in zip(spans, keys, strict=True) if key not in self._known]
-        answers = self._answers(new)
+        answers = self._call([(*span, *told) for span in new])
         for key, span in zip(keys, spans, strict=True):
             if key in self._known:
                 yield self._known[key], False
                 continue
-            try:
-                answer = next(answers)
-            except BrokenProcessPool as error:
-                raise InvalidInputError(
-                    "with processes, cost is a function that each can import, and that does not "
-                    f"end it; a process ended when asked for {self._cost!r} (it prints why): put "
-                    "the function into a module, or take processes=1"
-                ) from error
-            options = _options(answer, span)
+            options = _options(next(answers), span)
             if self._cache is not None:
                 self._cache.add(key, options)
                 self._known[key] = options
             yield options, True
 
-    def _answers(self, spans: Sequence[Span]) -> Iterator[StageCost | Sequence[StageCost] | None]:
-        if self._pool is None:
-            return (self._cost(*span, *self._arguments) for span in spans)
-        firsts, lasts, submeshes = zip(*spans, strict=True) if spans else ((), (), ())
-        rest = [[argument] * len(spans) for argument in self._arguments]
-        return self._pool.map(self._cost, firsts, lasts, submeshes, *rest)
 
-    def _key(self, content: Hashable, span: Span) -> str:
-        if not _is_literal(content):
-            raise InvalidInputError(
-                "costs are kept in a folder by the structure of layers, made of tuples, strings, "
-                f"numbers and None; got structure={content!r}"
-            )
-        asked = content, tuple(span[2]), getattr(span[2], "hosts", None), self._arguments
-        return hashlib.sha256(repr(asked).encode()).hexdigest()
-
-
-def _check_sendable(cost: CostFunction) -> None:
-    try:
-        pickle.dumps(cost)
-    except Exception as error:  # pickle has no one error of its own
+def _key(content: Hashable, span: Span, told: tuple[int, ...]) -> str:
+    """What the cache knows a cost by."""
+    if not _is_literal(content):
         raise InvalidInputError(
-            "with processes, cost is a function that can be sent to them, such as one of a module; "
-            f"got {cost!r}: {error}"
-        ) from error
+            "costs are kept in a folder by the structure of layers, made of tuples, strings, "
+            f"numbers and None; got structure={content!r}"
+        )
+    asked = content, tuple(span[2]), getattr(span[2], "hosts", None), told
+    return hashlib.sha256(repr(asked).encode()).hexdigest()
 
 
 def _options(answer: object, span: Span) -> Options:

@@ -9,7 +9,6 @@ import argparse
 import os
 import re
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -24,8 +23,10 @@ from stagecut.demo import demo
 from stagecut.errors import InvalidInputError, StagecutError
 from stagecut.models import model, model_names
 from stagecut.picture import check_picture, picture
+from stagecut.progress import reporting
 from stagecut.schedule import SCHEDULES
 from stagecut.stage_plan import StagePlan
+from stagecut.workers import workers
 
 _EXAMPLES = """
 examples:
@@ -38,9 +39,6 @@ examples:
 
 _MOST_DEVICES = 4096
 """A million is a slip of the finger, and would take hours."""
-
-_QUIET_S = 1.0
-"""Progress is shown of what takes longer, and only on a terminal."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,20 +74,17 @@ def _demo(options: argparse.Namespace) -> None:
             f"the demo plans for at most {_MOST_DEVICES:,} devices; got {cluster.n_devices:,} in "
             f"{cluster.name}; for more, call plan_stages"
         )
-    progress = _Progress()
-    try:
-        plan = demo(
-            model(options.model),
-            cluster,
-            n_layers=options.layers,
-            n_microbatches=options.microbatches,
-            schedule=options.schedule,
-            memory_bytes=options.memory,
-            alternatives=options.alternatives,
-            progress=progress,
-        )
-    finally:
-        progress.end()
+    plan = demo(
+        model(options.model),
+        cluster,
+        n_layers=options.layers,
+        n_microbatches=options.microbatches,
+        schedule=options.schedule,
+        memory_bytes=options.memory,
+        alternatives=options.alternatives,
+        processes=options.processes,
+        progress=_shows_progress(options),
+    )
     _output(plan, options)
 
 
@@ -113,16 +108,21 @@ def _output(plan: StagePlan, options: argparse.Namespace) -> None:
 
 def _ablation(options: argparse.Namespace) -> None:
     results = []
-    progress = _Progress()
-    try:
-        for case in CASES:
-            results.append(ablation(case))
-            progress(len(results), len(CASES))
-    finally:
-        progress.end()
+    with (
+        reporting(_shows_progress(options), "models planned") as tell,
+        workers(ablation, options.processes) as call,
+    ):
+        for result in call([(case,) for case in CASES]):
+            results.append(result)
+            if tell is not None:
+                tell(len(results), len(CASES))
     if options.picture is not None:
         bars(results, options.picture)
     print(ablation_json(results) if options.json else report(results))
+
+
+def _shows_progress(options: argparse.Namespace) -> bool:
+    return sys.stderr.isatty() if options.progress is None else bool(options.progress)
 
 
 def _shows(text: str) -> bool:
@@ -132,25 +132,6 @@ def _shows(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-class _Progress:
-    """A line on standard error that is drawn over, if that is a terminal."""
-
-    def __init__(self) -> None:
-        self._start_s = self._drawn_s = time.monotonic()
-        self._drawn = False
-
-    def __call__(self, done: int, total: int) -> None:
-        now_s = time.monotonic()
-        if sys.stderr.isatty() and now_s - self._start_s > _QUIET_S and now_s - self._drawn_s > 0.1:
-            print(f"\r\033[K{done:,} of {total:,} priced", end="", file=sys.stderr, flush=True)
-            self._drawn, self._drawn_s = True, now_s
-
-    def end(self) -> None:
-        """Leave an empty line."""
-        if self._drawn:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -213,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="compare with the best for every other number of stages, too; takes longer",
     )
+    _add_work(command)
     _add_output(command)
     command.set_defaults(run=_demo)
 
@@ -229,10 +211,26 @@ def _parser() -> argparse.ArgumentParser:
         description="Alpa's ablation of section 8.3, in simulation: the search, and the search "
         "without its clustering of operators, and without stages of different numbers of layers.",
     )
+    _add_work(command)
     command.add_argument("--picture", metavar="FILE", help="a .png or .svg")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_ablation)
     return parser
+
+
+def _add_work(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--processes",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="that share the work (default: 1); the result is the same",
+    )
+    command.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="show how far it is (default: on a terminal)",
+    )
 
 
 def _add_output(command: argparse.ArgumentParser) -> None:

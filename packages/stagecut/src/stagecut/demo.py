@@ -1,7 +1,8 @@
 """Plan a model of Alpa's tables on a cluster: operators, layers, prices, stages, all in one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from costmodel import Cluster
 
@@ -11,6 +12,7 @@ from stagecut.models import Model
 from stagecut.plan import Submesh
 from stagecut.planner import plan_stages
 from stagecut.profiles import Options, Profile
+from stagecut.progress import Progress
 from stagecut.stage_plan import StagePlan
 
 
@@ -23,7 +25,8 @@ def demo(
     schedule: str = "1f1b",
     memory_bytes: int | None = None,
     alternatives: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    processes: int = 1,
+    progress: Progress | bool | None = None,
 ) -> StagePlan:
     """Plan a model on a cluster of equal hosts.
 
@@ -37,7 +40,8 @@ def demo(
         schedule: A name in `SCHEDULES`.
         memory_bytes: Of a device; None for what the cluster's devices have.
         alternatives: Whether to compare with the best for every other number of stages, too.
-        progress: As `slice_stages` calls it.
+        processes: How many price stages.
+        progress: True for a progress bar, or as `slice_stages` calls it.
 
     Raises:
         InvalidInputError: The microbatches do not divide the batch, or there are more layers than
@@ -52,9 +56,6 @@ def demo(
     counts = tuple(n_microbatches or (model.n_microbatches,))
     profiles = {count: Profile(model, layers, cluster, count) for count in counts}
 
-    def cost(first: int, last: int, submesh: Submesh, count: int) -> Options | None:
-        return profiles[count].cost(first, last, submesh)
-
     def boundary_s(layer: int, count: int) -> float:
         return profiles[count].boundary_s(layer)
 
@@ -63,16 +64,23 @@ def demo(
         len(layers),
         profile.shape,
         counts,
-        cost,
+        partial(_cost, profiles),
         cluster.device.memory_bytes if memory_bytes is None else memory_bytes,
         boundary_s=boundary_s,
         schedule=schedule,
         alternatives=alternatives,
+        processes=processes,
         progress=progress,
         flops=profile.flops,
         n_operators=profile.n_operators,
         title=f"{model.name} on {cluster.name}, {model.batch} samples a step, {len(layers)} layers",
     )
+
+
+def _cost(
+    profiles: Mapping[int, Profile], first: int, last: int, submesh: Submesh, n_microbatches: int
+) -> Options | None:
+    return profiles[n_microbatches].cost(first, last, submesh)
 
 
 def joined(model: Model, n_layers: int) -> tuple[tuple[int, int], ...]:

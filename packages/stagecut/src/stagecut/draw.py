@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _FILL = {"forward": "░", "backward": "▓"}
 _FULL = "█"
 _ASCII = str.maketrans("░▓█", ".#=")
+_DRAWN_AS = {"zb-h1": "1f1b", "zb-h2": "eager-1f1b"}
+"""Schedules that cut backward in two; which half runs when, Eq. 2 does not know, and neither do we.
+They hold as many microbatches as those that are drawn."""
 _DRAWN = 8
 """Microbatches of a timeline; twice as many as stages if that is more, to see it fill and drain."""
 
@@ -23,6 +26,14 @@ def timeline_of(plan: StagePlan) -> tuple[tuple[Action, ...], ...]:
     n_microbatches = min(plan.n_microbatches, max(_DRAWN, 2 * len(plan.stages)))
     held = [min(stage.in_flight, n_microbatches) for stage in plan.stages]
     return simulate([stage.time_s for stage in plan.stages], held, n_microbatches)
+
+
+def drawn_as(plan: StagePlan) -> str:
+    """What a picture leaves out of the plan's schedule; empty if it leaves out nothing."""
+    if plan.schedule not in _DRAWN_AS:
+        return ""
+    drawn = _DRAWN_AS[plan.schedule]
+    return f"drawn as {drawn}; {plan.schedule} leaves gradients of weights for its gaps"
 
 
 def draw(plan: StagePlan, *, width: int = 72, ascii: bool = False) -> str:
@@ -48,6 +59,8 @@ def draw(plan: StagePlan, *, width: int = 72, ascii: bool = False) -> str:
         f"0{_FILL['forward'] * 2} forward, 0{_FILL['backward'] * 2} backward of microbatch 0; "
         f"{n_drawn} of {plan.n_microbatches} microbatches, {words.seconds(end_s)}"
     ]
+    if drawn_as(plan):
+        lines.append(drawn_as(plan))
     label = len(str(len(stages) - 1))
     for number, actions in enumerate(stages):
         bar = [" "] * width

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagecut import words
-from stagecut.draw import timeline_of
+from stagecut.draw import drawn_as, timeline_of
 from stagecut.errors import InvalidInputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def picture(plan: StagePlan, path: str | PathLike[str]) -> None:
     timeline.set_ylim(len(labels) - 0.5, -0.5)
     timeline.set_xlim(0.0, max(actions[-1].stop_s for actions in stages) or 1.0)
     n_drawn = sum(action.kind == "forward" for action in stages[0])
-    timeline.set_xlabel(f"seconds, {n_drawn} of {plan.n_microbatches} microbatches")
+    drawn = f"seconds, {n_drawn} of {plan.n_microbatches} microbatches"
+    timeline.set_xlabel(f"{drawn}\n{drawn_as(plan)}" if drawn_as(plan) else drawn)
     memory.set_xlabel("GiB a device")
     for axes in (timeline, memory):
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

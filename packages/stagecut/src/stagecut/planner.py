@@ -29,6 +29,7 @@ from stagecut.plan import (
     StageCost,
     Submesh,
 )
+from stagecut.progress import Progress
 from stagecut.schedule import in_flight_of
 from stagecut.slice import slice_stages
 from stagecut.stage_plan import PlannedStage, Rival, StagePlan
@@ -55,7 +56,7 @@ def plan_stages(
     alternatives: bool = False,
     processes: int = 1,
     cache: PriceCache | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | bool | None = None,
     flops: Sequence[float] | None = None,
     n_operators: Sequence[int] | None = None,
     manual: Mapping[str, Sequence[Span]] | None = None,
@@ -82,7 +83,7 @@ def plan_stages(
             search for each of them.
         processes: How many ask for costs.
         cache: Where costs are kept.
-        progress: Called after each price of the search.
+        progress: True for a progress bar, or what is called after each price of the search.
         flops: Of each layer, to compare with stages of equal FLOPs.
         n_operators: Of each layer, to compare with stages of equally many operators.
         manual: Cuts of your own to compare with, by name.

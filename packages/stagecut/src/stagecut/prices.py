@@ -1,6 +1,6 @@
 """What a search knows about the cost of every stage it may use, and how it learns more."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ from stagecut.ask import Asker, Options
 from stagecut.errors import InvalidBoundError
 from stagecut.places import Places
 from stagecut.plan import BoundFunction, Span, StageCost
+from stagecut.progress import Progress
 from stagecut.relax import ROUNDING
 from stagecut.usable import usable_stages
 
@@ -43,12 +44,13 @@ class Prices:
         asker: Asker,
         bound_s: BoundFunction | None,
         structure: Sequence[Hashable] | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Progress | None,
+        told: tuple[int, ...] = (),
     ) -> None:
         self.stages = usable_stages(n_layers, places)
         self.n_asked = 0
-        self._shapes, self._asker, self._progress = places.shapes, asker, progress
-        self._structure = structure
+        self._shapes, self._structure = places.shapes, structure
+        self._asker, self._told, self._progress = asker, told, progress
         # A shape may stand in `shapes` twice, on hosts of several kinds.
         shape = np.array([places.shapes.index(each) for each in places.shapes])
         run = _runs(n_layers, range(n_layers) if structure is None else structure)
@@ -101,7 +103,7 @@ class Prices:
         else:
             contents = [tuple(self._structure[first : last + 1]) for first, last, _ in spans]
         for key, span, (options, asked) in zip(
-            keys, spans, self._asker.ask(spans, contents), strict=True
+            keys, spans, self._asker.ask(spans, contents, self._told), strict=True
         ):
             for each in options:
                 if each.time_s < self._bounds_s[key] * (1 - ROUNDING):

@@ -38,10 +38,12 @@ from stagecut.plan import (
     StageSlice,
 )
 from stagecut.prices import Candidates, Prices
+from stagecut.progress import Progress, reporting
 from stagecut.reasons import Reasons
 from stagecut.schedule import InFlightFunction, in_flight_of
 from stagecut.search import Limits, shortest_step
 from stagecut.skips import shortest_with_skips
+from stagecut.workers import workers
 
 
 def slice_stages(
@@ -63,7 +65,7 @@ def slice_stages(
     alternatives: bool = False,
     processes: int = 1,
     cache: PriceCache | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | bool | None = None,
 ) -> Slicing:
     """Find the stages and submeshes with the shortest step (Alpa Eq. 2 to 5).
 
@@ -98,10 +100,12 @@ def slice_stages(
         gap: Stop when a slicing takes at most `1 + gap` times the lower bound.
         alternatives: Whether to find the best for every other number of stages too: a search for
             each of them.
-        processes: How many processes ask for costs; `cost` must then be a function of a module.
+        processes: How many processes ask for costs. With more than one, `cost` must be a function
+            of a module; each is sent it once, and keeps what it remembers.
         cache: Where costs are kept from one run to the next.
-        progress: Called after each price with the number of prices so far and the number there can
-            be; with `bound_s` the search mostly ends long before that.
+        progress: True for a progress bar on standard error. Or what is called after each price with
+            the number of prices so far and the number there can be; with `bound_s` the search
+            mostly ends long before that.
 
     Returns:
         The best slicing. Equal input gives equal output; with `alternatives`, ties go to fewer
@@ -122,12 +126,12 @@ def slice_stages(
     )
     counts = (n_stages,) if isinstance(n_stages, int) else n_stages and tuple(sorted(n_stages))
     shape = () if isinstance(cluster_shape, Places) else cluster_shape
-    smallest = min(n_layers, *shape, *microbatches, *(counts or ()), processes)
+    smallest = min(n_layers, *shape, *microbatches, *(counts or ()))
     if smallest < 1 or not microbatches or not gap >= 0:
         raise InvalidInputError(
             "layers, microbatches, hosts and devices per host are at least 1, and gap at least 0; "
             f"got n_layers={n_layers}, n_microbatches={n_microbatches}, "
-            f"cluster_shape={cluster_shape}, gap={gap}, n_stages={n_stages}, processes={processes}"
+            f"cluster_shape={cluster_shape}, gap={gap}, n_stages={n_stages}"
         )
     if memory_bytes is not None and not memory_bytes >= 0:
         raise InvalidInputError(
@@ -142,20 +146,23 @@ def slice_stages(
     slicings: list[Slicing] = []
     rejected: list[Rejection] = []
     errors: list[InfeasibleStagesError] = []
-    for n in microbatches:
-        told = (n,) if several else ()
-        boundaries_s = [0.0] + [
-            boundary_s(first, *told) if boundary_s else 0.0 for first in range(1, n_layers)
-        ]
-        network = Network(n_layers, n, places.shapes, boundaries_s, edges, _also(transfer_s, told))
-        most_stages = min(n_layers, places.n_devices)
-        limits = Limits.of(
-            places,
-            math.inf if memory_bytes is None else memory_bytes,
-            tuple(held(s, n) for s in range(1, most_stages + 1)),
-        )
-        with Asker(cost, told, processes, cache) as asker:
-            prices = Prices(n_layers, places, asker, _also(bound_s, told), structure, progress)
+    with reporting(progress, "stages priced") as report, workers(cost, processes) as call:
+        asker = Asker(call, cache)
+        for n in microbatches:
+            told = (n,) if several else ()
+            boundaries_s = [0.0] + [
+                boundary_s(first, *told) if boundary_s else 0.0 for first in range(1, n_layers)
+            ]
+            send_s = _also(transfer_s, told)
+            network = Network(n_layers, n, places.shapes, boundaries_s, edges, send_s)
+            most_stages = min(n_layers, places.n_devices)
+            limits = Limits.of(
+                places,
+                math.inf if memory_bytes is None else memory_bytes,
+                tuple(held(s, n) for s in range(1, most_stages + 1)),
+            )
+            bounds_s = _also(bound_s, told)
+            prices = Prices(n_layers, places, asker, bounds_s, structure, report, told)
             if bound_s is None:
                 prices.learn_all()
             search = _Search(prices, network, limits, counts)

@@ -3,6 +3,7 @@
 A stage runs its microbatches in a fixed order: as many forwards as it may hold, then a backward and
 a forward in turn, then the backwards that are left. That is 1F1B, with its own warm-up eager-1F1B,
 and GPipe if all may be held. An action starts when the stage is free and its input has arrived.
+The zero-bubble schedules are not here: they cut backward in two and run its second half later.
 
 With GPipe the last one stops when Alpa's Eq. 2 says, and with 1F1B if all stages take as long. If
 they do not, a step of 1F1B may be shorter, as the pipeline already drains while it still fills: a
