@@ -8,7 +8,7 @@ that a runtime executes, and `draw` and `plot` show it.
 from importlib.metadata import version
 
 from pipesched.action import Action
-from pipesched.check import check
+from pipesched.check import Semantics, check
 from pipesched.check_program import check_program
 from pipesched.draw import LEGEND, draw
 from pipesched.edge import Edge, Endpoint, chain
@@ -76,6 +76,7 @@ __all__ = [
     "Saved",
     "Schedule",
     "ScheduleError",
+    "Semantics",
     "Send",
     "Timeline",
     "Transfer",

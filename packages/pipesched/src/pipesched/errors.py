@@ -33,14 +33,14 @@ class ScheduleError(PipeschedError, ValueError):
     """A schedule breaks a rule of `pipesched.check`.
 
     Attributes:
-        rule: "completeness", "placement", "dependency" or "deadlock".
-        rank: The rank at fault; None where no rank has the action.
+        rule: "completeness", "placement", "dependency", "stream", "deadlock" or "memory".
+        rank: The rank at fault: of what is missing, where it should be.
         position: Index into that rank's actions; None where the action is missing.
         action: The action at fault.
     """
 
     def __init__(
-        self, message: str, *, rule: str, rank: int | None, position: int | None, action: Action
+        self, message: str, *, rule: str, rank: int, position: int | None, action: Action
     ) -> None:
         super().__init__(f"{rule}: {message}")
         self.rule = rule

@@ -2,10 +2,12 @@
 
 from pipesched.testing.interpret import expected_gradients, interpret
 from pipesched.testing.schedules import actions, edge_sets, path, placements, schedules
+from pipesched.testing.steps import can_be_run, steps
 from pipesched.testing.timelines import check_timeline
 
 __all__ = [
     "actions",
+    "can_be_run",
     "check_timeline",
     "edge_sets",
     "expected_gradients",
@@ -13,4 +15,5 @@ __all__ = [
     "path",
     "placements",
     "schedules",
+    "steps",
 ]
