@@ -6,7 +6,7 @@ import pytest
 from crossmesh import MismatchError, RankError
 from crossmesh.agreement import DONE, READY, Agreement, children_of, parent_of
 from crossmesh.testing_transport import Wires
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sizes = st.integers(1, 40)
@@ -116,6 +116,7 @@ def test_all_know_who_is_missing_when_one_of_them_has_waited_for_long(n_ranks, d
     assert all_are_done_and_nothing_is_left_over(ranks, wires)
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(sizes, st.integers(0, 2**32 - 1))
 def test_ranks_that_are_impatient_at_any_time_are_done_all_the_same(n_ranks, seed):
     draws = np.random.default_rng(seed)

@@ -240,6 +240,11 @@ def test_digest_does_not_depend_on_axis_names(transfer):
     assert same.digest == made(transfer).digest
 
 
+def test_digest_is_computed_once():
+    made_plan = plan(layout((8,), range(2), "S0"), layout((8,), range(2, 4), "R"), "int32")
+    assert made_plan.digest is made_plan.digest
+
+
 def test_digest_depends_on_what_is_sent():
     src, dst = layout((8,), range(2), "S0"), layout((8,), range(2, 4), "R")
     arguments = {"src": src, "dst": dst, "dtype": "int32"}

@@ -197,11 +197,11 @@ class Agreement:
             if what > said:
                 self._said[rank] = what
                 self._send(rank, what, self._digest if what == READY else b"")
-            # Who was told DONE does not listen any more.
-            wanted, lacking = self.reached + 1, self._lacking_beyond(rank)
-            if self._waiting and what < DONE and self._said_lacking.get((rank, wanted)) != lacking:
-                self._said_lacking[rank, wanted] = lacking
-                self._send(rank, WAITING, _packed(wanted, lacking))
+            if self._waiting and what < DONE:  # who was told DONE does not listen any more
+                wanted, lacking = self.reached + 1, self._lacking_beyond(rank)
+                if self._said_lacking.get((rank, wanted)) != lacking:
+                    self._said_lacking[rank, wanted] = lacking
+                    self._send(rank, WAITING, _packed(wanted, lacking))
 
     def _lacking_beyond(self, neighbour: int | None) -> tuple[int, ...]:
         """Whom a neighbour lacks on this side of it, this rank among them; None: on all sides."""

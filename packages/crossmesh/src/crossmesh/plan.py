@@ -3,6 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from shardspec import Layout
@@ -15,7 +16,7 @@ from crossmesh.task import Copy, Strategy, UnitTask
 from crossmesh.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, as it keeps its digest
 class TransferPlan:
     """How tensors get from their layouts to others; `plan` makes it.
 
@@ -61,7 +62,7 @@ class TransferPlan:
                     crossing[host_of[hop[end]]] += hop.n_bytes
         return tuple(crossing.items())
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of everything that decides what is sent.
 
