@@ -32,6 +32,8 @@ class Measured:
     """Of each round, from the common start until the last process was done."""
     n_bytes: Mapping[int, int]
     """That each host sent and received, together, headers included: of the median round."""
+    n_packets: Mapping[int, int]
+    """In how many packets, as the kernel counts them."""
 
 
 def lab(n_hosts: int, name: str = "crossnet") -> Lab:
@@ -94,30 +96,39 @@ def _together(
     starts = zip(*(row["start"] for row in there), strict=True)
     ends = zip(*(row["end"] for row in there), strict=True)
     seconds = tuple(max(e) - max(s) for s, e in zip(starts, ends, strict=True))
-    n_bytes = {
-        host: round(median(map(sum, zip(row["sent"], row["received"], strict=True))))
-        for host, rank in rank_of_host.items()
-        if (row := rows[rank])
-    }
-    return Measured(seconds, n_bytes)
+    n_bytes, n_packets = (
+        {
+            host: round(median(row[what]))
+            for host, rank in rank_of_host.items()
+            if (row := rows[rank])
+        }
+        for what in ("bytes", "packets")
+    )
+    return Measured(seconds, n_bytes, n_packets)
 
 
 def _start(hosts: Lab, slots: Sequence[int], backend: str, folder: str) -> None:
     """Start all processes, and wait for them."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     environment = {**os.environ, **ENVIRONMENT}
-    program = [sys.executable, RANK, backend, folder]
+    program = [RANK, backend, folder]
     if backend == "mpi":
         names = ",".join(f"{hosts.hostname(h)}:{n}" for h, n in enumerate(slots) if n)
         mpiexec = Path(sys.executable).with_name("mpiexec")
         launch = [mpiexec, "-launcher", "ssh", "-launcher-exec", RSH, "-hosts", names]
-        launch += ["-n", sum(slots)]
+        # mpi4py ends the job where a process fails; else all would wait for it when they end.
+        launch += ["-n", sum(slots), sys.executable, "-m", "mpi4py"]
         processes = [hosts.popen(0, [*launch, *program], env=environment, **options)]
     else:
         where = [host for host, n in enumerate(slots) for _ in range(n)]
         meet = f"{hosts.ip(0)}:{PORT}"
         processes = [
-            hosts.popen(host, [*program, rank, len(where), meet], env=environment, **options)
+            hosts.popen(
+                host,
+                [sys.executable, *program, rank, len(where), meet],
+                env=environment,
+                **options,
+            )
             for rank, host in enumerate(where)
         ]
     said = [process.communicate(timeout=600)[0] for process in processes]

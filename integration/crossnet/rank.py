@@ -1,12 +1,13 @@
 """One process of a lab: stands for one device, and leaves what it saw of each run in a folder.
 
-    python rank.py gloo FOLDER RANK SIZE ADDRESS:PORT      mpiexec -n SIZE python rank.py mpi FOLDER
+    python rank.py gloo FOLDER RANK SIZE ADDRESS:PORT
+    mpiexec -n SIZE python -m mpi4py rank.py mpi FOLDER
 
 All runs are made round by round, so that a slow minute of the machine meets all of them. All
 processes of a run start at the same tick of the clock, which emulated hosts share; a run ends when
 the last of them has all it needs and knows it of the others. Shards are made before, and what
-arrived is compared with what was sent after. Bytes are those of the host's interface, by the
-kernel's count, between two barriers.
+arrived is compared with what was sent after. Bytes and packets are those of the host's interface,
+by the kernel's count, from some ticks before to some ticks after, in which nothing else is sent.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from shardspec import Layout
 COUNTERS = Path("/sys/class/net/eth0/statistics")
 TICK_S = 0.05
 NAP_S = 2e-3
+BARRIER_S = 120.0
+"""Far longer than any transfer."""
+
 Array = NDArray[Any]
 Ranks = tuple[int, ...]
 
@@ -98,7 +102,10 @@ class Mpi:
 
     def barrier(self) -> None:
         request = self._world.Ibarrier()
+        until = time.monotonic() + BARRIER_S
         while not request.Test():
+            if time.monotonic() > until:
+                raise RuntimeError(f"rank {self.rank} waited {BARRIER_S} s for the others")
             time.sleep(NAP_S)
 
     def transport(self, ranks: Ranks, rank_of: Mapping[int, int]) -> Transport:
@@ -112,7 +119,7 @@ class Device:
 
     def __init__(self, processes: Processes, run: Mapping[str, Any], transport: Transport) -> None:
         self.plan = TransferPlan.from_json(run["plan"])
-        self.seen: dict[str, list[float]] = {"start": [], "end": [], "sent": [], "received": []}
+        self.seen: dict[str, list[float]] = {"start": [], "end": [], "bytes": [], "packets": []}
         self._processes = processes
         self._transport = transport
         self._window = run["window"]
@@ -129,7 +136,8 @@ class Device:
         out = {device: np.zeros_like(part) for device, part in expected.items()}
 
         self._processes.barrier()
-        sent, received = _count("tx"), _count("rx")
+        _next_tick()
+        n_bytes, n_packets = _count("bytes"), _count("packets")
         start = _next_tick()
         execute(
             self.plan,
@@ -140,8 +148,10 @@ class Device:
             out=out,
         )
         end = time.perf_counter()
+        _next_tick()
+        self._note(start, end, _count("bytes") - n_bytes, _count("packets") - n_packets)
+        _next_tick()  # others may count one tick later
         self._processes.barrier()
-        self._note(start, end, _count("tx") - sent, _count("rx") - received)
 
         for device, part in expected.items():
             if self.plan.strategy != "signal" and not np.array_equal(out[device], part):
@@ -156,8 +166,9 @@ class Device:
             series.append(value)
 
 
-def _count(direction: str) -> int:
-    return int((COUNTERS / f"{direction}_bytes").read_text())
+def _count(what: str) -> int:
+    """Bytes or packets that the host has sent and received."""
+    return sum(int((COUNTERS / f"{way}_{what}").read_text()) for way in ("tx", "rx"))
 
 
 def _next_tick() -> float:
