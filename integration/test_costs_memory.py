@@ -4,7 +4,7 @@ import pytest
 from costmodel import in_flight, stage_memory_bytes
 from hypothesis import given
 from hypothesis import strategies as st
-from pipesched import NAMES, make, simulate
+from pipesched import NAMES, Costs, make, simulate
 
 seconds = st.floats(0.1, 10)
 
@@ -21,7 +21,7 @@ def pipelines(draw):
 @given(pipeline=pipelines(), transfer_s=seconds)
 def test_in_flight_is_the_peak_of_the_simulated_schedule(schedule, pipeline, transfer_s):
     sizes, forward_s, backward_s = pipeline
-    timeline = simulate(make(schedule, *sizes), forward_s, backward_s, transfer_s)
+    timeline = simulate(make(schedule, *sizes), Costs(forward_s, backward_s, transfer_s=transfer_s))
     counted = [in_flight(schedule, stage, *sizes) for stage in range(sizes[0])]
     assert tuple(held.activations for held in counted) == timeline.peak_in_flight
     assert not any(held.weight_gradients for held in counted)
@@ -33,8 +33,8 @@ def test_stage_memory_is_the_peak_of_the_simulated_schedule(schedule, pipeline, 
     sizes, forward_s, backward_s = pipeline
     each = st.integers(0, 2**30)
     activations = data.draw(st.lists(each, min_size=sizes[0], max_size=sizes[0]))
-    timeline = simulate(make(schedule, *sizes), forward_s, backward_s)
-    for stage, curve in enumerate(timeline.memory(activations)):
+    costs = Costs(forward_s, backward_s, activation_bytes=activations, parameter_bytes=28)
+    peak_bytes = simulate(make(schedule, *sizes), costs).peak_bytes
+    for stage, n_bytes in enumerate(peak_bytes):
         held = in_flight(schedule, stage, *sizes)
-        memory = stage_memory_bytes(7, 7, 14, activations[stage], held)
-        assert memory == 28 + max(n_bytes for _, n_bytes in curve)
+        assert stage_memory_bytes(7, 7, 14, activations[stage], held) == n_bytes

@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from pipesched import Edge, EdgeError, Kind, ParseError, chain, gpipe, lower, simulate
+from pipesched import Edge, EdgeError, Kind, ParseError, chain, gpipe, lower
 from pipesched.testing import path
 
 ENDPOINTS = path(4)
@@ -68,8 +68,6 @@ def test_an_edge_out_of_the_pipeline_is_refused() -> None:
     edge = Edge.parse("F0->F2")
     with pytest.raises(EdgeError, match="an edge joins stages 0 to 1; got F0->F2"):
         lower(gpipe(2, 1), [edge])
-    with pytest.raises(EdgeError, match="an edge joins stages 0 to 1; got F0->F2"):
-        simulate(gpipe(2, 1), 1.0, 1.0, {edge: 1.0})
 
 
 def test_an_edge_given_twice_is_refused() -> None:

@@ -1,5 +1,5 @@
 import pytest
-from pipesched import NAMES, Placement, UnknownScheduleError, check, make, simulate
+from pipesched import NAMES, Costs, Placement, UnknownScheduleError, check, make, simulate
 
 SIZES = [(n_stages, n_microbatches) for n_stages in range(1, 9) for n_microbatches in range(1, 17)]
 
@@ -27,7 +27,7 @@ def test_stage_i_is_on_rank_i(name: str) -> None:
 )
 def test_in_flight_microbatches_are_the_papers(name, in_flight) -> None:
     for n_stages, n_microbatches in SIZES:
-        timeline = simulate(make(name, n_stages, n_microbatches), 1.0, 2.0)
+        timeline = simulate(make(name, n_stages, n_microbatches), Costs(1.0, 2.0))
         assert timeline.peak_in_flight == tuple(
             min(in_flight(n_stages, stage), n_microbatches) for stage in range(n_stages)
         )

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipesched import (
     NAMES,
+    Costs,
     Edge,
     Free,
     Program,
@@ -102,7 +103,7 @@ def test_holds_as_many_activations_as_the_simulator_says(schedule: Schedule) -> 
             elif isinstance(item, Free) and isinstance(item.buffer, Saved):
                 live -= 1
         peaks.append(peak)
-    assert tuple(peaks) == simulate(schedule, 1.0, 1.0).peak_in_flight
+    assert tuple(peaks) == simulate(schedule, Costs(1.0, 1.0)).peak_in_flight
 
 
 def test_skip_and_residual_edges_reach_their_stages() -> None:

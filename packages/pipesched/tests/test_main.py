@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pipesched import LEGEND, draw, eager_1f1b, one_f_one_b, simulate
+from pipesched import LEGEND, Costs, draw, eager_1f1b, one_f_one_b, simulate
 from pipesched.__main__ import main
 
 SIZES = ["--stages", "4", "--microbatches", "8"]
@@ -11,14 +11,16 @@ SIZES = ["--stages", "4", "--microbatches", "8"]
 
 def test_show_draws_the_schedules_to_one_scale(capsys: pytest.CaptureFixture[str]) -> None:
     main(["show", "1f1b", "eager-1f1b", *SIZES, "--comm", "0.5", "--width", "82"])
-    plain, eager = (simulate(f(4, 8), 1.0, 2.0, 0.5) for f in (one_f_one_b, eager_1f1b))
+    plain, eager = (
+        simulate(f(4, 8), Costs(1.0, 2.0, transfer_s=0.5)) for f in (one_f_one_b, eager_1f1b)
+    )
     expected = [draw(plain, 82), draw(eager, 82, span_s=plain.makespan_s), LEGEND]
     assert capsys.readouterr().out == "\n".join(expected) + "\n"
 
 
 def test_no_overlap_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
     main(["show", "1f1b", *SIZES, "--comm", "0.5", "--no-overlap"])
-    timeline = simulate(one_f_one_b(4, 8), 1.0, 2.0, 0.5, overlap=False)
+    timeline = simulate(one_f_one_b(4, 8), Costs(1.0, 2.0, transfer_s=0.5, overlap=False))
     assert f", {timeline.makespan_s:g} s, " in capsys.readouterr().out
 
 

@@ -2,9 +2,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from pipesched import ArgumentError, MissingExtraError, eager_1f1b, plot, simulate
+from pipesched import ArgumentError, Costs, MissingExtraError, eager_1f1b, plot, simulate
 
-TIMELINE = simulate(eager_1f1b(3, 4), 1.0, 2.0, 0.5)
+TIMELINE = simulate(eager_1f1b(3, 4), Costs(1.0, 2.0, transfer_s=0.5))
 
 
 def test_svg_shows_every_rank_and_kind(tmp_path: Path) -> None:

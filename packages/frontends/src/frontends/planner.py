@@ -236,7 +236,7 @@ class _Candidates:
 
     def _in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
         schedule = pipesched.make(self.schedule, stages_from_here, n_microbatches)
-        return pipesched.simulate(schedule, 1.0, 1.0).peak_in_flight[0]
+        return pipesched.simulate(schedule, pipesched.Costs(1.0, 1.0)).peak_in_flight[0]
 
     def _plan(self, spans: Sequence[stagecut.Span]) -> Plan:
         devices = stagecut.assign_devices([submesh for _, _, submesh in spans], self.shape)
@@ -251,7 +251,7 @@ class _Candidates:
     def _join(self, stages: Sequence[tuple[int, int, Mesh, Priced]]) -> Plan:
         """Stages, and what passes between them, as a plan."""
         schedule = pipesched.make(self.schedule, len(stages), self.pricer.microbatches)
-        in_flight = pipesched.simulate(schedule, 1.0, 1.0).peak_in_flight
+        in_flight = pipesched.simulate(schedule, pipesched.Costs(1.0, 1.0)).peak_in_flight
         planned = tuple(
             _stage(first, last, mesh, priced, self.cluster, held)
             for (first, last, mesh, priced), held in zip(stages, in_flight, strict=True)
@@ -320,10 +320,12 @@ def simulate(
             edge = pipesched.Edge((kinds[t.phase], t.source), (to, t.destination))
             edges[edge] = edges.get(edge, 0.0) + t.time_s
     return pipesched.simulate(
-        schedule,
-        [stage.forward_s for stage in stages],
-        [stage.backward_s for stage in stages],
-        edges,
+        replace(schedule, edges=tuple(edges)),
+        pipesched.Costs(
+            [stage.forward_s for stage in stages],
+            [stage.backward_s for stage in stages],
+            transfer_s=edges,
+        ),
     )
 
 

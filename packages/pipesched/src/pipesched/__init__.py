@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pipesched.action import Action
 from pipesched.check import Semantics, check
 from pipesched.check_program import check_program
+from pipesched.costs import Costs
 from pipesched.draw import LEGEND, draw
 from pipesched.edge import Edge, Endpoint, chain
 from pipesched.errors import (
@@ -22,9 +23,11 @@ from pipesched.errors import (
     ScheduleError,
     UnknownScheduleError,
 )
+from pipesched.event import Event, Transfer
 from pipesched.generators import NAMES, eager_1f1b, gpipe, make, one_f_one_b
 from pipesched.kind import Kind
 from pipesched.lower import lower
+from pipesched.memory import Held
 from pipesched.placement import Placement
 from pipesched.plot import plot
 from pipesched.program import (
@@ -44,7 +47,7 @@ from pipesched.program import (
 )
 from pipesched.schedule import Schedule
 from pipesched.simulate import simulate
-from pipesched.timeline import Event, Timeline, Transfer
+from pipesched.timeline import Timeline
 
 __version__ = version("meshwright-pipesched")
 
@@ -56,11 +59,13 @@ __all__ = [
     "Apply",
     "ArgumentError",
     "Buffer",
+    "Costs",
     "Edge",
     "EdgeError",
     "Endpoint",
     "Event",
     "Free",
+    "Held",
     "Instruction",
     "Kind",
     "MissingExtraError",

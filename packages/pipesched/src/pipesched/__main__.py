@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from pipesched.costs import Costs
 from pipesched.draw import LEGEND, draw
 from pipesched.errors import PipeschedError
 from pipesched.generators import NAMES, make
@@ -30,13 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.plot and len(options.schedules) > 1:
         show.error(f"--plot draws one schedule; got {len(options.schedules)}")
     try:
+        costs = Costs(
+            options.forward,
+            options.backward,
+            transfer_s=options.comm,
+            overlap=not options.no_overlap,
+        )
         timelines = [
             simulate(
                 make(name, options.stages, options.microbatches),
-                options.forward,
-                options.backward,
-                options.comm,
-                overlap=not options.no_overlap,
+                costs,
             )
             for name in options.schedules
         ]

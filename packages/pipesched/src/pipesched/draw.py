@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pipesched.errors import ArgumentError
+from pipesched.event import Event
 from pipesched.kind import Kind
-from pipesched.timeline import Event, Timeline
+from pipesched.timeline import Timeline
 
 _FILL = {Kind.FORWARD: "░", Kind.BACKWARD: "▓"}
 

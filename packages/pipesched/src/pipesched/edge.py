@@ -12,6 +12,13 @@ from pipesched.kind import Kind
 Endpoint = tuple[Kind, int]
 """FORWARD or BACKWARD, and the stage that does it."""
 
+ENDPOINTS = {
+    Kind.FORWARD: Kind.FORWARD,
+    Kind.BACKWARD: Kind.BACKWARD,
+    Kind.INPUT_GRADIENT: Kind.BACKWARD,
+}
+"""By the kind of an action that takes and leaves what edges carry: the endpoint it stands for."""
+
 _TEXT = re.compile(r"([FB])(\d+)->([FB])(\d+)", re.ASCII)
 
 

@@ -2,133 +2,167 @@
 
 The model. A rank runs its actions in order, one at a time, each as soon as all that its edges
 bring has arrived. Between every two ranks there is one link a direction (full duplex); it carries
-one transfer at a time, in the order in which the results were made. Links do not slow each other
-down, so hosts that share a network card are not modelled here: price that into `transfer_s`.
+one message at a time, in the order in which they are sent. Links do not slow each other down, so
+hosts that share a network card are not modelled here: price that into the costs.
+
+A schedule without sends and receives sends every result when it is made. In one with them, a
+message leaves when its send's turn comes; a send does not wait for its receiver. A receive takes no
+time: it says where the message may come, and the action that uses it waits until it has.
+
+Copies of a stage, on several ranks, reduce their gradients together: all start when the last can.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-
 from pipesched.action import Action
 from pipesched.check import check
-from pipesched.edge import Edge, Endpoint, chain, checked_edges
-from pipesched.errors import ArgumentError
+from pipesched.costs import Costs
+from pipesched.edge import ENDPOINTS, Endpoint
+from pipesched.event import Event, Transfer
 from pipesched.kind import Kind
 from pipesched.schedule import Schedule
-from pipesched.timeline import Event, Timeline, Transfer
+from pipesched.timeline import Timeline
 
 
-def simulate(
-    schedule: Schedule,
-    forward_s: float | Sequence[float],
-    backward_s: float | Sequence[float],
-    transfer_s: float | Mapping[Edge, float] = 0.0,
-    *,
-    overlap: bool = True,
-) -> Timeline:
+def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """The timeline of one step.
+
+    Takes time linear in the actions and their edges (`bench` has the figures).
 
     Args:
         schedule: Any schedule that `check` accepts.
-        forward_s: Seconds of one microbatch's forward, the same for all stages or one for each.
-        backward_s: The same of the backward.
-        transfer_s: Seconds to bring one microbatch over an edge. A number stands for the edges of
-            `chain`; a mapping says which edges there are, and those alone make stages wait.
-        overlap: Whether a rank computes while it sends. If not, a send blocks its rank until it
-            has arrived. Receives never block longer than the wait for their data: with senders
-            that wait for their receiver, 1F1B would deadlock.
+        costs: Of its stages and edges. Without `overlap`, a send blocks its rank until it has
+            arrived, but no rank until it is received: so 1F1B would deadlock.
 
     Raises:
         ScheduleError: `check` refuses the schedule.
-        EdgeError: An edge to a stage that is not there.
-        ArgumentError: A time that is negative or not finite, or not one time for each stage.
+        ArgumentError: Costs of another number of stages, without one of the schedule's edges, or
+            without a backward that the schedule has.
+
+    Examples:
+        >>> from pipesched import make
+        >>> simulate(make("1f1b", 4, 8), Costs(1.0, 2.0, latency_s=0.5)).makespan_s
+        41.0
     """
     check(schedule)
-    n_stages = schedule.n_stages
-    seconds = {
-        Kind.FORWARD: _per_stage("forward_s", forward_s, n_stages),
-        Kind.BACKWARD: _per_stage("backward_s", backward_s, n_stages),
-    }
-    edge_s = _per_edge(transfer_s, n_stages)
-    outgoing: dict[Endpoint, list[Edge]] = {}
-    incoming: dict[Endpoint, list[Edge]] = {}
-    for edge in edge_s:
-        outgoing.setdefault(edge.src, []).append(edge)
-        incoming.setdefault(edge.dst, []).append(edge)
-
-    placement = schedule.placement
-    events: list[list[Event]] = [[] for _ in schedule.ranks]
-    transfers: list[Transfer] = []
-    arrival_s: dict[tuple[Edge, int], float] = {}
-    rank_free_s = [0.0] * len(schedule.ranks)
-    link_free_s: dict[tuple[int, int], float] = {}
-
-    def run(rank: int, action: Action, start_s: float) -> None:
-        microbatch = _microbatch(action)
-        stop_s = start_s + seconds[action.kind][action.stage]
-        events[rank].append(Event(rank, action, start_s, stop_s))
-        rank_free_s[rank] = stop_s
-        for edge in outgoing.get((action.kind, action.stage), ()):
-            link = (rank, placement.rank(edge.dst[1], microbatch))
-            leave_s = max(stop_s, link_free_s.get(link, 0.0))
-            arrive_s = leave_s + edge_s[edge]
-            transfers.append(Transfer(edge, microbatch, leave_s, arrive_s))
-            arrival_s[edge, microbatch] = link_free_s[link] = arrive_s
-            if not overlap:
-                rank_free_s[rank] = max(rank_free_s[rank], arrive_s)
-
-    # `check` leaves no circle of waiting ranks, so every round runs something until all is run.
-    n_left = sum(map(len, schedule.ranks))
-    while n_left:
-        for rank, actions in enumerate(schedule.ranks):
-            for action in actions[len(events[rank]) :]:
-                needed = [
-                    (edge, _microbatch(action))
-                    for edge in incoming.get((action.kind, action.stage), ())
-                ]
-                if not all(key in arrival_s for key in needed):
-                    break
-                run(rank, action, max([rank_free_s[rank], *(arrival_s[key] for key in needed)]))
-                n_left -= 1
-
-    return Timeline(
-        schedule,
-        tuple(event for rank_events in events for event in rank_events),
-        tuple(
-            sorted(
-                transfers, key=lambda t: (t.start_s, placement.rank(t.edge.src[1], t.microbatch))
-            )
-        ),
-    )
+    return _Run(schedule, costs).timeline()
 
 
-def _microbatch(action: Action) -> int:
-    assert action.microbatch is not None, "`check` accepts forwards and backwards only"
-    return action.microbatch
+class _Run:
+    """The state of one simulation."""
 
+    def __init__(self, schedule: Schedule, costs: Costs) -> None:
+        self.schedule, self.costs = schedule, costs
+        n_ranks = len(schedule.ranks)
+        kinds = {a.kind for actions in schedule.ranks for a in actions if a.edge is None}
+        self.seconds = {kind: costs.seconds(kind, schedule.n_stages) for kind in kinds}
+        self.link_s = [costs.link_s(edge) for edge in schedule.edges]
+        self.number_of = {edge: number for number, edge in enumerate(schedule.edges)}
+        self.communicates = schedule.communicates
+        routes = schedule.placement.routes
+        self.route_of = schedule.placement.route_of or (0,) * schedule.n_microbatches
+        # By route and endpoint: the edges from other ranks, and those to them with the receiver.
+        self.incoming: list[dict[Endpoint, list[int]]] = [{} for _ in routes]
+        self.outgoing: list[dict[Endpoint, list[tuple[int, int]]]] = [{} for _ in routes]
+        for route, outgoing, incoming in zip(routes, self.outgoing, self.incoming, strict=True):
+            for number, edge in enumerate(schedule.edges):
+                src, dst = route[edge.src[1]], route[edge.dst[1]]
+                if src != dst:
+                    outgoing.setdefault(edge.src, []).append((number, dst))
+                    incoming.setdefault(edge.dst, []).append(number)
+        self.rank_free_s = [0.0] * n_ranks
+        self.link_free_s = [[0.0] * n_ranks for _ in range(n_ranks)]
+        # A message is edge number * n_microbatches + microbatch: hashing edges would take longer
+        # than all the rest.
+        n_messages = len(schedule.edges) * schedule.n_microbatches
+        self.arrived_s: list[float | None] = [None] * n_messages
+        self.waiting: dict[int, int] = {}  # by message: the rank that waits for it
+        self.reached_s: dict[int, dict[int, float]] = {}  # by stage, then rank: its reduction
+        self.ready = list(reversed(range(n_ranks)))
+        self.events: list[list[Event]] = [[] for _ in range(n_ranks)]
+        self.transfers: list[tuple[float, int, Transfer]] = []
 
-def _per_stage(name: str, times: float | Sequence[float], n_stages: int) -> tuple[float, ...]:
-    values = tuple(times) if isinstance(times, Iterable) else (times,) * n_stages
-    if len(values) != n_stages:
-        raise ArgumentError(
-            f"{name} is one number, or one for each stage; "
-            f"got {len(values)} numbers for n_stages={n_stages}"
+    def timeline(self) -> Timeline:
+        while self.ready:
+            self.advance(self.ready.pop())
+        # `check` leaves no ranks that wait for each other.
+        assert list(map(len, self.events)) == list(map(len, self.schedule.ranks))
+        self.transfers.sort(key=lambda item: item[:2])
+        return Timeline(
+            self.schedule,
+            self.costs,
+            tuple(event for events in self.events for event in events),
+            tuple(transfer for *_, transfer in self.transfers),
         )
-    for value in values:
-        _check_time(name, value)
-    return values
 
+    def advance(self, rank: int) -> None:
+        """Run the rank's actions until one has to wait."""
+        actions, events = self.schedule.ranks[rank], self.events[rank]
+        for position in range(len(events), len(actions)):
+            action = actions[position]
+            incoming, outgoing = self.messages(action)
+            start_s = self.rank_free_s[rank]
+            for message in incoming:
+                arrived_s = self.arrived_s[message]
+                if arrived_s is None:
+                    self.waiting[message] = rank
+                    return
+                start_s = max(start_s, arrived_s)
+            if action.kind is Kind.REDUCE:
+                reached_s = self.reach(rank, action.stage)
+                if reached_s is None:
+                    return
+                start_s = reached_s
+            stop_s = start_s
+            if action.edge is None:
+                stop_s += self.seconds[action.kind][action.stage]
+            self.rank_free_s[rank] = stop_s
+            for message, receiver in outgoing:
+                self.send(rank, receiver, message, stop_s)
+            if action.kind is Kind.SEND:
+                stop_s = self.rank_free_s[rank]
+            events.append(Event(rank, action, start_s, stop_s))
 
-def _per_edge(times: float | Mapping[Edge, float], n_stages: int) -> dict[Edge, float]:
-    by_edge = times if isinstance(times, Mapping) else dict.fromkeys(chain(n_stages), times)
-    checked_edges(by_edge, n_stages)
-    for value in by_edge.values():
-        _check_time("transfer_s", value)
-    return dict(by_edge)
+    def reach(self, rank: int, stage: int) -> float | None:
+        """When all copies of the stage can reduce; None, and they wait, if that is not known."""
+        copies = self.schedule.placement.ranks_of(stage)
+        reached_s = self.reached_s.setdefault(stage, {})
+        if rank not in reached_s:
+            reached_s[rank] = self.rank_free_s[rank]
+            if len(reached_s) == len(copies):
+                self.ready += [copy for copy in copies if copy != rank]
+        return max(reached_s.values()) if len(reached_s) == len(copies) else None
 
+    def messages(self, action: Action) -> tuple[list[int], list[tuple[int, int]]]:
+        """Those that the action waits for, and those that it sends, with their receivers."""
+        microbatch, n_microbatches = action.microbatch, self.schedule.n_microbatches
+        if microbatch is None:
+            return [], []
+        if action.kind is Kind.SEND:
+            assert action.edge is not None
+            message = self.number_of[action.edge] * n_microbatches + microbatch
+            return [], [(message, self.schedule.placement.rank(action.edge.dst[1], microbatch))]
+        if action.kind not in ENDPOINTS:
+            return [], []
+        route, end = self.route_of[microbatch], (ENDPOINTS[action.kind], action.stage)
+        incoming = self.incoming[route].get(end, ())
+        outgoing = () if self.communicates else self.outgoing[route].get(end, ())
+        return (
+            [number * n_microbatches + microbatch for number in incoming],
+            [(number * n_microbatches + microbatch, receiver) for number, receiver in outgoing],
+        )
 
-def _check_time(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise ArgumentError(f"a time is finite and not negative; got {value} in {name}")
+    def send(self, src: int, dst: int, message: int, made_s: float) -> None:
+        number, microbatch = divmod(message, self.schedule.n_microbatches)
+        transfer_s, latency_s = self.link_s[number]
+        start_s = max(made_s, self.link_free_s[src][dst])
+        left_s = start_s + transfer_s
+        stop_s = left_s + latency_s
+        self.link_free_s[src][dst] = left_s
+        if not self.costs.overlap:
+            self.rank_free_s[src] = max(self.rank_free_s[src], stop_s)
+        edge = self.schedule.edges[number]
+        self.transfers.append((start_s, src, Transfer(edge, microbatch, start_s, left_s, stop_s)))
+        self.arrived_s[message] = stop_s
+        if message in self.waiting:
+            self.ready.append(self.waiting.pop(message))

@@ -2,58 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipesched.action import Action
-from pipesched.edge import Edge
-from pipesched.errors import ArgumentError
+from pipesched.costs import Costs
+from pipesched.event import Event, Transfer
 from pipesched.kind import Kind
+from pipesched.memory import Held, memory_of
 from pipesched.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One action as it ran."""
-
-    rank: int
-    """Who ran it."""
-    action: Action
-    """What ran."""
-    start_s: float
-    """Seconds from the start of the step."""
-    stop_s: float
-    """Seconds from the start of the step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """One microbatch on its way over an edge."""
-
-    edge: Edge
-    """From where to where."""
-    microbatch: int
-    """Of which microbatch."""
-    start_s: float
-    """When the first byte leaves."""
-    stop_s: float
-    """When the receiver can use it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Timeline:
-    """A simulated step.
-
-    All figures are of the schedule's pipeline part: what follows the last backward (reducing
-    gradients, applying them) is not in it.
-    """
+    """A simulated step."""
 
     schedule: Schedule
     """What ran."""
+    costs: Costs
+    """What it was simulated with."""
     events: tuple[Event, ...]
-    """By rank, then by time."""
+    """By rank, then as the rank lists them, which is by time."""
     transfers: tuple[Transfer, ...]
-    """By time of start; ties in the order of the sending ranks."""
+    """By time of start; ties by rank of the sender."""
 
     @property
     def makespan_s(self) -> float:
@@ -61,17 +30,23 @@ class Timeline:
         return max(event.stop_s for event in self.events)
 
     @property
-    def bubble_s(self) -> tuple[float, ...]:
-        """Per rank, the time in which it computes nothing."""
-        makespan_s = self.makespan_s
-        idle = [makespan_s] * len(self.schedule.ranks)
+    def busy_s(self) -> tuple[float, ...]:
+        """Per rank, the time in which it computes."""
+        busy = [0.0] * len(self.schedule.ranks)
         for event in self.events:
-            idle[event.rank] -= event.stop_s - event.start_s
-        return tuple(idle)
+            if event.action.edge is None:
+                busy[event.rank] += event.stop_s - event.start_s
+        return tuple(busy)
+
+    @property
+    def bubble_s(self) -> tuple[float, ...]:
+        """Per rank, the time of the step in which it does not compute."""
+        makespan_s = self.makespan_s
+        return tuple(makespan_s - busy_s for busy_s in self.busy_s)
 
     @property
     def bubble_ratio(self) -> float:
-        """The part of all ranks' time in which they compute nothing; 0.0 if nothing takes time.
+        """The part of all ranks' time in which they do not compute; 0.0 if nothing takes time.
 
         Not to be confused with the idle part over the *busy* part, which some papers report.
         """
@@ -79,42 +54,55 @@ class Timeline:
         return sum(self.bubble_s) / total_s if total_s else 0.0
 
     @property
+    def span_bubble_ratio(self) -> float:
+        """The same, of each rank's time from its first start to its last stop only.
+
+        What counts when another step's work can fill the time before and after.
+        """
+        starts: dict[int, float] = {}
+        stops: dict[int, float] = {}
+        for event in self.events:
+            if event.action.edge is None:
+                starts.setdefault(event.rank, event.start_s)
+                stops[event.rank] = event.stop_s
+        total_s = sum(stops[rank] - starts[rank] for rank in starts)
+        return 1.0 - sum(self.busy_s) / total_s if total_s else 0.0
+
+    @property
     def peak_in_flight(self) -> tuple[int, ...]:
         """Per rank, the most microbatches whose activations it holds at once.
 
-        A rank with several stages counts a microbatch once for each.
+        From the start of the forward to the end of the backward, or of the input gradient. A rank
+        with several stages counts a microbatch once for each. Without backwards, forwards keep
+        nothing, so it is one at a time.
         """
-        ones = [1] * self.schedule.n_stages
-        return tuple(max((held for _, held in curve), default=0) for curve in self.memory(ones))
+        if not self.schedule.backward:
+            return tuple(int(bool(actions)) for actions in self.schedule.ranks)
+        return self._peak_count(Kind.FORWARD, (Kind.BACKWARD, Kind.INPUT_GRADIENT))
 
-    def memory(self, activation_bytes: Sequence[int]) -> tuple[tuple[tuple[float, int], ...], ...]:
-        """Bytes of activations that each rank holds, over time.
+    @property
+    def peak_weight_gradients(self) -> tuple[int, ...]:
+        """Per rank, the most weight gradients put off at once: input gradients that lead them."""
+        return self._peak_count(Kind.INPUT_GRADIENT, (Kind.WEIGHT_GRADIENT,))
 
-        A forward takes its stage's bytes when it starts; the backward of the same microbatch gives
-        them back when it stops.
+    def _peak_count(self, first: Kind, last: tuple[Kind, ...]) -> tuple[int, ...]:
+        peaks = []
+        for actions in self.schedule.ranks:
+            held = peak = 0
+            for action in actions:
+                if action.kind is first:
+                    held += 1
+                    peak = max(peak, held)
+                elif action.kind in last:
+                    held -= 1
+            peaks.append(peak)
+        return tuple(peaks)
 
-        Args:
-            activation_bytes: Per stage, what one microbatch keeps from forward to backward.
+    def memory(self) -> tuple[tuple[Held, ...], ...]:
+        """Per rank, the bytes that it holds from time 0 on and after each change, in order."""
+        return memory_of(self.schedule, self.costs, self.events, self.transfers)
 
-        Returns:
-            Per rank, (time in seconds, bytes from then on) for each change, in order. At one
-            time, what stops comes before what starts.
-
-        Raises:
-            ArgumentError: Not one number for each stage.
-        """
-        if len(activation_bytes) != self.schedule.n_stages:
-            raise ArgumentError(
-                "activation_bytes has one entry for each stage; "
-                f"got {len(activation_bytes)} for n_stages={self.schedule.n_stages}"
-            )
-        curves: list[list[tuple[float, int]]] = [[] for _ in self.schedule.ranks]
-        for event in self.events:
-            curve = curves[event.rank]
-            held = curve[-1][1] if curve else 0
-            n_bytes = activation_bytes[event.action.stage]
-            if event.action.kind is Kind.FORWARD:
-                curve.append((event.start_s, held + n_bytes))
-            else:
-                curve.append((event.stop_s, held - n_bytes))
-        return tuple(map(tuple, curves))
+    @property
+    def peak_bytes(self) -> tuple[float, ...]:
+        """Per rank, the most bytes that it holds at once."""
+        return tuple(max(held.total_bytes for held in curve) for curve in self.memory())

@@ -3,12 +3,13 @@
 from pipesched.testing.interpret import expected_gradients, interpret
 from pipesched.testing.schedules import actions, edge_sets, path, placements, schedules
 from pipesched.testing.steps import can_be_run, steps
-from pipesched.testing.timelines import check_timeline
+from pipesched.testing.timelines import check_timeline, costs_of
 
 __all__ = [
     "actions",
     "can_be_run",
     "check_timeline",
+    "costs_of",
     "edge_sets",
     "expected_gradients",
     "interpret",
