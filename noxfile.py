@@ -218,7 +218,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
-    """Test everything with a hundred times the examples, and the tests marked nightly."""
+    """Test everything with 10,000 examples (slow ones 2,000), and the tests marked nightly."""
     groups = [text for project in PROJECTS.values() for text in group("test", project)]
     install(session, [*everything(), *group("integration"), *groups])
     for folder in [*present("packages/*/tests"), "integration"]:

@@ -9,7 +9,7 @@ from autoshard.coarsen import cone_roots, critical_operators, decided_by, merge,
 from autoshard.grouped import grouped, solve_grouped
 from autoshard.programs import gpt_step, mlp_step
 from autoshard.testing import brute_force, problems
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 GPT = gpt_step(n_layers=2, batch=8, length=16, width=16, heads=4, vocabulary=32)
@@ -65,6 +65,7 @@ def test_what_a_root_decides_is_the_best_for_each_of_its_strategies(problem, dat
         assert evaluate(alone, choice).cost == best or best == math.inf
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(problems(), st.data())
 def test_a_merged_problem_gives_choices_of_the_whole_never_better_than_its_optimum(problem, data):
     nodes = st.integers(0, problem.n_nodes - 1)

@@ -17,7 +17,7 @@ from autoshard import (
 )
 from autoshard.programs import gpt_step, mlp_step
 from autoshard.testing import graphs
-from hypothesis import given
+from hypothesis import given, settings
 
 
 def chain(**changes):
@@ -157,6 +157,7 @@ def in_order_of_making(graph):
     return replace(graph, values=tuple(graph.value(name) for name in (*graph.inputs, *made)))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(graphs(strange_names=True))
 def test_what_prints_is_parsed_to_an_equal_graph(graph):
     assert Graph.parse(str(graph)) == in_order_of_making(graph)

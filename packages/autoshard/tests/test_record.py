@@ -6,7 +6,7 @@ import json
 import pytest
 from autoshard import AutoshardError, Graph, GraphError, RecordError, Sharding, record, shard
 from autoshard.programs import gpt_step, mlp_step
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 GPT = gpt_step(batch=2, length=4, width=8, heads=2, vocabulary=16, n_layers=2)
@@ -82,6 +82,7 @@ def test_a_sharding_is_read_back_equal(mlp):
     assert again.to_json() == mlp.to_json()
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.data())
 def test_any_spoiled_sharding_can_be_shown_or_is_an_error_of_ours(mlp, data):
     text = data.draw(spoiled(mlp.to_json()))

@@ -25,6 +25,7 @@ def test_exhaustive_equals_brute_force(problem):
     assert solution.gap == 0.0
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(problems(limited=False))
 def test_exhaustive_tells_the_smallest_limit_that_would_do(problem):
     peaks = [

@@ -26,6 +26,7 @@ def test_solve_equals_brute_force(problem):
     assert solution.gap == pytest.approx(0.0, abs=1e-6)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(problems(limited=False), st.floats(0.0, 1.0))
 def test_an_infeasible_limit_is_told_with_the_smallest_that_would_do(problem, part):
     costs = tuple(np.zeros_like(cost) for cost in problem.node_costs)

@@ -7,7 +7,7 @@ from autoshard.grouped import solve_grouped
 from autoshard.programs import deep_mlp_step, gpt_step
 from autoshard.testing import problems
 from autoshard.tie import longest_repeat, repeated_operators, tied
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
@@ -48,6 +48,7 @@ def test_layers_of_different_widths_are_not_tied():
     assert [first[i] for i in products] == products
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(problems())
 def test_nodes_that_are_tied_have_equally_many_strategies(problem):
     groups = tied(problem, dict.fromkeys(range(0, problem.n_nodes, 2), 0))

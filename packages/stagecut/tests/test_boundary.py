@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stagecut import Boundary, InvalidInputError
 from stagecut.boundary import Received
@@ -16,6 +16,7 @@ def bytes_received(values, first, last):
     )
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(clustering_problems(max_operators=20), st.integers(0, 40))
 def test_a_run_ends_at_the_first_operator_that_brings_it_over_the_limit(problem, limit):
     n = len(problem.flops)
@@ -27,6 +28,7 @@ def test_a_run_ends_at_the_first_operator_that_brings_it_over_the_limit(problem,
     assert found.tolist() == expected
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(clustering_problems(max_operators=20))
 def test_crossing_is_what_a_run_to_the_end_receives(problem):
     n = len(problem.flops)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stagecut import (
     Boundary,
@@ -42,6 +42,7 @@ def stage_of(split):
     return [s for _, s in sorted((i, s) for s, each in enumerate(split.stages) for i in each.nodes)]
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(graph_splitting_problems())
 def test_split_is_as_good_as_brute_force(problem):
     best = brute_force_graph_split(problem)
@@ -55,6 +56,7 @@ def test_split_is_as_good_as_brute_force(problem):
         assert split.gap == 0
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(graph_splitting_problems())
 def test_split_takes_the_time_it_says_and_keeps_to_the_limits(problem):
     try:
@@ -67,6 +69,7 @@ def test_split_takes_the_time_it_says_and_keeps_to_the_limits(problem):
         assert max(stage.peak_bytes for stage in split.stages) <= problem.memory_bytes
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(graph_splitting_problems(), st.integers(0, 2))
 def test_stopped_search_is_no_worse_than_the_best_linear_cut_and_its_bound_holds(problem, n):
     linear, best = brute_force_linear_cut(problem), brute_force_graph_split(problem)
@@ -98,6 +101,7 @@ def test_split_is_the_best_linear_cut_of_its_own_order(problem):
     assert brute_force_linear_cut(reordered) == pytest.approx(split.time_s)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(graph_splitting_problems())
 def test_one_microbatch_minimises_the_bytes_of_the_edges_between_stages(problem):
     # Rhino, 5.1: sum of F_ij tensor_size(i, j), with a value for each edge.

@@ -4,7 +4,7 @@ import operator
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stagecut import Boundary, InfeasibleClusteringError, InvalidInputError, cluster_operators
 from stagecut.testing import brute_force_clustering, clustering_problems, layer_quality
@@ -26,6 +26,7 @@ def test_equals_brute_force(problem):
     assert (received, squares) == best
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(clustering_problems(max_operators=40))
 def test_equals_the_dynamic_program_of_the_paper(problem):
     best = slow_clustering(problem)
@@ -79,6 +80,7 @@ def test_more_imbalance_never_makes_a_layer_receive_more(problem, more):
     assert layer_quality(problem, solve(relaxed))[1] <= received
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(clustering_problems(), st.sampled_from((2.0**-1060, 3.0, 1e307)))
 def test_the_unit_of_flops_does_not_matter(problem, unit):
     assume(brute_force_clustering(problem) is not None)

@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stagecut import (
     SCHEDULES,
@@ -98,6 +98,7 @@ def test_says_which_stage_cannot_run():
     assert (caught.value.stage, caught.value.layers, caught.value.peak_bytes) == (1, (1, 3), None)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(pipeline_problems(), st.data())
 def test_given_stages_take_what_their_best_options_take_with_values_that_skip_stages(problem, data):
     spans = data.draw(

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stagecut import (
     Boundary,
@@ -48,6 +48,7 @@ def uniform(first, last, submesh):
     return StageCost((last - first + 1) / (submesh[0] * submesh[1]), last - first + 1, 1)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(pipeline_problems())
 def test_equals_brute_force_with_options_schedules_and_values_that_skip_stages(problem):
     best = brute_force_pipelines(problem)
@@ -62,6 +63,7 @@ def test_equals_brute_force_with_options_schedules_and_values_that_skip_stages(p
     assert pipeline_step_s(problem, spans_of(slicing), chosen) == slicing.time_s
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(pipeline_problems(), st.lists(st.integers(1, 4), min_size=1, max_size=2, unique=True))
 def test_takes_only_the_numbers_of_stages_it_is_told(problem, counts):
     best = brute_force_pipelines(problem)
@@ -75,6 +77,7 @@ def test_takes_only_the_numbers_of_stages_it_is_told(problem, counts):
     assert slicing.time_s == min(allowed)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(pipeline_problems())
 def test_without_alternatives_it_finds_a_slicing_as_good(problem):
     best = brute_force_pipelines(problem)
@@ -84,6 +87,7 @@ def test_without_alternatives_it_finds_a_slicing_as_good(problem):
     assert slicing.alternatives == ()
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(pipeline_problems(), st.sampled_from((0.0, 0.5, 1.0)))
 def test_bounds_change_no_time_where_options_differ_and_values_skip_stages(problem, looseness):
     best = brute_force_pipelines(problem)
@@ -145,6 +149,7 @@ def test_a_search_that_ends_before_any_slicing_fits_does_not_say_that_there_is_n
         slice_stages(3, (1, 3), 1, uniform, 7, edges=edges, transfer_s=lambda *_: 0.0, n_stages=3)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(pipeline_problems(), st.sampled_from((0.1, 1.0)))
 def test_a_gap_bounds_the_shortest_step_from_both_sides(problem, gap):
     best = brute_force_pipelines(problem)
@@ -154,6 +159,7 @@ def test_a_gap_bounds_the_shortest_step_from_both_sides(problem, gap):
     assert slicing.time_s <= (1 + gap) * slicing.lower_bound_s * (1 + 1e-12)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(pipeline_problems())
 def test_every_number_of_stages_has_a_best_slicing_or_a_reason(problem):
     assume(brute_force_pipelines(problem))
@@ -236,6 +242,7 @@ def test_a_cache_refuses_what_cannot_be_written(tmp_path, options):
         slice_stages(1, (1, 1), 1, cost, cache=PriceCache(tmp_path, "x"), **options)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(pipeline_problems(), st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True))
 def test_the_best_number_of_microbatches_is_found(problem, counts):
     def cost(first, last, submesh, n_microbatches):

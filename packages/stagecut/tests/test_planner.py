@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from stagecut import (
     InfeasibleStagesError,
     InvalidInputError,
@@ -106,6 +106,7 @@ def test_a_price_is_asked_once(problem):
     assert len(asked) == len(set(asked))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(pipeline_problems())
 def test_a_plan_with_values_that_skip_stages_keeps_to_the_memory_and_no_rival_is_faster(problem):
     try:

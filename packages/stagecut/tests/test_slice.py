@@ -41,6 +41,7 @@ def uniform(first, last, submesh):
     return StageCost((last - first + 1) / (submesh[0] * submesh[1]), 1, 1)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(slicing_problems())
 def test_equals_brute_force_for_each_number_of_stages(problem):
     best = brute_force_slicing(problem)
@@ -85,6 +86,7 @@ def test_a_bound_changes_neither_the_time_nor_what_is_feasible(problem, loosenes
     assert set(best) <= {len(each.spans) for each in slicing.alternatives}
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(slicing_problems(), st.sampled_from((0.0, 0.1, 1.0)), st.sampled_from((0.0, 0.5, 1.0)))
 def test_stops_within_the_gap_and_bounds_the_optimum_from_below(problem, gap, looseness):
     best = brute_force_slicing(problem)
@@ -95,6 +97,7 @@ def test_stops_within_the_gap_and_bounds_the_optimum_from_below(problem, gap, lo
     assert slicing.time_s <= (1 + gap) * slicing.lower_bound_s
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(slicing_problems(), st.sampled_from((None, 0.5)))
 def test_stages_are_a_slicing_of_that_time_with_the_costs_asked_for(problem, looseness):
     assume(brute_force_slicing(problem))
@@ -155,6 +158,7 @@ def test_a_tight_bound_saves_most_prices():
     assert slicing.n_priced < slice_stages(8, (2, 4), 16, uniform).n_priced / 10
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(slicing_problems(), st.integers(1, 6))
 def test_more_microbatches_never_take_less_time(problem, more):
     problem = replace(problem, memory_bytes=None)
@@ -163,6 +167,7 @@ def test_more_microbatches_never_take_less_time(problem, more):
     assert solve(longer).time_s >= solve(problem).time_s
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(slicing_problems())
 def test_more_memory_never_takes_more_time(problem):
     assume(brute_force_slicing(problem))
@@ -181,6 +186,7 @@ def test_more_hosts_never_take_more_time_if_work_divides(work, n_microbatches, n
     assert more <= fewer * (1 + 1e-12)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(slicing_problems(), st.integers(2, 5))
 def test_the_unit_of_time_does_not_matter(problem, unit):
     assume(brute_force_slicing(problem))
@@ -241,6 +247,7 @@ def test_the_error_names_the_stage_that_needs_most():
     assert (caught.value.stage, caught.value.layers) == (2, (2, 2))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(slicing_problems(), st.sampled_from((0.0, 0.5)))
 def test_with_a_bound_the_error_does_not_claim_more_memory_than_needed(problem, looseness):
     peak = brute_force_peak(problem)

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stagecut import PriceCache, StageCost, slice_stages
 
@@ -30,6 +30,7 @@ def cost_of(structure, calls):
     return cost
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(structures, st.sampled_from((None, 24, 40)), st.booleans())
 def test_sharing_changes_nothing_but_how_often_it_is_asked(structure, memory_bytes, with_bound):
     def bound_s(first, last, submesh):
@@ -73,6 +74,7 @@ def test_prices_of_equal_layers_grow_linearly(n_layers):
     assert slicing.n_priced == (n_layers - 3) + (n_layers - 2) + (n_layers - 1) + 1
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(structures, st.sets(st.integers(1, 12), min_size=2, max_size=4))
 def test_the_best_number_of_microbatches_is_taken_of_several(structure, counts):
     def cost(first, last, submesh, n_microbatches):
@@ -94,6 +96,7 @@ def test_the_best_number_of_microbatches_is_taken_of_several(structure, counts):
     assert said == counts - {slicing.n_microbatches}
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(structures, st.booleans())
 def test_what_is_in_the_cache_is_not_asked_again(structure, is_shared):
     shared = structure if is_shared else None

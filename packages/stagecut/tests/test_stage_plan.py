@@ -2,7 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from stagecut import (
     HostKind,
@@ -95,6 +95,7 @@ def test_explains_every_stage_and_no_other(plan):
             plan.explain(number)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(stage_plans())
 def test_json_reads_back_to_an_equal_plan(plan):
     assert StagePlan.from_json(plan.to_json()) == plan
@@ -128,6 +129,7 @@ def test_any_other_text_is_refused(text):
         StagePlan.from_json(text)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.data())
 def test_a_plan_with_a_changed_entry_is_refused_or_read(data):
     document = json.loads(small().to_json())
