@@ -2,18 +2,24 @@
 
 For process groups that have no messages between CPUs, as those of NCCL: their messages occupy the
 device from when they are begun until both sides are done, in the order in which they were begun, so
-`execute`, which begins receives early and asks what has arrived, is not for them. Here each rank's
-messages, in the order of the program, are cut into batches (`dist.batch_isend_irecv`, which NCCL
-carries out together) such that a batch needs nothing that arrives in it. In a chain that makes
-the pipeline: chunk k is passed on while chunk k + 1 arrives.
+`execute`, which begins receives early and asks what has arrived, is not for them. Here each message
+has a step, which follows from the plan alone: of a task that begins at step `s`, chunk `i` passes
+leg `j` of its way at step `s + i + j`. In a chain that makes the pipeline: chunk `i` is passed on
+while chunk `i + 1` arrives. What a rank sends and receives in one step is a batch
+(`dist.batch_isend_irecv`, which NCCL carries out together).
 
-Why no batch waits for ever: of all messages that are not complete take the first in the program.
-All batches before, of both its ranks, have earlier messages only, so they are complete; so both its
-ranks have begun it, and its bytes are there.
+Why no batch waits for ever: what is sent at a step arrived at earlier ones, and a message has the
+same step on both its ranks. So of the batches of the first step that is not complete, all have been
+begun, and what they need of each other is in them. It is not enough that messages are in the same
+order everywhere: in a batch any message may wait for any other, and NCCL does not say what happens
+when ranks group theirs differently (github.com/NVIDIA/nccl/issues/1279).
 """
 
+import hashlib
+import heapq
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -45,32 +51,40 @@ class Message(NamedTuple):
     leg: Leg
 
 
-def batches(plan: TransferPlan, device: int, window: int) -> Iterator[list[Message]]:
-    """The messages from and to a device, in the order of the program, batch by batch.
+def batches(plan: TransferPlan, device: int, window: int) -> list[list[Message]]:
+    """The messages from and to a device, batch by batch, each in the order of the program.
 
     Args:
-        plan: What is sent.
+        plan: What is sent: copies, so that each chunk passes all devices of its task.
         device: Whose messages.
-        window: In a batch are messages of at most so many tasks.
+        window: Of how many tasks at a time a device has messages; the same on all ranks.
     """
-    batch: list[Message] = []
-    tasks: set[int] = set()
-    arriving: set[tuple[int, tuple[int, int]]] = set()
-    for chunk in program(plan, {device}):
-        key = chunk.task.index, chunk.part
-        for leg in chunk.legs:
-            if device not in (leg.sender, leg.receiver):
-                continue
-            too_many = chunk.task.index not in tasks and len(tasks) == window
-            if too_many or (leg.sender == device and key in arriving):
-                yield batch
-                batch, tasks, arriving = [], set(), set()
-            batch.append(Message(chunk, leg))
-            tasks.add(chunk.task.index)
-            if leg.receiver == device:
-                arriving.add(key)
-    if batch:
-        yield batch
+    first = _first_steps(plan, window)
+    at: defaultdict[int, list[Message]] = defaultdict(list)
+    for _, chunks in itertools.groupby(program(plan, {device}), lambda chunk: chunk.task.index):
+        for i, chunk in enumerate(chunks):
+            for j, leg in enumerate(chunk.legs):
+                if device in (leg.sender, leg.receiver):
+                    at[first[chunk.task.index] + i + j].append(Message(chunk, leg))
+    return [at[step] for step in sorted(at)]
+
+
+def _first_steps(plan: TransferPlan, window: int) -> list[int]:
+    """When each task begins: as soon as each of its devices has fewer than `window` others."""
+    found = []
+    open_until: defaultdict[int, list[int]] = defaultdict(list)  # of each device, a heap
+    for task in plan.tasks:
+        of_devices = [open_until[device] for device in task.path]
+        first = max((heap[0] for heap in of_devices if len(heap) == window), default=0)
+        # The chunks of an all-gather are up to as many more as there are followers.
+        stop = first + task.n_chunks + 2 * len(task.followers)
+        for heap in of_devices:
+            if len(heap) == window:
+                heapq.heapreplace(heap, stop)
+            else:
+                heapq.heappush(heap, stop)
+        found.append(first)
+    return found
 
 
 def execute_batched(
@@ -84,7 +98,8 @@ def execute_batched(
     """Move tensors between ranks, on the device where the tensors are; all ranks call it alike.
 
     Tested with gloo on CPUs; the order, by itself, against the rules of NCCL. Nobody has run it on
-    NCCL yet: that takes two GPUs.
+    NCCL yet: that takes two GPUs. There it returns when all is begun, as torch's collectives do,
+    and what is done next in the current stream waits.
 
     Args:
         plan: What goes where; its devices are global ranks. It has no partial sources.
@@ -92,33 +107,29 @@ def execute_batched(
         dst: Where to put this rank's destination shards; shares no memory with `src`.
         group: Has all ranks of the plan. Its timeout is the deadline: when it passes gloo raises,
             and NCCL ends the process (TORCH_NCCL_ASYNC_ERROR_HANDLING).
-        window: Of how many tasks at a time messages are sent together, and held in staging memory.
+        window: Of how many tasks at a time a rank sends or receives messages, and has them in
+            staging memory; the same on all ranks.
 
     Raises:
         PlanError: partial sources, a signal, or `window` below 1.
         ShardError: a tensor is missing, or has another shape than the plan says.
-        MismatchError: ranks have different plans.
+        MismatchError: ranks have different plans or windows.
         TransportError: the group failed; `invalid` are the destinations that may be half written.
     """
-    if window < 1:
-        raise PlanError(f"at least one task is open at a time; got window={window}")
-    if plan.strategy == "signal" or any(task.reduction for task in plan.tasks):
-        raise PlanError(
-            "batches move copies, and nothing else; got a plan of signals, or of partial sources; "
-            "reduce them on their own mesh before, or use execute"
-        )
     rank = dist.get_rank()
     try:
+        _check(plan, window)
         mine = _Batched(plan, src, dst, rank)
-    except ShardError:
+    except (PlanError, ShardError):
         _others(_UNFIT, group)  # so that they do not wait for this one
         raise
+    own = hashlib.sha256(f"{plan.digest} {window}".encode()).digest()
     try:
-        for other, said in _others(bytes.fromhex(plan.digest), group).items():
+        for other, said in _others(own, group).items():
             raise MismatchError(
-                "all ranks execute the same plan, with shards that fit it; this one has digest "
-                f"{plan.digest[:16]}, rank {other} of the group has "
-                + ("unfit shards" if said == _UNFIT else said.hex()[:16])
+                "all ranks execute the same plan with the same window, and shards that fit it; "
+                f"this one has digest {own.hex()[:16]}, rank {other} of the group has "
+                + ("arguments that do not fit" if said == _UNFIT else said.hex()[:16])
                 + "; make the plan from equal arguments everywhere"
             )
         mine.run(window, group)
@@ -130,17 +141,34 @@ def execute_batched(
         raise failed from error
 
 
+def _check(plan: TransferPlan, window: int) -> None:
+    if window < 1:
+        raise PlanError(f"at least one task is open at a time; got window={window}")
+    if plan.strategy == "signal" or any(task.reduction for task in plan.tasks):
+        raise PlanError(
+            "batches move copies, and nothing else; got a plan of signals, or of partial sources; "
+            "reduce them on their own mesh before, or use execute"
+        )
+
+
 _UNFIT = bytes(32)
 """Said instead of a digest by a rank that cannot take part."""
 
 
 def _others(said: bytes, group: dist.ProcessGroup) -> dict[int, bytes]:
-    """What the ranks of the group say that say something else."""
-    device = torch.device("cpu" if "cpu:gloo" in dist.get_backend_config(group) else "cuda")
-    own = torch.tensor(list(said), dtype=torch.uint8, device=device)
-    heard = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(heard, own, group=group)
-    found = {rank: bytes(other.tolist()) for rank, other in enumerate(heard)}
+    """What the ranks of the group say that say something else.
+
+    By each of the group's backends: the first call of one of NCCL has to be of all ranks
+    (`batch_isend_irecv` in torch's documentation), and batches are not.
+    """
+    found: dict[int, bytes] = {}
+    for backend in dist.get_backend_config(group).split(","):
+        device, _ = backend.split(":")
+        if device == "cpu" or torch.get_device_module(device).is_available():
+            own = torch.tensor(list(said), dtype=torch.uint8, device=device)
+            heard = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+            dist.all_gather(heard, own, group=group)
+            found |= {rank: bytes(other.tolist()) for rank, other in enumerate(heard)}
     return {rank: other for rank, other in found.items() if other != said}
 
 
@@ -167,8 +195,9 @@ class _Batched:
             if copy.device == self._rank:
                 for piece in copy.pieces:
                     self._dst.view(piece).copy_(self._src.view(piece))
-        for batch in batches(self._plan, self._rank, window):
-            self._unpack(before=batch[0].chunk.task.index)
+        todo = batches(self._plan, self._rank, window)
+        left = Counter(chunk.task.index for batch in todo for chunk, _ in batch)
+        for batch in todo:
             operations = [
                 dist.P2POp(
                     dist.isend if leg.sender == self._rank else dist.irecv,
@@ -180,7 +209,10 @@ class _Batched:
             ]
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
-        self._unpack(before=len(self._plan.tasks))
+            left.subtract(chunk.task.index for chunk, _ in batch)
+            for index in {chunk.task.index for chunk, _ in batch}:
+                if not left[index]:
+                    self._unpack(*self._packed.pop(index))
 
     def _bytes(self, chunk: Chunk) -> torch.Tensor:
         task = chunk.task
@@ -193,17 +225,15 @@ class _Batched:
         first = task.part[0]
         return self._packed[task.index][1][chunk.part[0] - first : chunk.part[1] - first]
 
-    def _unpack(self, before: int) -> None:
-        """Put what has arrived where it goes; the tasks of batches to come begin at `before`."""
-        for index in [index for index in self._packed if index < before]:
-            task, data = self._packed.pop(index)
-            if self._rank in task.receivers:
-                for piece, elements, part in self._pieces(task):
-                    target = self._dst.view(piece)
-                    whole = target.contiguous()  # with the rest of the piece, which is kept
-                    _bytes(whole)[elements] = data[part]
-                    if not target.is_contiguous():
-                        target.copy_(whole)
+    def _unpack(self, task: UnitTask, data: torch.Tensor) -> None:
+        """Put what has arrived where it goes."""
+        if self._rank in task.receivers:
+            for piece, elements, part in self._pieces(task):
+                target = self._dst.view(piece)
+                whole = target.contiguous()  # with the rest of the piece, which is kept
+                _bytes(whole)[elements] = data[part]
+                if not target.is_contiguous():
+                    target.copy_(whole)
 
     def _pieces(self, task: UnitTask) -> Iterator[tuple[Piece, slice, slice]]:
         """The pieces of a task: which of the bytes of each are in it, and where in its own."""
