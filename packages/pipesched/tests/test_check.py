@@ -158,6 +158,8 @@ def test_memory_is_what_is_between_forward_and_backward(
     whole, kept, checkpoint = data.draw(sizes), data.draw(sizes), data.draw(sizes)
 
     def held(rank: int, position: int) -> int:
+        if not schedule.backward:
+            return whole[schedule.ranks[rank][position].stage]
         total = 0
         done = schedule.ranks[rank][: position + 1]
         recomputed = {a for a in schedule.ranks[rank] if a.kind is Kind.RECOMPUTE}
@@ -225,8 +227,9 @@ def test_memory_is_what_is_between_forward_and_backward(
         ),
         (
             "rank 0: F0.0 F0.1 B0.0 B0.1 U0\nrank 1: F1.0 F1.1 B1.0 B1.1",
-            "completeness: a schedule with updates has one for each stage of each rank; got no U1 "
-            "on rank 1",
+            "completeness: a schedule with reductions has one for each stage of each rank, and so "
+            "has one with updates, which are of gradients that have been reduced; got no G0 on "
+            "rank 0",
         ),
         (
             "rank 0: F0.0 SEND_F0->F1.0 F0.1 B0.0 B0.1\nrank 1: F1.0 F1.1 B1.0 B1.1",
@@ -249,8 +252,8 @@ def test_memory_is_what_is_between_forward_and_backward(
             "position 4, which is of rank 0",
         ),
         (
-            "rank 0: F0.0 F0.1 B0.0 B0.1 U0\nrank 1: F1.0 F1.1 B1.0 B1.1 U0 U1",
-            "placement: a rank reduces and updates its own stages; got U0 at rank 1, position 4, "
+            "rank 0: F0.0 F0.1 B0.0 B0.1 G0\nrank 1: F1.0 F1.1 B1.0 B1.1 G0 G1",
+            "placement: a rank reduces and updates its own stages; got G0 at rank 1, position 4, "
             "which has [1] of 2 stages",
         ),
         (
@@ -270,7 +273,7 @@ def test_memory_is_what_is_between_forward_and_backward(
         ),
     ],
     ids=[
-        *("missing", "no forward", "twice", "foreign", "whole and split", "half", "an update"),
+        *("missing", "no forward", "twice", "foreign", "whole and split", "half", "updates only"),
         *("one end", "no edge", "within a rank", "two ranks", "update elsewhere", "too early"),
         *("weight first", "circle"),
     ],

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pipesched.action import Action
 from pipesched.check import Semantics, check
 from pipesched.check_program import check_program
+from pipesched.communicate import with_communication, with_reductions, without_communication
 from pipesched.costs import Costs
 from pipesched.draw import LEGEND, draw
 from pipesched.edge import Edge, Endpoint, chain
@@ -48,6 +49,7 @@ from pipesched.program import (
 from pipesched.schedule import Schedule
 from pipesched.simulate import simulate
 from pipesched.timeline import Timeline
+from pipesched.torch_csv import from_torch_csv, to_torch_csv
 
 __version__ = version("meshwright-pipesched")
 
@@ -91,6 +93,7 @@ __all__ = [
     "check_program",
     "draw",
     "eager_1f1b",
+    "from_torch_csv",
     "gpipe",
     "lower",
     "make",
@@ -98,4 +101,8 @@ __all__ = [
     "parse_instruction",
     "plot",
     "simulate",
+    "to_torch_csv",
+    "with_communication",
+    "with_reductions",
+    "without_communication",
 ]

@@ -5,7 +5,7 @@ A rank runs its list in order and waits where it must. The rules, in the order t
 - completeness: every stage runs every microbatch forward once and, unless the schedule is of
   inference, backward once, whole (B) or in two parts (I and W); a recomputation (R) at most once.
   Sends and receives are there for all that changes ranks, or not at all; so are reductions (G) and
-  updates (U), for every stage of every rank.
+  updates (U), for every stage of every rank, and no updates without reductions.
 - placement: an action is on the rank that its stage has on the route of its microbatch.
 - dependency: no rank lists an action before another of its own that the action needs. An action
   needs what its stage's edges bring; a backward its forward and its recomputation, a weight
@@ -301,7 +301,10 @@ def _check_memory(
     checkpoint: tuple[float, ...],
     bounds: tuple[float, ...],
 ) -> None:
-    """A forward takes activations, a backward or weight gradient gives the last of them back."""
+    """A forward takes activations, a backward or weight gradient gives the last of them back.
+
+    Without backwards, nothing outlives its forward.
+    """
     for rank, actions in enumerate(schedule.ranks):
         held = 0.0
         for position, action in enumerate(actions):
@@ -311,6 +314,8 @@ def _check_memory(
                     assert m is not None
                     again = places.has(Kind.RECOMPUTE, stage, m)
                     held += checkpoint[stage] if again else whole[stage]
+                    if not schedule.backward:
+                        held = whole[stage]
                 case Kind.RECOMPUTE:
                     held += whole[stage] - checkpoint[stage]
                 case Kind.BACKWARD:

@@ -144,18 +144,23 @@ class Places:
             self._check_backwards_are_whole_or_split()
         if self.communicates:
             self._check_transfers()
-        for kind in (kind for kind in _ONCE_A_STEP if kind in self._kinds_once):
-            for stage in range(schedule.n_stages):
-                for rank in schedule.placement.ranks_of(stage):
-                    if (kind, rank, stage) not in self._once:
-                        raise ScheduleError(
-                            f"a schedule with {kind.name.lower()}s has one for each stage of each "
-                            f"rank; got no {Action(kind, stage)} on rank {rank}",
-                            rule="completeness",
-                            rank=rank,
-                            position=None,
-                            action=Action(kind, stage),
-                        )
+        for kind in _ONCE_A_STEP:
+            if kind in self._kinds_once or (kind is Kind.REDUCE and self._kinds_once):
+                self._check_each_stage_has(kind)
+
+    def _check_each_stage_has(self, kind: Kind) -> None:
+        for stage in range(self.schedule.n_stages):
+            for rank in self.schedule.placement.ranks_of(stage):
+                if (kind, rank, stage) not in self._once:
+                    raise ScheduleError(
+                        "a schedule with reductions has one for each stage of each rank, and so "
+                        "has one with updates, which are of gradients that have been reduced; got "
+                        f"no {Action(kind, stage)} on rank {rank}",
+                        rule="completeness",
+                        rank=rank,
+                        position=None,
+                        action=Action(kind, stage),
+                    )
 
     def _first_missing(self) -> Action | None:
         """The first forward or backward that is not there."""

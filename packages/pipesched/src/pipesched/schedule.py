@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index
-from typing import Any
 
 from pipesched.action import Action
 from pipesched.edge import Edge, chain, checked_edges
@@ -185,7 +184,7 @@ class Schedule:
         )
 
     def to_json(self) -> str:
-        """A JSON object with the fields' names, and a version; actions and edges as text."""
+        """A JSON object with the fields' names, and a version; all but numbers as text."""
         return json.dumps(
             {
                 "version": _JSON_VERSION,
@@ -193,10 +192,7 @@ class Schedule:
                 "n_stages": self.n_stages,
                 "n_microbatches": self.n_microbatches,
                 "ranks": [[str(action) for action in actions] for actions in self.ranks],
-                "placement": {
-                    "routes": self.placement.routes,
-                    "route_of": self.placement.route_of,
-                },
+                "placement": str(self.placement),
                 "edges": [str(edge) for edge in self.edges],
                 "backward": self.backward,
             }
@@ -223,7 +219,7 @@ class Schedule:
                 index(data["n_stages"]),
                 index(data["n_microbatches"]),
                 tuple(tuple(map(Action.parse, actions)) for actions in data["ranks"]),
-                _placement_from(data["placement"]),
+                Placement.parse(data["placement"]),
                 tuple(map(Edge.parse, data["edges"])),
                 {True: True, False: False}[data["backward"]],
             )
@@ -252,8 +248,3 @@ def _one_route(n_stages: int, ranks: tuple[tuple[Action, ...], ...]) -> Placemen
             if action.stage < n_stages:
                 rank_of[action.stage] = rank
     return Placement((tuple(rank_of),))
-
-
-def _placement_from(data: Any) -> Placement:
-    routes = tuple(tuple(map(index, route)) for route in data["routes"])
-    return Placement(routes, tuple(map(index, data["route_of"])))
