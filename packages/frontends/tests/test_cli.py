@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-import pipesched
 import pytest
 from costmodel import Cluster, presets
 from frontends.cli import ScheduleName, main
 from frontends.plan import Plan
+from frontends.planner import SCHEDULES
 
 TINY = ["--layers", "2", "--d-model", "32", "--heads", "2", "--sequence", "16", "--batch", "8",
         "--microbatches", "2", "--devices", "4"]  # fmt: skip
@@ -204,5 +204,5 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert f"python -m frontends {command}" in plain(printed)
 
 
-def test_offers_the_schedules_of_pipesched() -> None:
-    assert get_args(ScheduleName) == pipesched.NAMES
+def test_offers_the_schedules_that_run() -> None:
+    assert get_args(ScheduleName) == SCHEDULES

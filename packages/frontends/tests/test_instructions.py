@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from functools import cache
 
-import pipesched
 import pytest
 from frontends.chunks import Chunk, build_chunks
 from frontends.instructions import (
@@ -20,6 +19,7 @@ from frontends.instructions import (
 from frontends.jax.testing import EXAMPLES, mlp
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan, Stored
+from frontends.planner import SCHEDULES
 from frontends.step import APPLY
 from frontends.testing import random_plan
 from hypothesis import given, settings
@@ -119,7 +119,7 @@ class Machine:
 @given(
     st.sampled_from(sorted(EXAMPLES)),
     st.sampled_from([1, 2, 4]),
-    st.sampled_from(pipesched.NAMES),
+    st.sampled_from(SCHEDULES),
     st.lists(st.sampled_from(MESHES), min_size=1, max_size=3),
     st.integers(0, 2**32),
 )
@@ -164,7 +164,7 @@ def test_a_stage_holds_no_more_microbatches_than_its_schedule_says() -> None:
         assert most == in_flight
 
 
-@pytest.mark.parametrize("name", pipesched.NAMES)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_lists_are_deterministic(name: str) -> None:
     step = layered("tied", 4)
     plan = random_plan(step, MESHES, random.Random(1), name)

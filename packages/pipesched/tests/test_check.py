@@ -4,7 +4,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pipesched import (
-    NAMES,
     Action,
     ArgumentError,
     Kind,
@@ -16,10 +15,9 @@ from pipesched import (
     make,
 )
 from pipesched.check import Semantics
-from pipesched.testing import can_be_run, schedules, steps
+from pipesched.testing import can_be_run, made, schedules, steps
 
-generated = st.builds(make, st.sampled_from(NAMES), st.integers(1, 4), st.integers(1, 5))
-valid = generated | schedules() | steps(communicates=None)
+valid = made() | schedules() | steps(communicates=None)
 semantics = st.sampled_from(["buffered", "rendezvous", "stream"])
 Ranks = list[list[Action]]
 

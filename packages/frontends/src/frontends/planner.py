@@ -50,6 +50,9 @@ _SEARCH = "search"
 STRATEGIES = ("auto", _SEARCH, *_BASELINES, _EQUAL_LAYERS)
 """What `make_plan` may be asked for."""
 
+SCHEDULES = ("gpipe", "1f1b", "eager-1f1b")
+"""The schedules of pipesched that run: one stage a mesh, whole backwards."""
+
 
 def make_plan(
     layered: LayeredStep,
@@ -74,7 +77,7 @@ def make_plan(
             costs time, so that the obvious plans are tried both ways.
         keep_microbatches: Whether a plan for `undivided` is priced only, and not taken.
         strategy: `auto` takes the fastest plan; another name of `STRATEGIES` takes that one.
-        schedule: A pipesched name: `gpipe`, `1f1b` or `eager-1f1b`.
+        schedule: One of `SCHEDULES`.
         memory_bytes: Limit of one device; the cluster's by default.
         unsharded: Kinds of operators without a rule, for the report.
         progress: Told how the search goes.
@@ -83,8 +86,8 @@ def make_plan(
         NoPlanError: Nothing fits the memory.
         PlanError: There is no such schedule or strategy.
     """
-    if schedule not in pipesched.NAMES:
-        raise PlanError(f"a schedule is one of {', '.join(pipesched.NAMES)}; got {schedule!r}")
+    if schedule not in SCHEDULES:
+        raise PlanError(f"a schedule is one of {', '.join(SCHEDULES)}; got {schedule!r}")
     if strategy not in STRATEGIES:
         raise PlanError(f"a strategy is one of {', '.join(STRATEGIES)}; got {strategy!r}")
     memory = cluster.device.memory_bytes if memory_bytes is None else memory_bytes

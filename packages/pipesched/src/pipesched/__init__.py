@@ -25,7 +25,24 @@ from pipesched.errors import (
     UnknownScheduleError,
 )
 from pipesched.event import Event, Transfer
-from pipesched.generators import NAMES, eager_1f1b, gpipe, make, one_f_one_b
+from pipesched.generators import (
+    NAMES,
+    chimera,
+    dualpipe,
+    dualpipe_v,
+    eager_1f1b,
+    gpipe,
+    inference,
+    interleaved_1f1b,
+    looped_bfs,
+    make,
+    one_f_one_b,
+    v_half,
+    v_min,
+    zb_h1,
+    zb_h2,
+    zb_v,
+)
 from pipesched.kind import Kind
 from pipesched.lower import lower
 from pipesched.memory import Held
@@ -91,10 +108,16 @@ __all__ = [
     "chain",
     "check",
     "check_program",
+    "chimera",
     "draw",
+    "dualpipe",
+    "dualpipe_v",
     "eager_1f1b",
     "from_torch_csv",
     "gpipe",
+    "inference",
+    "interleaved_1f1b",
+    "looped_bfs",
     "lower",
     "make",
     "one_f_one_b",
@@ -102,7 +125,12 @@ __all__ = [
     "plot",
     "simulate",
     "to_torch_csv",
+    "v_half",
+    "v_min",
     "with_communication",
     "with_reductions",
     "without_communication",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
 ]

@@ -55,7 +55,7 @@ _GENERATORS: dict[str, Callable[..., Schedule]] = {
     "inference": inference,
 }
 
-NAMES = tuple(_GENERATORS)[:3]
+NAMES = tuple(_GENERATORS)
 """What `make` knows."""
 
 

@@ -54,7 +54,9 @@ def interleaved_1f1b(
         backwards = [backward(s, m) for group in groups for s in stages[::-1] for m in group]
         # Megatron's and torch's count. Of groups too small for it, two must do: a forward more, and
         # rank 0 waits for the last rank, which waits for the backward that rank 0 has put off.
-        warm_up = min(2 * (n_ranks - rank - 1), len(groups[0]) + len(groups[-1]))
+        warm_up = 2 * (n_ranks - rank - 1)
+        if n_chunks > 1:
+            warm_up = min(warm_up, len(groups[0]) + len(groups[-1]))
         warm_up += (n_chunks - 1) * len(groups[0])
         ranks.append(in_turn(forwards, backwards, warm_up + 1))
     return Schedule("interleaved-1f1b", n_stages, n_microbatches, tuple(ranks))

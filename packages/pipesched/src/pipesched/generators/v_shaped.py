@@ -4,22 +4,24 @@ A microbatch leaves its last stage on the rank where it entered the first, so th
 on backwards as soon as any, and all ranks hold about equally many activations.
 
 `zb_v` is the schedule for the memory of 1F1B. The other two are for less. They repeat one building
-block: what a microbatch does, as offsets on a clock that ticks once an action. Every microbatch
-follows the one before after 6 ticks, which are the 6 actions that it costs a rank; so no two
-collide if the slots of F, F, I, I differ modulo 6 on every rank, and W takes the slots left over,
-first come first served. What a rank holds is the sum over its two stages of the ticks from F to W,
-divided by 6 (equation 1 of the second paper), so the steps of the block set it:
+block: what a microbatch does, as ticks of a clock that ticks once an action. Every microbatch
+follows the one before after 6 ticks, the 6 actions that it costs a rank, so no two collide if the
+ticks of F, F, I, I on each rank differ modulo 6. What a rank holds is the sum over its two stages
+of the ticks from F to W, divided by 6 (equation 1 of the second paper), so the steps of the block
+set it:
 
-- V-Half: F and I of the way down 2 ticks a rank, of the way up 1: about half of 1F1B's memory.
-- V-Min:  1 tick a rank for all: about a third.
+- V-Half: F and I take 2 ticks a rank on the way down, 1 on the way up: half of 1F1B's memory.
+- V-Min:  1 tick a rank on both ways: a third.
 
-The gap between a microbatch's last F and its first I is the least without collisions.
+Ranks run F and I in the order of the block's ticks as soon as they can, and W when they would
+otherwise wait, or hold more than the repeated block does.
 
 References:
     Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 6, figure 8 (ZB-V).
     Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, sections 2 and 3,
-    tables 1, 8 and 9. There V-Half turns around after 2 ticks on the last rank; here after 1,
-    which collides as little. We leave out their reordering before and after the steady state.
+    tables 1, 8 and 9. There V-Half turns on the last rank after 2 ticks in the forward and 1 in
+    the backward; here it is the other way round, as in their repository. We move W only, not F
+    and I, out of the block's order, which is simpler.
 """
 
 from __future__ import annotations
@@ -27,7 +29,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from pipesched.generators.order import Step, numbered, ranks_for
+from pipesched.action import Action
+from pipesched.generators.order import (
+    Step,
+    forward,
+    input_gradient,
+    numbered,
+    ranks_for,
+    weight_gradient,
+)
 from pipesched.kind import Kind
 from pipesched.placement import Placement
 from pipesched.schedule import Schedule, check_sizes
@@ -70,7 +80,11 @@ def v_half(n_stages: int, n_microbatches: int) -> Schedule:
     Raises:
         ArgumentError: No microbatch, or an odd number of stages.
     """
-    return _repeated("v-half", n_stages, n_microbatches, down=2)
+    n_ranks = ranks_for("v-half", n_stages, n_chunks=2)
+    odd = n_ranks % 2
+    return _repeated(
+        "v-half", n_ranks, n_microbatches, down=2, turn=1 if odd else 4, cap=n_ranks + 2 - odd
+    )
 
 
 def v_min(n_stages: int, n_microbatches: int) -> Schedule:
@@ -86,7 +100,15 @@ def v_min(n_stages: int, n_microbatches: int) -> Schedule:
     Raises:
         ArgumentError: No microbatch, or an odd number of stages.
     """
-    return _repeated("v-min", n_stages, n_microbatches, down=1)
+    n_ranks = ranks_for("v-min", n_stages, n_chunks=2)
+    return _repeated(
+        "v-min",
+        n_ranks,
+        n_microbatches,
+        down=1,
+        turn=1 if n_ranks % 3 else 3,
+        cap=2 * ((n_ranks + 1) // 3 + 1),
+    )
 
 
 def _zb_v_steps(rank: int, n_ranks: int, n_microbatches: int) -> Iterator[Step]:
@@ -105,51 +127,68 @@ def _zb_v_steps(rank: int, n_ranks: int, n_microbatches: int) -> Iterator[Step]:
     yield from [(_W, down)] * rank
 
 
-def _repeated(name: str, n_stages: int, n_microbatches: int, *, down: int) -> Schedule:
-    check_sizes(n_stages, n_microbatches)
-    n_ranks = ranks_for(name, n_stages, n_chunks=2)
-    ranks = tuple(
-        numbered(_squeezed(block, n_microbatches), n_microbatches)
-        for block in _building_block(n_ranks, down)
-    )
-    return Schedule(name, n_stages, n_microbatches, ranks, Placement.v(n_ranks))
+def _repeated(
+    name: str, n_ranks: int, n_microbatches: int, *, down: int, turn: int, cap: int
+) -> Schedule:
+    """The block repeated, with W where there is time for it.
+
+    Args:
+        name: Of the schedule.
+        n_ranks: Half of the stages.
+        n_microbatches: Any number.
+        down: Ticks from a rank's F or I to the next rank's on the way down; on the way up, 1.
+        turn: Ticks from the last F to the first I, both on rank 0.
+        cap: Activations that a rank may hold, which are those that it holds if every action runs
+            in its tick.
+    """
+    n_stages = 2 * n_ranks
+    queues = [_block_order(rank, n_ranks, n_microbatches, down, turn) for rank in range(n_ranks)]
+    waiting: list[deque[Action]] = [deque() for _ in queues]
+    held = [0] * n_ranks
+    ranks: list[list[Action]] = [[] for _ in queues]
+    # A microbatch's way has 2 n_stages steps, F of each stage and then I of each, the last first.
+    started = [0] * 2 * n_stages
+    finished = [n_microbatches, *started]  # of the step before
+    while any(queues) or any(waiting):
+        in_this_tick = []
+        for rank, queue in enumerate(queues):
+            step = queue[0] if queue else None
+            if (
+                step is not None
+                and finished[step] > started[step]
+                and (step >= n_stages or held[rank] < cap)
+            ):
+                in_this_tick.append(queue.popleft())
+                microbatch = started[step]
+                if step < n_stages:
+                    ranks[rank].append(forward(step, microbatch))
+                    held[rank] += 1
+                else:
+                    stage = 2 * n_stages - 1 - step
+                    ranks[rank].append(input_gradient(stage, microbatch))
+                    waiting[rank].append(weight_gradient(stage, microbatch))
+                started[step] += 1
+            elif waiting[rank]:
+                ranks[rank].append(waiting[rank].popleft())
+                held[rank] -= 1
+        for step in in_this_tick:
+            finished[step + 1] += 1
+    return Schedule(name, n_stages, n_microbatches, tuple(map(tuple, ranks)), Placement.v(n_ranks))
 
 
-def _building_block(n_ranks: int, down: int) -> list[dict[int, Step]]:
-    """Per rank, the ticks of one microbatch, without W."""
+def _block_order(rank: int, n_ranks: int, n_microbatches: int, down: int, turn: int) -> deque[int]:
+    """A rank's F and I, as steps of the way, in the order of their ticks."""
     last = n_ranks - 1
-    for gap in range(1, _PERIOD + 1):
-        blocks = []
-        for rank in range(n_ranks):
-            way_down = down * rank
-            way_up = down * last + 1 + last - rank
-            turn = down * last + 1 + last + gap
-            up = 2 * n_ranks - 1 - rank
-            blocks.append(
-                {
-                    way_down: (_F, rank),
-                    way_up: (_F, up),
-                    turn + way_down: (_I, up),
-                    turn + way_up: (_I, rank),
-                }
-            )
-        if all(len({tick % _PERIOD for tick in block}) == len(block) == 4 for block in blocks):
-            return blocks
-    raise AssertionError(f"no gap for n_ranks={n_ranks} and down={down}")
-
-
-def _squeezed(block: dict[int, Step], n_microbatches: int) -> Iterator[Step]:
-    """The block of every microbatch, and each W in the first tick that is free after its I."""
+    way_down = down * rank
+    way_up = down * last + 1 + last - rank
+    first_input_gradient = down * last + 1 + last + turn
+    block = {
+        way_down: rank,
+        way_up: n_ranks + last - rank,
+        first_input_gradient + way_down: 2 * n_ranks + rank,
+        first_input_gradient + way_up + down - 1: 3 * n_ranks + last - rank,
+    }
     ticks = {
         tick + _PERIOD * m: step for tick, step in block.items() for m in range(n_microbatches)
     }
-    waiting: deque[int] = deque()
-    for tick in range(max(ticks) + 1):
-        if tick in ticks:
-            kind, stage = ticks[tick]
-            yield kind, stage
-            if kind is _I:
-                waiting.append(stage)
-        elif waiting:
-            yield _W, waiting.popleft()
-    yield from [(_W, stage) for stage in waiting]
+    return deque(ticks[tick] for tick in sorted(ticks))

@@ -37,7 +37,7 @@ def rows_of(generator: Any, n_ranks: int, **fields: Any) -> Any:
     ("name", "generator", "n_ranks_compared"),
     [
         ("gpipe", torch_schedules.ScheduleGPipe, lambda n_ranks: n_ranks),
-        # Of the last rank, torch's order leaves microbatch 0 out; see test_check.py.
+        # Of the last rank, torch's order leaves microbatch 0 out; see test_schedules_in_torch.py.
         ("1f1b", torch_schedules.Schedule1F1B, lambda n_ranks: n_ranks - 1),
     ],
     ids=["gpipe", "1f1b"],

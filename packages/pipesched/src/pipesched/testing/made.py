@@ -1,0 +1,45 @@
+"""Schedules that the generators make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from hypothesis import strategies as st
+
+from pipesched.errors import ArgumentError
+from pipesched.generators import NAMES, make
+from pipesched.schedule import Schedule
+
+LINEAR = ("gpipe", "1f1b", "eager-1f1b")
+"""Those of one stage a rank and whole backwards."""
+
+
+def sizes_of(name: str, max_stages: int, max_microbatches: int) -> list[tuple[int, int]]:
+    """The numbers of stages and microbatches for which a schedule is defined."""
+
+    def is_defined(n_stages: int, n_microbatches: int) -> bool:
+        try:
+            make(name, n_stages, n_microbatches)
+        except ArgumentError:
+            return False
+        return True
+
+    sizes = product(range(1, max_stages + 1), range(1, max_microbatches + 1))
+    return [size for size in sizes if is_defined(*size)]
+
+
+def made(
+    names: Sequence[str] = NAMES, *, max_stages: int = 4, max_microbatches: int = 8
+) -> st.SearchStrategy[Schedule]:
+    """Schedules of any of the names, of sizes for which they are defined.
+
+    Args:
+        names: Some of `NAMES`.
+        max_stages: At least 2, as some have two stages on every rank.
+        max_microbatches: At least 4, as some fill two stages twice.
+    """
+    made_with = [
+        (name, *sizes) for name in names for sizes in sizes_of(name, max_stages, max_microbatches)
+    ]
+    return st.sampled_from(made_with).map(lambda arguments: make(*arguments))
