@@ -106,4 +106,4 @@ def test_hosts_move_the_bytes_of_the_plan(backend):
         counted = seen[run.plan.digest].n_bytes
         for host, planned in run.planned_bytes.items():
             # Headers and acknowledgements add; what is beside the bytes differs a little by run.
-            assert 0.99 < (counted[host] - silent[host]) / planned < 1.05
+            assert 1.0 < (counted[host] - silent[host]) / planned < 1.02

@@ -2,7 +2,7 @@
 
 Without figures it makes all of them, without backends through both; `... report` only reports.
 `nox -s crossnet` installs what it needs and calls it. It has to be root, or to be run by
-`integration/netlab/netlab rootless --`. All of it takes nine minutes; other work on the machine
+`integration/netlab/netlab rootless --`. All of it takes eleven minutes; other work on the machine
 waits meanwhile.
 """
 
