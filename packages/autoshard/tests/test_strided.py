@@ -1,18 +1,34 @@
-"""Conversions between strided and plain specs."""
+"""Strided shards: conversions to and from plain ones, and strides worth trying (Rhino 4.3.3)."""
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
+from autoshard import GraphBuilder, Options, Sharding, collectives, prepare, shard
 from autoshard.conversion import Converter, spec_set, steps_of
 from autoshard.graph import Value
 from autoshard.moves import SpecGraph
-from autoshard.testing import meshes
+from autoshard.picture import axis_roles
+from autoshard.tables import table_of
+from autoshard.testing import check_results, check_sharding, meshes
 from costmodel import Cluster, Device, Link, reshard_time, step_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shardspec import Layout, Partial, ReshardError, Spec, Split, assemble, reshard, simulate
+from shardspec import (
+    WHOLE_AXES,
+    Layout,
+    Mesh,
+    Partial,
+    ReshardError,
+    ReshardPlan,
+    Spec,
+    Split,
+    assemble,
+    reshard,
+    simulate,
+)
 from shardspec import shard as cut
 
 CLUSTER = Cluster.uniform(
@@ -23,6 +39,7 @@ CLUSTER = Cluster.uniform(
     intra_host=Link(1e-6, 100e9),
     inter_host=Link(2e-5, 5e9),
 )
+SQUARE = Mesh((2, 2), ("x", "y"))
 SHAPES = [(48,), (8, 48), (16, 24, 2), (3, 16)]
 
 
@@ -84,8 +101,10 @@ def test_the_steps_of_a_conversion_take_as_long_as_it_is_priced_and_do_it(conver
         assert price(found, value, before, after) == pytest.approx(took)
         assert found.path(value, before, after) == (after,)
         total += took
-        plan = reshard(*(Layout(value.shape, mesh, spec) for spec in (before, after)))
-        if len(plan.steps) == 1 and not src.is_partial:
+        ends = tuple(Layout(value.shape, mesh, spec) for spec in (before, after))
+        plan = ReshardPlan(*ends, (step,))
+        assert (step.src, step.dst) == ends
+        if not src.is_partial:
             array = np.arange(math.prod(value.shape)).reshape(value.shape)
             shards = cut(plan.src, array) if shards is None else shards
             shards = simulate(plan, shards)
@@ -94,7 +113,7 @@ def test_the_steps_of_a_conversion_take_as_long_as_it_is_priced_and_do_it(conver
 
 
 @given(conversions())
-def test_no_single_step_of_shardspec_is_faster(conversion):
+def test_no_collective_of_shardspec_is_faster(conversion):
     mesh, value, src, dst, turned = conversion
     if turned:
         src, dst = dst, src
@@ -104,7 +123,10 @@ def test_no_single_step_of_shardspec_is_faster(conversion):
         plan = reshard(*(Layout(value.shape, mesh, spec) for spec in (src, dst)))
     except ReshardError:
         return
-    if len(plan.steps) == 1 and set(dst.partial) <= set(src.partial):
+    if len(plan.steps) == 1 and plan.steps[0].kind in WHOLE_AXES:
+        (step,) = plan.steps
+        ours = steps_of(value.shape, mesh, src, dst)
+        assert [(one.kind, one.axes) for one in ours] == [(step.kind, step.axes)]
         links = CLUSTER.links(mesh)
         theirs = reshard_time(plan, value.itemsize, links)
         assert price(Converter(mesh, links), value, src, dst) <= theirs * (1 + 1e-9)
@@ -119,3 +141,95 @@ def test_what_was_asked_before_changes_no_price(conversion):
     price(used, value, dst, src)
     price(used, value, Spec(src.dims, ()), dst)
     assert price(used, value, src, dst) == pytest.approx(price(fresh, value, src, dst))
+
+
+def qkv(plain_reader=False):
+    """Rhino 4.1: what reads queries, keys and values in one matrix product is a reshape."""
+    p = GraphBuilder()
+    x, w, b = p.input("x", 64, 1024), p.parameter("w", 1024, 3 * 16 * 64), p.parameter("b", 3072)
+    merged = p.apply("add", p.dot(x, w), b, name="merged")
+    parts = p.reshape(merged, 64, 3, 16, 64, name="parts")
+    scores = p.einsum("bthd,bthe->bhde", parts, parts, name="scores")
+    p.output(p.apply("softmax", scores, dims=(3,), name="y"))
+    if plain_reader:
+        p.output(p.einsum("bo,oc->bc", merged, p.parameter("v", 3072, 1024), name="z"))
+    return p.build()
+
+
+def test_the_strides_of_a_reshape_reach_its_neighbours():
+    graph = qkv()
+    assert graph.pieces["merged"] == ((), (3, 48))
+    assert graph.pieces["w"] == ((), (3, 48))
+    assert graph.pieces["b"] == ((3, 48),)
+    assert graph.pieces["x"] == ((), ())
+    assert graph.pieces["parts"] == ((), (), (), ())
+
+
+@pytest.mark.parametrize("mesh", [Mesh((4,), ("x",)), Mesh((2, 4), ("x", "y"))], ids=["4", "2x4"])
+def test_a_strided_shard_of_queries_keys_and_values_avoids_communication(mesh):
+    """Every device has the same heads of all three, so that nothing is sent."""
+    cluster = Cluster.preset("two-hosts")
+    plain, strided = (
+        shard(qkv(), mesh, cluster, strided=allowed, compare=False) for allowed in (False, True)
+    )
+    check_sharding(strided)
+    assert sum(plain.communication_s) > 0.0
+    assert sum(strided.communication_s) == 0.0
+    assert strided.objective_s < plain.objective_s
+    assert strided.lower_bound_s == pytest.approx(strided.objective_s)
+    assert str(dict(strided.input_specs)["w"]).startswith("RS[3]")
+    assert Sharding.from_json(strided.to_json()) == strided
+    picture_of = axis_roles(strided)
+    assert picture_of[-1][0] == "splits dim 1"
+
+
+def test_a_reader_that_needs_a_plain_spec_forces_a_conversion_that_is_named():
+    mesh, cluster = Mesh((4,), ("x",)), Cluster.preset("two-hosts")
+    prepared = prepare(qkv(plain_reader=True), mesh, cluster, Options(strided=True))
+    strided, plain = Spec.parse("RS[3]0"), Spec.parse("RS0")
+    graph = prepared.graph
+    index = graph.producers["z"][0]
+    reader = next(
+        strategy
+        for strategy in table_of(
+            graph, graph.operators[index], mesh.shape, prepared.options
+        ).strategies
+        if strategy.operand_specs == (plain, Spec.parse("S0R"))
+    )
+    found = prepared.solve(pin={"merged": strided, "z": reader}, compare=False)
+    check_sharding(found)
+    (sent,) = [one for one in collectives(graph, found) if one.value == "merged"]
+    assert (sent.step.kind, sent.step.src.spec, sent.step.dst.spec) == ("exchange", strided, plain)
+    took = step_time(sent.step, 4, cluster.links(mesh))
+    explanation = found.explain("z")
+    assert explanation.taken.before_s == pytest.approx(took)
+    assert [(c.src, c.dst) for c in explanation.taken.conversions if c.value == "merged"] == [
+        (strided, plain)
+    ]
+    assert re.search(r"  merged +exchange +RS\[3\]0 -> RS0 ", str(found))
+    free = prepared.solve(pin={"merged": strided}, compare=False)
+    assert free.objective_s < found.objective_s  # the reader takes strided shards, too
+
+
+def test_what_is_computed_from_strided_shards_is_right():
+    p = GraphBuilder(dtype="int64")
+    x, w = p.input("x", 4, 4, dtype="int64"), p.parameter("w", 4, 24, dtype="int64")
+    parts = p.reshape(p.dot(x, w, name="merged"), 4, 3, 4, 2, name="parts")
+    p.output(p.reshape(p.apply("neg", parts), 4, 24, name="y"), whole=True)
+    graph = p.build()
+    found = prepare(graph, SQUARE, CLUSTER, Options(strided=True)).solve(
+        pin={"merged": Spec.parse("S0S[3]1"), "w": Spec.parse("RS01")}, compare=False
+    )
+    check_sharding(found)
+    assert any("[3]" in str(c.dst) for c in found.conversions)
+
+    def run(operator, operands, shapes):
+        match operator.kind:
+            case "dot_general":
+                return [operands[0] @ operands[1]]
+            case "neg":
+                return [-operands[0]]
+            case _:
+                return [operands[0].reshape(shapes[0])]
+
+    check_results(found, run)

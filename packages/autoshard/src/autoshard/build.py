@@ -33,8 +33,14 @@ from autoshard.graph import Graph, Operator, Value
 from autoshard.lifetime import lifetimes, phase_ends
 from autoshard.options import Options
 from autoshard.problem import Array, Problem
-from autoshard.strategy import stored_specs
-from autoshard.tables import Column, OperatorTable, column, compute_seconds, operator_table
+from autoshard.tables import (
+    Column,
+    OperatorTable,
+    column,
+    compute_seconds,
+    stored_specs_of,
+    table_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +169,13 @@ def build(
     inputs = {}
     for name in graph.inputs:
         value, held = graph.value(name), life[name]
-        specs = stored_specs(value.shape, mesh.shape, options.uneven)
+        specs = stored_specs_of(graph, name, mesh.shape, options)
         part = column(specs, value.shape, mesh.shape)
         inputs[name] = builder.add_stored(value, part, (held.first, held.last), held.copies)
         builder.produced[name] = (inputs[name], part)
     in_place = {output.value for output in graph.outputs if output.alias is not None}
     for index, operator in enumerate(graph.operators):
-        table = operator_table(operator.rule, mesh.shape, options.uneven, options.strided)
+        table = table_of(graph, operator, mesh.shape, options)
         cost = _seconds(tables, graph, operator, table, cluster.device)
         made = [graph.value(name) for name in operator.outputs]
         of_element = [0 if v.name in in_place else v.itemsize * life[v.name].copies for v in made]
@@ -181,7 +187,7 @@ def build(
             builder.add_use(name, operator.phase, _Use(node, part, index))
         for name, part in zip(operator.outputs, table.results, strict=True):
             builder.produced[name] = (node, part)
-    outputs = _add_outputs(builder, mesh.shape, uneven=options.uneven)
+    outputs = _add_outputs(builder, mesh.shape, options)
     for name, phase in builder.read:
         builder.connect(name, phase)
     problem = Problem(
@@ -222,7 +228,7 @@ def _usage(tables: CopyTables, table: OperatorTable, held: tuple[int, ...]) -> A
 
 
 def _add_outputs(
-    builder: _Builder, mesh_shape: tuple[int, ...], *, uneven: bool
+    builder: _Builder, mesh_shape: tuple[int, ...], options: Options
 ) -> tuple[int, ...]:
     """A node for each output, but for what is stored back into an input: that is the input's."""
     graph = builder.graph
@@ -235,7 +241,8 @@ def _add_outputs(
             time = None
         else:
             whole = (Spec.replicated(len(value.shape)),)
-            specs = whole if output.whole else stored_specs(value.shape, mesh_shape, uneven)
+            stored = stored_specs_of(graph, output.value, mesh_shape, options)
+            specs = whole if output.whole else stored
             part = column(specs, value.shape, mesh_shape)
             # the copy that leaves is a copy like any other, read at the end of the phase
             node = builder.add_stored(value, part, (0, 0), 0)

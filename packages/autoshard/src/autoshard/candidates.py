@@ -18,8 +18,9 @@ from autoshard.baseline import baseline_inputs
 from autoshard.conversion import Conversion, spec_set
 from autoshard.convert import convert
 from autoshard.graph import Value
-from autoshard.ledger import converter, held_bytes, table_of, work
-from autoshard.strategy import Strategy, stored_specs
+from autoshard.ledger import converter, held_bytes, work
+from autoshard.strategy import Strategy
+from autoshard.tables import stored_specs_of, table_of
 
 if TYPE_CHECKING:
     from autoshard.sharding import Sharding
@@ -114,14 +115,15 @@ def _of_operator(sharding: Sharding, index: int) -> tuple[Candidate, ...]:
             tuple(one for conversions, _ in operands + results for one in conversions),
         )
 
-    return tuple(map(candidate, table_of(sharding, operator).strategies))
+    table = table_of(graph, operator, sharding.mesh.shape, sharding.options)
+    return tuple(map(candidate, table.strategies))
 
 
 def _of_input(sharding: Sharding, name: str) -> tuple[Candidate, ...]:
     """The ways to store an input, as far as the options leave them open."""
     graph, mesh, options = sharding.graph, sharding.mesh, sharding.options
     value, values = graph.value(name), _Values(sharding)
-    specs = stored_specs(value.shape, mesh.shape, options.uneven)
+    specs = stored_specs_of(graph, name, mesh.shape, options)
     if options.restrict is not None:
         specs = baseline_inputs(graph, mesh, options.restrict).get(name, specs)
     updates = [
@@ -197,7 +199,7 @@ class _Values:
             return spec
         if not made.is_partial:
             return made
-        uneven = self.sharding.options.uneven
-        specs = stored_specs(value.shape, self.sharding.mesh.shape, uneven)
+        shape, options = self.sharding.mesh.shape, self.sharding.options
+        specs = stored_specs_of(self.sharding.graph, value.name, shape, options)
         seconds = self.converter.seconds(value, spec_set((made,)), spec_set(specs))[0]
         return specs[int(seconds.argmin())]

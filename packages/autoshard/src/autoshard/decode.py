@@ -22,7 +22,7 @@ from autoshard.options import Options
 from autoshard.run import Solution
 from autoshard.sharding import Sharding
 from autoshard.strategy import Strategy
-from autoshard.tables import compute_seconds, largest_part, operator_table
+from autoshard.tables import compute_seconds, largest_part, table_of
 
 
 def decode(
@@ -51,7 +51,7 @@ def decode(
     strategies = []
     compute = [0.0] * len(graph.phases)
     for index, operator in enumerate(graph.operators):
-        table = operator_table(operator.rule, mesh.shape, options.uneven, options.strided)
+        table = table_of(graph, operator, mesh.shape, options)
         chosen = choice[len(graph.inputs) + index]
         strategies.append(table.strategies[chosen])
         made.update(zip(operator.outputs, table.strategies[chosen].result_specs, strict=True))

@@ -13,6 +13,7 @@ from typing import Literal
 from autoshard import record
 from autoshard.errors import GraphError
 from autoshard.names import quote
+from autoshard.propagate import Pieces, pieces_of_dims
 from autoshard.rule import Rule
 
 Role = Literal["intermediate", "parameter", "optimizer_state", "batch", "activation", "other"]
@@ -127,6 +128,11 @@ class Graph:
             if found.issuperset(operator.inputs):
                 found.update(operator.outputs)
         return frozenset(found)
+
+    @cached_property
+    def pieces(self) -> dict[str, tuple[Pieces, ...]]:
+        """For each value's dims the numbers of pieces that strided shards may have."""
+        return pieces_of_dims(self)
 
     def value(self, name: str) -> Value:
         """The value called `name`; `GraphError` if there is none."""

@@ -11,7 +11,7 @@ from shardspec import Mesh, Spec, Step
 from autoshard.conversion import Conversion, Converter, converter_of, spec_set
 from autoshard.graph import Operator, Value
 from autoshard.strategy import Strategy
-from autoshard.tables import OperatorTable, compute_seconds, largest_part, operator_table
+from autoshard.tables import compute_seconds, largest_part, table_of
 
 if TYPE_CHECKING:
     from autoshard.sharding import Sharding
@@ -87,7 +87,7 @@ def _entries(sharding: Sharding) -> Iterator[Work | Move]:
 def work(sharding: Sharding, operator: Operator, strategy: Strategy) -> Work:
     """What an operator takes under a strategy."""
     graph, mesh = sharding.graph, sharding.mesh
-    table = table_of(sharding, operator)
+    table = table_of(graph, operator, mesh.shape, sharding.options)
     read = [graph.value(name) for name in operator.inputs]
     made = [graph.value(name) for name in operator.outputs]
     seconds = compute_seconds(operator, read, made, sharding.cluster.device, table)
@@ -116,12 +116,6 @@ def converter(sharding: Sharding) -> Converter:
     """What prices the conversions of a sharding."""
     links = sharding.cluster.links(sharding.mesh)
     return converter_of(sharding.mesh.shape, links, sharding.options.uneven)
-
-
-def table_of(sharding: Sharding, operator: Operator) -> OperatorTable:
-    """The strategies of an operator that the options of a sharding allow."""
-    options = sharding.options
-    return operator_table(operator.rule, sharding.mesh.shape, options.uneven, options.strided)
 
 
 def held_bytes(value: Value, spec: Spec, mesh: Mesh) -> int:

@@ -15,7 +15,7 @@ from autoshard.graph import Graph
 from autoshard.options import Options
 from autoshard.problem import Problem
 from autoshard.strategy import Strategy
-from autoshard.tables import operator_table
+from autoshard.tables import table_of
 
 Pin = Spec | Strategy | tuple[Spec, ...]
 """How an operator runs (a strategy), or how a value is stored or made (a spec, or any of some)."""
@@ -36,7 +36,6 @@ def kept_strategies(
         PinError: no operator or value has this name, or none of its strategies agrees.
     """
     masks = [np.ones(len(cost), dtype=np.bool_) for cost in built.problem.node_costs]
-    space = (mesh_shape, options.uneven, options.strided)
     operators = {operator.name: index for index, operator in enumerate(graph.operators)}
     for name, pin in pins.items():
         if not isinstance(pin, Strategy) and not all(isinstance(s, Spec) for s in _specs(pin)):
@@ -48,7 +47,7 @@ def kept_strategies(
             if name not in operators:
                 raise PinError(f"a strategy is pinned to an operator; got {name!r}, which is none")
             node = len(graph.inputs) + operators[name]
-            table = operator_table(graph.operators[operators[name]].rule, *space)
+            table = table_of(graph, graph.operators[operators[name]], mesh_shape, options)
             agrees = [strategy == pin for strategy in table.strategies]
         elif name in built.inputs:
             node = built.inputs[name]
@@ -56,7 +55,8 @@ def kept_strategies(
         elif name in graph.producers:
             index, position = graph.producers[name]
             node = len(graph.inputs) + index
-            column = operator_table(graph.operators[index].rule, *space).results[position]
+            table = table_of(graph, graph.operators[index], mesh_shape, options)
+            column = table.results[position]
             agrees = [column.distinct.specs[i] in _specs(pin) for i in column.index]
         else:
             raise PinError(f"a spec is pinned to a value of the graph; got {name!r}, which is none")

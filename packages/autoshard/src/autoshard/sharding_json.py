@@ -11,9 +11,10 @@ from shardspec import Layout, ShardspecError, Spec
 from autoshard import record
 from autoshard.errors import RecordError
 from autoshard.graph import verify
-from autoshard.ledger import converter, table_of
+from autoshard.ledger import converter
 from autoshard.rule import Rule
 from autoshard.strategy import Strategy
+from autoshard.tables import table_of
 
 if TYPE_CHECKING:
     from autoshard.sharding import Sharding
@@ -60,7 +61,7 @@ def _problems(sharding: Sharding) -> Iterator[str]:
     if (names := tuple(name for name, _ in sharding.input_specs)) != graph.inputs:
         yield f"input_specs are for the inputs {graph.inputs}, in this order; got {names}"
     for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
-        if strategy not in table_of(sharding, operator).strategies:
+        if strategy not in table_of(graph, operator, mesh.shape, sharding.options).strategies:
             yield f"operator {operator.name!r} has no strategy {strategy} on {mesh.shape}"
     for name, spec in _stored(sharding):
         Layout(graph.value(name).shape, mesh, spec)  # says what does not fit

@@ -17,6 +17,7 @@ from itertools import product
 
 from shardspec import Entry, Partial, Spec, Split
 
+from autoshard.propagate import Pieces
 from autoshard.rule import Dims, Factor, Rule
 
 Target = int | tuple[str, int] | None
@@ -51,7 +52,11 @@ class Strategy:
 
 @lru_cache(maxsize=4096)
 def enumerate_strategies(
-    rule: Rule, mesh_shape: tuple[int, ...], uneven: bool = False, strided: bool = False
+    rule: Rule,
+    mesh_shape: tuple[int, ...],
+    uneven: bool = False,
+    strided: bool = False,
+    pieces: tuple[Pieces, ...] = (),
 ) -> tuple[Strategy, ...]:
     """Every strategy of an operator on a mesh; the first one is replicated work.
 
@@ -66,6 +71,8 @@ def enumerate_strategies(
             so that all parts are as large as the largest. No part is empty.
         strided: Also minor factors behind larger ones: every device then has a part of each of the
             major factors' pieces, a strided shard (Rhino 4.1, 4.3.3).
+        pieces: For each factor the numbers of pieces that it may be cut in before axes share each
+            of them, a strided shard, too (see `propagate`); none if left out.
     """
     splittable = [
         index
@@ -79,7 +86,8 @@ def enumerate_strategies(
     return tuple(
         strategy
         for mapping in product(*choices)
-        if (strategy := _strategy(rule, mesh_shape, mapping, uneven, strided)) is not None
+        for cut in _cuts(mapping, pieces)
+        if (strategy := _strategy(rule, mesh_shape, mapping, cut, uneven, strided)) is not None
     )
 
 
@@ -95,10 +103,18 @@ def can_split(size: int, n: int, uneven: bool = False) -> bool:
     return size % n == 0 or (uneven and size > n and -(-size // -(-size // n)) == n)
 
 
+def _cuts(mapping: tuple[Target, ...], pieces: tuple[Pieces, ...]) -> Iterator[dict[int, int]]:
+    """By factor the pieces that it is cut in, all ways; first 1 for all."""
+    used = sorted({target for target in mapping if isinstance(target, int)}) if pieces else []
+    for counts in product(*((1, *pieces[factor]) for factor in used)):
+        yield {factor: count for factor, count in zip(used, counts, strict=True) if count > 1}
+
+
 def _strategy(
     rule: Rule,
     mesh_shape: tuple[int, ...],
     mapping: tuple[Target, ...],
+    cut: dict[int, int],
     uneven: bool,
     strided: bool,
 ) -> Strategy | None:
@@ -114,13 +130,14 @@ def _strategy(
     tensors = rule.operands + rule.results
     for factor, n in parts.items():
         alone = all(dim == (factor,) for dims in tensors for dim in dims if factor in dim)
-        if not can_split(rule.factors[factor].size, n, uneven and alone):
+        count = cut.get(factor, 1)
+        if not can_split(rule.factors[factor].size, n * count, uneven and alone and count == 1):
             return None
     if not strided and any(_splits_inside(dims, rule.factors, parts) for dims in tensors):
         return None
 
     def spec(dims: Dims, partial: list[Partial]) -> Spec:
-        split = tuple(_entries(dim, rule.factors, axes, parts) for dim in dims)
+        split = tuple(_entries(dim, rule.factors, axes, parts, cut) for dim in dims)
         return _spec(split, tuple(sorted(partial)))
 
     carried = [Partial(axis, "sum") for axis, _ in groups]
@@ -154,17 +171,17 @@ def _entries(
     factors: tuple[Factor, ...],
     axes: dict[int, tuple[int, ...]],
     parts: dict[int, int],
+    cut: dict[int, int],
 ) -> tuple[Entry, ...]:
-    """What shards a dim: each factor's axes, and between them what is left of the factor.
+    """What shards a dim: each factor's pieces and axes, and then what is left of the factor.
 
     Splits that nothing comes after move nothing; the spec drops them.
     """
     found: list[Entry] = []
     for factor in dim:
-        found += axes.get(factor, ())
-        left = factors[factor].size // parts.get(factor, 1)
-        if left > 1:
-            found.append(Split(left))
+        count = cut.get(factor, 1)
+        left = factors[factor].size // (count * parts.get(factor, 1))
+        found += [Split(count), *axes.get(factor, ()), Split(left)]
     while found and isinstance(found[-1], Split):
         found.pop()
     return tuple(found)
@@ -183,17 +200,26 @@ def _splits_inside(dims: Dims, factors: tuple[Factor, ...], parts: dict[int, int
 
 
 def stored_specs(
-    shape: tuple[int, ...], mesh_shape: tuple[int, ...], uneven: bool = False
+    shape: tuple[int, ...],
+    mesh_shape: tuple[int, ...],
+    uneven: bool = False,
+    pieces: tuple[Pieces, ...] = (),
 ) -> tuple[Spec, ...]:
     """Every way to store a tensor: no partial sums, axes of a dim in mesh order.
 
     Replicated comes first. Splits are even, or as for `enumerate_strategies`.
+
+    Args:
+        shape: Of the tensor.
+        mesh_shape: Of the mesh.
+        uneven: Also padded.
+        pieces: Also strided: for each dim the numbers of pieces that it may be cut in.
     """
-    return tuple(_stored_specs(shape, mesh_shape, uneven))
+    return tuple(_stored_specs(shape, mesh_shape, uneven, pieces or ((),) * len(shape)))
 
 
 def _stored_specs(
-    shape: tuple[int, ...], mesh_shape: tuple[int, ...], uneven: bool
+    shape: tuple[int, ...], mesh_shape: tuple[int, ...], uneven: bool, pieces: tuple[Pieces, ...]
 ) -> Iterator[Spec]:
     dims: list[list[int | None]] = [
         [None, *(dim for dim, size in enumerate(shape) if size >= n and can_split(size, n, uneven))]
@@ -202,12 +228,18 @@ def _stored_specs(
         for n in mesh_shape
     ]
     for chosen in product(*dims):
-        split = tuple(
+        split = [
             tuple(axis for axis, dim in enumerate(chosen) if dim == d) for d in range(len(shape))
-        )
-        parts = (math.prod(mesh_shape[axis] for axis in on) for on in split)
-        if all(
+        ]
+        parts = [math.prod(mesh_shape[axis] for axis in on) for on in split]
+        if not all(
             n == 1 or (size >= n and can_split(size, n, uneven))
             for size, n in zip(shape, parts, strict=True)
         ):
-            yield Spec(split)
+            continue
+        ways = list[list[tuple[Entry, ...]]]()
+        for on, n, size, counts in zip(split, parts, shape, pieces, strict=True):
+            ways.append([on])
+            even = (count for count in counts if on and size % (count * n) == 0)
+            ways[-1] += ((Split(count), *on) for count in even)
+        yield from (Spec(entries) for entries in product(*ways))

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from shardspec import Spec
 
 from autoshard.conversion import SpecSet, spec_set
-from autoshard.graph import Operator, Value
+from autoshard.graph import Graph, Operator, Value
+from autoshard.options import Options
 from autoshard.problem import Array
+from autoshard.propagate import Pieces, pieces_of_factors
 from autoshard.rule import Rule
-from autoshard.strategy import Strategy, enumerate_strategies
+from autoshard.strategy import Strategy, enumerate_strategies, stored_specs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,12 +63,35 @@ def largest_part(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]
     return math.prod(-(-size // n) for size, n in zip(shape, parts, strict=True))
 
 
+def table_of(
+    graph: Graph, operator: Operator, mesh_shape: tuple[int, ...], options: Options
+) -> OperatorTable:
+    """The strategies of an operator of a graph that the options allow."""
+    pieces: tuple[Pieces, ...] = ()
+    if options.strided:
+        names = operator.inputs + operator.outputs
+        pieces = pieces_of_factors(operator.rule, [graph.pieces[name] for name in names])
+    return operator_table(operator.rule, mesh_shape, options.uneven, options.strided, pieces)
+
+
+def stored_specs_of(
+    graph: Graph, name: str, mesh_shape: tuple[int, ...], options: Options
+) -> tuple[Spec, ...]:
+    """The ways to store a value of a graph that the options allow."""
+    pieces = graph.pieces[name] if options.strided else ()
+    return stored_specs(graph.value(name).shape, mesh_shape, options.uneven, pieces)
+
+
 @lru_cache(maxsize=4096)
 def operator_table(
-    rule: Rule, mesh_shape: tuple[int, ...], uneven: bool = False, strided: bool = False
+    rule: Rule,
+    mesh_shape: tuple[int, ...],
+    uneven: bool = False,
+    strided: bool = False,
+    pieces: tuple[Pieces, ...] = (),
 ) -> OperatorTable:
     """The strategies of a rule as columns; see `enumerate_strategies`."""
-    strategies = enumerate_strategies(rule, mesh_shape, uneven, strided)
+    strategies = enumerate_strategies(rule, mesh_shape, uneven, strided, pieces)
     sides = (rule.operand_shapes, rule.result_shapes)
     operands, results = (
         tuple(
