@@ -3,7 +3,7 @@ import pytest
 from crossmesh import reference, shard_boxes
 from crossmesh._native import core
 from crossmesh.packing import Packed, Places
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from shardspec import Layout, shard
@@ -52,6 +52,23 @@ def test_unpack_writes_the_same_bytes_as_the_reference_and_none_between(array, d
     assert array.tobytes() == expected.tobytes()
     n_after = int(np.count_nonzero(np.frombuffer(memory.tobytes(), np.uint8) == 255))
     assert (n_before, n_after) == (0, packed.size)
+
+
+@pytest.mark.parametrize("n_bytes", [2**16, 3 * 2**20, 17 * 2**20])
+@settings(max_examples=settings().max_examples // 20)
+@given(st.integers(900, 70000), st.integers(0, 200), st.data())
+def test_long_runs_are_packed_and_unpacked_as_by_the_reference(n_bytes, run, gap, data):
+    count = n_bytes // run + 2
+    whole = (np.arange(count * (run + gap)) % 251).astype(np.uint8).reshape(count, run + gap)
+    first = data.draw(st.integers(0, run))
+    packed, expected = np.zeros((2, count * run - first), np.uint8)
+    core.pack(packed, whole[:, :run], first)
+    reference.pack(expected, whole[:, :run], first)
+    assert packed.tobytes() == expected.tobytes()
+    found, unpacked = np.full((2, *whole.shape), 255, np.uint8)
+    core.unpack(found[:, :run], first, packed)
+    reference.unpack(unpacked[:, :run], first, packed)
+    assert found.tobytes() == unpacked.tobytes()
 
 
 @given(layouts(max_rank=3, partial=False, strided=True, sub_axes=True, chunking=EVERY_RULE))

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "crossmesh/copy_row.hpp"
+
 namespace crossmesh {
 namespace {
 
@@ -50,12 +52,6 @@ Span span(const std::byte* data, const Index& strides, const Index& extent, std:
   return {data + lowest, data + highest + itemsize};
 }
 
-struct Loop {
-  std::int64_t count;
-  std::ptrdiff_t dst_stride;
-  std::ptrdiff_t src_stride;
-};
-
 // A box as loops, the last of which is the innermost, around runs of bytes that are contiguous on
 // both sides. Dims are collapsed as far as the strides of both sides allow.
 struct Copy {
@@ -63,11 +59,12 @@ struct Copy {
   const std::byte* src;
   std::vector<Loop> loops;
   std::int64_t run;
+  std::int64_t whole;  // bytes that are copied, of all that the loops pass
 };
 
 Copy collapse(std::byte* dst, const Index& dst_strides, const std::byte* src,
               const Index& src_strides, const Index& extent, std::int64_t itemsize) {
-  Copy copy{dst, src, {}, itemsize};
+  Copy copy{dst, src, {}, itemsize, 0};
   for (std::size_t dim = extent.size(); dim-- > 0;) {
     const Loop outer{extent[dim], dst_strides[dim], src_strides[dim]};
     if (outer.count == 1) {
@@ -87,39 +84,12 @@ Copy collapse(std::byte* dst, const Index& dst_strides, const std::byte* src,
   return copy;
 }
 
-// With a size known to the compiler, a copy of an element is a load and a store.
-template <std::size_t size>
-void copy_elements(std::byte* dst, const std::byte* src, const Loop& loop) {
-  for (std::int64_t i = 0; i < loop.count; ++i) {
-    std::memcpy(dst + i * loop.dst_stride, src + i * loop.src_stride, size);
-  }
-}
-
-void copy_row(std::byte* dst, const std::byte* src, const Loop& loop, std::size_t run) {
-  switch (run) {
-    case 1:
-      return copy_elements<1>(dst, src, loop);
-    case 2:
-      return copy_elements<2>(dst, src, loop);
-    case 4:
-      return copy_elements<4>(dst, src, loop);
-    case 8:
-      return copy_elements<8>(dst, src, loop);
-    case 16:
-      return copy_elements<16>(dst, src, loop);
-    default:
-      for (std::int64_t i = 0; i < loop.count; ++i) {
-        std::memcpy(dst + i * loop.dst_stride, src + i * loop.src_stride, run);
-      }
-  }
-}
-
 // The first `count` rounds of loop `depth`, from where it begins.
 void copy_rounds(const Copy& copy, std::byte* dst, const std::byte* src, std::size_t depth,
                  std::int64_t count) {
   const Loop loop{count, copy.loops[depth].dst_stride, copy.loops[depth].src_stride};
   if (depth + 1 == copy.loops.size()) {
-    copy_row(dst, src, loop, static_cast<std::size_t>(copy.run));
+    copy_row(dst, src, loop, static_cast<std::size_t>(copy.run), copy.whole);
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
@@ -159,6 +129,14 @@ void copy_part(const Copy& copy, std::ptrdiff_t dst, std::ptrdiff_t src, std::si
   if (i * round < last) {
     copy_some(i, 0, last - i * round);
   }
+}
+
+// The same from the outermost loop on, as a whole pack, unpack or copy of a box.
+void copy_bytes(Copy copy, std::ptrdiff_t dst, std::ptrdiff_t src, std::int64_t first,
+                std::int64_t last) {
+  copy.whole = last - first;
+  copy_part(copy, dst, src, 0, first, last);
+  finish_rows(copy.whole);
 }
 
 Index packed_strides(const Index& shape, std::int64_t itemsize) {
@@ -215,7 +193,7 @@ void copy_box(const View<std::byte>& dst, const Index& dst_start, const View<con
   const std::byte* const from = element(src, src_start);
   check_apart(span(to, dst.strides, extent, itemsize), span(from, src.strides, extent, itemsize));
   const std::int64_t count = bytes_of(extent, itemsize);
-  copy_part(collapse(to, dst.strides, from, src.strides, extent, itemsize), 0, 0, 0, 0, count);
+  copy_bytes(collapse(to, dst.strides, from, src.strides, extent, itemsize), 0, 0, 0, count);
 }
 
 void pack(std::byte* dst, const View<const std::byte>& src, std::int64_t first, std::int64_t count,
@@ -226,8 +204,8 @@ void pack(std::byte* dst, const View<const std::byte>& src, std::int64_t first, 
   }
   check_apart({dst, dst + count}, span(src.data, src.strides, src.shape, itemsize));
   const Index packed = packed_strides(src.shape, itemsize);
-  copy_part(collapse(dst, packed, src.data, src.strides, src.shape, itemsize), -first, 0, 0, first,
-            first + count);
+  copy_bytes(collapse(dst, packed, src.data, src.strides, src.shape, itemsize), -first, 0, first,
+             first + count);
 }
 
 void unpack(const View<std::byte>& dst, std::int64_t first, const std::byte* src,
@@ -238,8 +216,8 @@ void unpack(const View<std::byte>& dst, std::int64_t first, const std::byte* src
   }
   check_apart(span(dst.data, dst.strides, dst.shape, itemsize), {src, src + count});
   const Index packed = packed_strides(dst.shape, itemsize);
-  copy_part(collapse(dst.data, dst.strides, src, packed, dst.shape, itemsize), 0, -first, 0, first,
-            first + count);
+  copy_bytes(collapse(dst.data, dst.strides, src, packed, dst.shape, itemsize), 0, -first, first,
+             first + count);
 }
 
 }  // namespace crossmesh

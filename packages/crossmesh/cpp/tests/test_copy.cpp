@@ -155,6 +155,47 @@ void packs_elements_of_every_size_in_any_order() {
   }
 }
 
+// Runs of lengths and sums around those where they are copied in another way (copy_row.cpp): what
+// arrives, and that nothing between the runs is written.
+void packs_and_unpacks_runs_of_every_length() {
+  for (const std::int64_t mebibytes : {1, 3, 17}) {
+    const std::int64_t whole = mebibytes * 1024 * 1024;
+    for (const std::int64_t run : {1000, 1023, 1024, 1025, 1087, 4096, 10007, 65535, 65536}) {
+      const std::int64_t count = whole / run + 1;
+      const std::int64_t stride = run + 37;  // runs begin at every place in a line
+      Bytes source(static_cast<std::size_t>(count * stride));
+      for (std::size_t i = 0; i < source.size(); ++i) {
+        source[i] = static_cast<std::uint8_t>(1 + i % 251);  // never 0
+      }
+      Bytes packed(static_cast<std::size_t>(count * run));
+      crossmesh::pack(raw(packed), {raw(source), {count, run}, {stride, 1}}, 0, count * run, 1);
+      Bytes target(source.size());
+      crossmesh::unpack({raw(target), {count, run}, {stride, 1}}, 0, raw(packed), count * run, 1);
+      bool same = true;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const auto from = source.begin() + i * stride;
+        const auto to = target.begin() + i * stride;
+        same = same && std::equal(from, from + run, packed.begin() + i * run);
+        same = same && std::equal(from, from + run, to);
+        same = same && std::count(to + run, to + stride, 0) == stride - run;
+      }
+      CHECK(same);
+
+      // The runs from the last to the first, and only a part of them.
+      Bytes part(static_cast<std::size_t>(count * run - 300));
+      const View<const std::byte> back = {
+          raw(source) + (count - 1) * stride, {count, run}, {-stride, 1}};
+      crossmesh::pack(raw(part), back, 100, count * run - 300, 1);
+      same = true;
+      for (std::int64_t i = 1; i + 1 < count; ++i) {
+        const auto from = source.begin() + (count - 1 - i) * stride;
+        same = same && std::equal(from, from + run, part.begin() + i * run - 100);
+      }
+      CHECK(same);
+    }
+  }
+}
+
 void refuses_parts_outside() {
   Items items = numbers(4);
   Bytes bytes(8);
@@ -177,6 +218,7 @@ void refuses_parts_outside() {
 int main() {
   packs_and_unpacks_every_part();
   packs_elements_of_every_size_in_any_order();
+  packs_and_unpacks_runs_of_every_length();
   refuses_parts_outside();
   packs_and_unpacks();
   follows_strides_of_any_sign();
