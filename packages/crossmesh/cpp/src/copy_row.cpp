@@ -38,8 +38,8 @@ constexpr std::int64_t kInside = 2 * 1024 * 1024;
 constexpr std::int64_t kOutside = 16 * 1024 * 1024;
 
 // Bytes between what is read and what is prefetched, in the order of the runs, if written past the
-// caches. It seems to help: 16 MiB were packed at 89 to 111 % of the rate of memcpy instead of at 75
-// to 95 %, by medians that scatter much, and without one of six that was disturbed.
+// caches. It seems to help: 16 MiB were packed at 89 to 111 % of the rate of memcpy instead of at
+// 75 to 95 %, by medians that scatter much, and without one of six that was disturbed.
 constexpr std::size_t kAhead = 4096;
 
 // Whole lines of the destination by AVX, what is before and after them in a run by memcpy.
