@@ -3,8 +3,8 @@
 A round packs 4 MiB, as much as a large chunk has, run by run, out of an array with gaps between its
 runs into one buffer, or back; all memory was touched before. Gaps are as long as the runs, or a
 quarter and a line. `memcpy` copies 4 MiB from contiguous memory to contiguous memory. The aim is
-80 % of its rate for runs of 4 KiB and more; on a busy machine, packing runs of 4 to 16 KiB missed it
-in some measurements. `numpy` is the same strided copy by assignment.
+80 % of its rate for runs of 4 KiB and more; on a busy machine, packing runs of 4 to 16 KiB missed
+it in some measurements. `numpy` is the same strided copy by assignment.
 
 "of memcpy" compares a round with a memcpy just before it, each the third of three, by the median
 over the rounds: what else the machine does meets both. That memcpy writes the buffer into which is
