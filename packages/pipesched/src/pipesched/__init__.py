@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pipesched.action import Action
 from pipesched.check import Semantics, check
 from pipesched.check_program import check_program
+from pipesched.closed_forms import ClosedForm, closed_form
 from pipesched.communicate import with_communication, with_reductions, without_communication
 from pipesched.costs import Costs
 from pipesched.draw import LEGEND, draw
@@ -78,6 +79,7 @@ __all__ = [
     "Apply",
     "ArgumentError",
     "Buffer",
+    "ClosedForm",
     "Costs",
     "Edge",
     "EdgeError",
@@ -109,6 +111,7 @@ __all__ = [
     "check",
     "check_program",
     "chimera",
+    "closed_form",
     "draw",
     "dualpipe",
     "dualpipe_v",
