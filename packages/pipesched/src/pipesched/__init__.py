@@ -18,6 +18,7 @@ from pipesched.edge import Edge, Endpoint, chain
 from pipesched.errors import (
     ArgumentError,
     EdgeError,
+    InfeasibleError,
     MissingExtraError,
     ParseError,
     PipeschedError,
@@ -65,6 +66,7 @@ from pipesched.program import (
     parse_instruction,
 )
 from pipesched.schedule import Schedule
+from pipesched.search import Found, search
 from pipesched.simulate import simulate
 from pipesched.timeline import Timeline
 from pipesched.torch_csv import from_torch_csv, to_torch_csv
@@ -85,8 +87,10 @@ __all__ = [
     "EdgeError",
     "Endpoint",
     "Event",
+    "Found",
     "Free",
     "Held",
+    "InfeasibleError",
     "Instruction",
     "Kind",
     "MissingExtraError",
@@ -126,6 +130,7 @@ __all__ = [
     "one_f_one_b",
     "parse_instruction",
     "plot",
+    "search",
     "simulate",
     "to_torch_csv",
     "v_half",

@@ -17,6 +17,10 @@ class ArgumentError(PipeschedError, ValueError):
     """A size, a time or a file name that no schedule or timeline can have."""
 
 
+class InfeasibleError(PipeschedError, ValueError):
+    """No schedule keeps within the memory."""
+
+
 class UnknownScheduleError(PipeschedError, ValueError):
     """No generator has this name."""
 

@@ -1,0 +1,334 @@
+"""Find a schedule for given costs and memory, and say how far from the best it can be at most.
+
+What is tried, in this order, until a bound proves that nothing is better or the steps are used up:
+
+1. the known schedules of the placement that keep within the memory, so that the result is never
+   worse than any of them;
+2. one greedy schedule (a beam of width 1), then more, each with fewer microbatches in flight on
+   later ranks: rank r of n may hold 1 + k (n - 1 - r), for some k. A greedy schedule that fills the
+   memory of every rank as soon as it can stalls more than one that does not [measured: at 8 ranks,
+   32 microbatches and a cap of 8 it takes 308 s, that of k = 1 takes 302 s];
+3. beams of growing width, see `pipesched.beam`; one that leaves nothing out proves its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Any
+
+from pipesched.action import Action
+from pipesched.beam import Path, beam_search, root
+from pipesched.costs import Costs
+from pipesched.edge import Edge, chain
+from pipesched.errors import ArgumentError, InfeasibleError
+from pipesched.generators import make
+from pipesched.kind import Kind
+from pipesched.lanes import Lanes
+from pipesched.placement import Placement
+from pipesched.schedule import Schedule, check_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A schedule, and what is known of how good it is."""
+
+    schedule: Schedule
+    """The best that was found."""
+    makespan_s: float
+    """What `simulate` says that it takes."""
+    lower_bound_s: float
+    """No schedule of this placement within this memory takes less."""
+    trace: tuple[tuple[int, float, str], ...]
+    """For each schedule that was better than all before: the steps until then, its makespan in
+    seconds, and what found it."""
+
+    @property
+    def gap(self) -> float:
+        """The part of the makespan that might be saved at most; 0.0 if the schedule is optimal."""
+        return 1.0 - self.lower_bound_s / self.makespan_s if self.makespan_s else 0.0
+
+
+def search(
+    n_stages: int,
+    n_microbatches: int,
+    costs: Costs,
+    *,
+    activation_cap: float | Sequence[float] | None = None,
+    memory_bytes: float | Sequence[float] | None = None,
+    placement: Placement | None = None,
+    edges: Sequence[Edge] | None = None,
+    split_backward: bool = False,
+    steps: int = 4096,
+) -> Found:
+    """The best schedule that is found within a number of steps.
+
+    Deterministic. A step, to continue one partial schedule by one action, takes time proportional
+    to the actions' kinds, stages and routes; `steps` bounds their number, but for one greedy
+    schedule, which takes as many steps as there are actions and is always made.
+
+    Args:
+        n_stages: Of the model.
+        n_microbatches: Of the batch.
+        costs: Seconds, links, and bytes for `memory_bytes`.
+        activation_cap: The most microbatches that a rank (all, or each) may hold, where one is held
+            from its forward to its backward. From input to weight gradient the costs say which
+            part of it is; all, by default. A rank holds one for each of its stages.
+        memory_bytes: The most bytes that a rank (all, or each) may hold, parameters included. What
+            messages take depends on when they come, not on the order, and is not counted. Without
+            either bound there is none.
+        placement: Which rank runs what; one stage a rank if None.
+        edges: What the stages pass to each other; `chain(n_stages)` if None.
+        split_backward: Whether backwards are run as input and weight gradients.
+        steps: See above.
+
+    Raises:
+        ArgumentError: Both bounds, a bound for another number of ranks, costs of another number of
+            stages or without a backward, or sizes that no schedule has.
+        InfeasibleError: A rank's bound is too small for one microbatch.
+
+    Examples:
+        >>> found = search(4, 8, Costs(2.0, 4.0, latency_s=1.0), activation_cap=4)
+        >>> found.makespan_s, found.gap
+        (80.0, 0.0)
+    """
+    check_sizes(n_stages, n_microbatches)
+    placement = Placement.linear(n_stages) if placement is None else placement
+    edges = chain(n_stages) if edges is None else tuple(edges)
+    # Also checks that placement and edges are of these stages and microbatches.
+    empty = Schedule(
+        "search", n_stages, n_microbatches, ((),) * placement.n_ranks, placement, edges
+    )
+    return _Search(empty, costs, activation_cap, memory_bytes, split_backward).run(steps)
+
+
+class _Search:
+    """One search: the lanes, and the best schedule so far."""
+
+    def __init__(
+        self,
+        empty: Schedule,
+        costs: Costs,
+        activation_cap: float | Sequence[float] | None,
+        memory_bytes: float | Sequence[float] | None,
+        split: bool,
+    ) -> None:
+        self.empty, self.costs = empty, costs
+        self.activations, self.weight_gradients, bounds = _memory(
+            empty, costs, activation_cap, memory_bytes
+        )
+        self.split = split
+        self.lanes = self.bounded(bounds)
+        self.best: Path = None
+        self.makespan_s = inf
+        self.lower_bound_s = root(self.lanes).bound_s
+        self.n_steps = 0
+        self.trace: list[tuple[int, float, str]] = []
+
+    def bounded(self, bounds: Sequence[float]) -> Lanes:
+        """The lanes of ranks that may hold that much."""
+        return Lanes(
+            self.empty.n_microbatches,
+            self.costs,
+            self.empty.placement,
+            self.empty.edges,
+            self.activations,
+            self.weight_gradients if self.split else None,
+            bounds,
+        )
+
+    def run(self, steps: int) -> Found:
+        for schedule in self.known():
+            self.replay(schedule)
+        self.beam(self.lanes, 1, "greedy")
+        n_actions = self.lanes.n_actions
+        for slope in (1.0, 1.25, 1.5, 2.0, 3.0):
+            bounds = self.sloped(slope)
+            if bounds != self.lanes.bounds and self.n_steps + n_actions <= steps:
+                self.beam(self.bounded(bounds), 1, f"greedy, {slope} a rank")
+        width = 4
+        while self.lower_bound_s < self.makespan_s and self.n_steps + n_actions * width <= steps:
+            self.beam(self.lanes, width, f"beam of {width}")
+            width *= 4
+        if self.best is None:
+            self.one_by_one()
+        return Found(
+            self.schedule(),
+            self.makespan_s,
+            min(self.lower_bound_s, self.makespan_s),
+            tuple(self.trace),
+        )
+
+    def known(self) -> Iterator[Schedule]:
+        """Known schedules for the placement; which keep within the memory is seen later."""
+        n_stages, n_microbatches = self.empty.n_stages, self.empty.n_microbatches
+        placement = self.empty.placement
+        n_ranks = placement.n_ranks
+        options: list[tuple[str, dict[str, Any]]] = []
+        if placement == Placement.linear(n_stages):
+            fitting = [self.fitting(rank) for rank in range(n_ranks)]
+            for slope in (1, 2):
+                depth = [
+                    max(1, min(n, 1 + slope * (n_stages - 1 - rank)))
+                    for rank, n in enumerate(fitting)
+                ]
+                depth = [min(depth[: rank + 1]) for rank in range(n_stages)]
+                options.append(("eager-1f1b", {"depth": depth}))
+            options += [("gpipe", {})]
+            if self.split:
+                options += [("zb-h1", {}), ("zb-h2", {})]
+        elif placement == Placement.v(n_ranks):
+            options += [(name, {}) for name in ("zb-v", "v-half", "v-min", "dualpipe-v")]
+        elif n_stages % n_ranks == 0 and placement == Placement.looped(
+            n_ranks, n_stages // n_ranks
+        ):
+            n_chunks = {"n_chunks": n_stages // n_ranks}
+            options += [("interleaved-1f1b", n_chunks), ("looped-bfs", n_chunks)]
+        elif placement == Placement.bidirectional(n_ranks, n_microbatches):
+            options += [("chimera", {}), ("dualpipe", {})]
+        for name, given in options:
+            try:
+                yield make(name, n_stages, n_microbatches, **given)
+            except ArgumentError:  # not defined for these sizes
+                continue
+
+    def fitting(self, rank: int) -> int:
+        """How many microbatches of its first stage a rank may hold."""
+        size = self.activations[self.empty.placement.stages_of(rank)[0]]
+        bound = self.lanes.bounds[rank]
+        n_microbatches = self.empty.n_microbatches
+        return min(n_microbatches, int(bound // size)) if size and bound < inf else n_microbatches
+
+    def sloped(self, slope: float) -> tuple[float, ...]:
+        """Bounds for 1 + slope * (ranks that follow) microbatches, within those that hold."""
+        bounds = []
+        for rank, bound in enumerate(self.lanes.bounds):
+            n = 1 + ceil(slope * (len(self.lanes.bounds) - 1 - rank))
+            stages = self.empty.placement.stages_of(rank)
+            one = sum(max(self.activations[s], self.weight_gradients[s]) for s in stages)
+            bounds.append(min(bound, one * (n + 2 * self.split)))
+        return tuple(bounds)
+
+    def replay(self, schedule: Schedule) -> None:
+        """Take a known schedule, if it keeps within the memory and is better than the best."""
+        lanes = self.lanes
+        number_of = {
+            (lane.kind, lane.stage, microbatch): number
+            for number, lane in enumerate(lanes.lanes)
+            for microbatch in lane.microbatches
+        }
+        orders: list[list[int]] = []
+        for actions in schedule.ranks:
+            parts = [(part, a) for a in actions for part in self.parts(a.kind)]
+            if any((part, a.stage, a.microbatch) not in number_of for part, a in parts):
+                return  # its backwards are split, and here they are whole
+            orders.append([number_of[part, a.stage, a.microbatch or 0] for part, a in parts])
+        state = lanes.start()
+        path: Path = None
+        left = [list(reversed(order)) for order in orders]
+        while any(left):
+            for rank, order in enumerate(left):
+                while order and lanes.has_needed(state, order[-1]):
+                    number = order.pop()
+                    state, path = lanes.run(state, number), (path, number)
+                    if state.held[rank] > lanes.bounds[rank]:
+                        return
+        self.take(path, max(state.free_s), schedule.name)
+
+    def parts(self, kind: Kind) -> tuple[Kind, ...]:
+        """What an action is here: a whole backward may be two."""
+        if self.split and kind is Kind.BACKWARD:
+            return Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
+        return (kind,)
+
+    def beam(self, lanes: Lanes, width: int, name: str) -> None:
+        if self.lower_bound_s >= self.makespan_s:
+            return
+        beam = beam_search(lanes, width, self.makespan_s)
+        self.n_steps += beam.n_steps
+        if lanes is self.lanes:
+            self.lower_bound_s = max(self.lower_bound_s, min(beam.bound_s, self.makespan_s))
+        if beam.node is not None:
+            self.take(beam.node.path, beam.node.bound_s, name)
+
+    def take(self, path: Path, makespan_s: float, name: str) -> None:
+        if makespan_s < self.makespan_s:
+            self.best, self.makespan_s = path, makespan_s
+            self.trace.append((self.n_steps, makespan_s, name))
+
+    def one_by_one(self) -> None:
+        """One microbatch after the other: it takes the least memory of all schedules."""
+        lanes = self.lanes
+        state = lanes.start()
+        path: Path = None
+        for microbatch in range(self.empty.n_microbatches):
+            for number, lane in enumerate(lanes.lanes):
+                if microbatch in lane.microbatches:
+                    state, path = lanes.run(state, number), (path, number)
+        self.take(path, max(state.free_s), "one by one")
+
+    def schedule(self) -> Schedule:
+        """The best so far."""
+        numbers: list[int] = []
+        path = self.best
+        while path is not None:
+            path, number = path
+            numbers.append(number)
+        ranks: list[list[Action]] = [[] for _ in self.empty.ranks]
+        n_run = [0] * len(self.lanes.lanes)
+        for number in reversed(numbers):
+            lane = self.lanes.lanes[number]
+            microbatch = lane.microbatches[n_run[number]]
+            ranks[lane.rank].append(Action(lane.kind, lane.stage, microbatch))
+            n_run[number] += 1
+        return replace(self.empty, ranks=tuple(map(tuple, ranks)))
+
+
+def _memory(
+    empty: Schedule,
+    costs: Costs,
+    activation_cap: float | Sequence[float] | None,
+    memory_bytes: float | Sequence[float] | None,
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """Bytes of activations and of weight gradients per stage, and what each rank may hold."""
+    if activation_cap is not None and memory_bytes is not None:
+        raise ArgumentError(
+            "a search is bounded by activation_cap or by memory_bytes; "
+            f"got activation_cap={activation_cap} and memory_bytes={memory_bytes}"
+        )
+    n_ranks, placement = len(empty.ranks), empty.placement
+    activations = costs.sizes("activation_bytes", empty.n_stages)
+    weights = costs.sizes("weight_gradient_bytes", empty.n_stages)
+    given = memory_bytes if activation_cap is None else activation_cap
+    bounds = (
+        tuple(given)
+        if isinstance(given, Sequence)
+        else (inf if given is None else given,) * n_ranks
+    )
+    if len(bounds) != n_ranks:
+        raise ArgumentError(
+            "a bound is one number, or one for each rank; "
+            f"got {len(bounds)} numbers for {n_ranks} ranks"
+        )
+    if activation_cap is not None:
+        weights = tuple(w / a if a else 0.0 for w, a in zip(weights, activations, strict=True))
+        activations = (1,) * empty.n_stages
+    elif memory_bytes is not None:
+        parameters = costs.sizes("parameter_bytes", empty.n_stages)
+        bounds = tuple(
+            bound - sum(parameters[stage] for stage in placement.stages_of(rank))
+            for rank, bound in enumerate(bounds)
+        )
+    for route in placement.routes:
+        for rank, bound in enumerate(bounds):
+            kept = sum(
+                max(activations[s], weights[s]) for s, home in enumerate(route) if home == rank
+            )
+            if kept > bound:
+                raise InfeasibleError(
+                    "a rank has room for one microbatch of each of its stages beside their "
+                    f"parameters; got {bound:g} left on rank {rank}, where one takes {kept:g}; "
+                    "raise the bound, or recompute"
+                )
+    return activations, weights, bounds
