@@ -4,7 +4,15 @@ import math
 from dataclasses import replace
 
 import pytest
-from autoshard import BaselineError, InfeasibleError, baseline, baseline_inputs, shard
+from autoshard import (
+    BaselineError,
+    InfeasibleError,
+    Sharding,
+    baseline,
+    baseline_inputs,
+    relay,
+    shard,
+)
 from autoshard.baseline import BASELINES
 from autoshard.programs import Program, deep_mlp_step, mlp_step
 from autoshard.shard import Prepared, _with_alternatives
@@ -125,6 +133,19 @@ def test_a_sharding_of_which_nothing_is_proved_says_so():
     graph, prices = deep_mlp_step(batch=64, widths=(16, 64)), cluster()
     found = replace(shard(graph, FLAT, prices, compare=False), lower_bound_s=-math.inf)
     assert "; nothing is proved" in str(found)
+
+
+def test_a_bound_of_the_model_only_is_called_so(monkeypatch):
+    """Three readers of one value, whose sets of copies are more than a relay may hold."""
+    graph, prices = mlp_step(batch=16, width=32, hidden=64), cluster()
+    every = shard(graph, SQUARE, prices, compare=False)
+    assert every.is_bound_of_all
+    assert "few copies" not in str(every)
+    monkeypatch.setattr(relay, "COPY_SETS", 1)
+    some = shard(graph, SQUARE, prices, compare=False)
+    assert not some.is_bound_of_all
+    assert "of those with few copies of a value" in str(some)
+    assert Sharding.from_json(some.to_json()) == some
 
 
 def test_a_baseline_is_taken_where_the_search_finds_nothing_that_fits(monkeypatch):

@@ -2,6 +2,8 @@ import itertools
 import math
 from dataclasses import replace
 
+import autoshard.auto as auto_module
+import autoshard.ilp as ilp_module
 import numpy as np
 import pytest
 from autoshard import InfeasibleError, Problem, WidthError, evaluate, solve
@@ -208,3 +210,48 @@ def test_message_passing_never_bounds_too_high_however_long(problem):
         assert solve(problem, "message_passing", steps=300).lower_bound <= optimum + 1e-6
     except InfeasibleError:
         return
+
+
+@settings(max_examples=max(50, settings().max_examples // 5))
+@given(problems(), st.data(), st.sampled_from(["auto", "ilp", "local_search"]))
+def test_costs_of_all_magnitudes_in_one_problem_get_valid_answers(problem, data, method):
+    """In doubles, 1 is nothing beside 1e200: what is proved has to hold all the same."""
+    large = st.sampled_from([1.0, 1.0, 1e15, 1e40, 1e200, 1e300])
+
+    def mixed(costs):
+        scales = data.draw(st.lists(large, min_size=costs.size, max_size=costs.size))
+        return costs * np.array(scales).reshape(costs.shape)
+
+    problem = replace(
+        problem,
+        node_costs=tuple(map(mixed, problem.node_costs)),
+        edge_costs=tuple(map(mixed, problem.edge_costs)),
+    )
+    optimum, _ = brute_force(problem)
+    if math.isinf(optimum):
+        with pytest.raises(InfeasibleError):
+            solve(problem, method, steps=200)
+        return
+    solution = solve(problem, method, steps=200)
+    assert evaluate(problem, solution.choice).feasible
+    assert solution.lower_bound <= optimum * (1 + 1e-9)
+    assert optimum <= solution.objective * (1 + 1e-9)
+
+
+def test_the_search_for_the_smallest_peak_keeps_the_budget_of_steps(monkeypatch):
+    budgets = []
+    solver = ilp_module.solve_highs
+
+    def watched(milp, *, nodes, **given):
+        budgets.append(nodes)
+        return solver(milp, nodes=nodes, **given)
+
+    monkeypatch.setattr(
+        auto_module, "ilp", lambda problem, run: ilp_module.ilp(problem, run, solver=watched)
+    )
+    problem = wide(8, 4, seed=1, limit=1.0)
+    with pytest.raises(InfeasibleError, match="smallest peak usage") as caught:
+        solve(problem, steps=7)
+    assert caught.value.smallest_usage > 1.0
+    assert budgets
+    assert all(nodes is not None and nodes <= 7 for nodes in budgets)

@@ -104,13 +104,15 @@ def _by_ilp(instance: core.Instance, run: Run) -> None:
 def _find_smallest_peak(problem: Problem, run: Run) -> None:
     """Where nothing seems to fit, the choice of the smallest peak, costs apart, for the error."""
     if _n_entries(problem) <= SMALL:
-        inner = Run(problem, time_s=max(run.time_left(), 0.1))
+        steps = None if run.steps_left is None else max(run.steps_left, 1)
+        inner = Run(problem, time_s=max(run.time_left(), 0.1), steps=steps)
         ilp(problem, inner)
         if inner.best is not None:
             run.offer(inner.best, by="ilp")
         run.smallest_peak = min(run.smallest_peak, inner.smallest_peak)
         run.raise_bound(inner.lower_bound)
-        return
+        if inner.is_proved:
+            return
     free = replace(
         problem,
         node_costs=tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.node_costs),

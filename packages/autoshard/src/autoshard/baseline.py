@@ -10,7 +10,8 @@ from typing import Literal, get_args
 
 from shardspec import Mesh, Spec
 
-from autoshard.errors import BaselineError
+from autoshard.boundary import of_class
+from autoshard.errors import BaselineError, GraphError, OptionError
 from autoshard.graph import Graph, Value
 from autoshard.strategy import stored_specs
 
@@ -50,6 +51,8 @@ def baseline_inputs(graph: Graph, mesh: Mesh, name: Baseline) -> dict[str, tuple
         (Spec.parse('RS01'),)
     """
     check_baseline(name)
+    of_class(GraphError, "graph", graph, Graph, "as GraphBuilder and Graph.parse make it")
+    of_class(OptionError, "mesh", mesh, Mesh, "as Mesh((2, 4), ('data', 'model'))")
     axes = tuple(axis for axis, size in enumerate(mesh.shape) if size > 1)
     model = axes[-1:] if name == "megatron" else ()
     data = tuple(axis for axis in axes if axis not in model)

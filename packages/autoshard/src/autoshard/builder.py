@@ -73,7 +73,7 @@ class GraphBuilder:
         Raises:
             GraphError: there is no such value yet.
         """
-        if value not in self._values:
+        if not isinstance(value, str) or value not in self._values:
             raise GraphError(
                 f"an operator reads values that were made before; got {value!r}, after "
                 f"{', '.join(self._values) or 'nothing'}"

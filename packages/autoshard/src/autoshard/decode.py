@@ -91,6 +91,7 @@ def decode(
         sum(activations),
         solution,
         hidden_s=hidden,
+        is_bound_of_all=built.is_exact,
         bucketed_s=(0.0,) * len(graph.phases),
     )
     if options.bucket_bytes is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardspec import Mesh, Spec
 
+from autoshard.boundary import is_sharding
 from autoshard.candidates import Candidate, candidates, replaced
 from autoshard.errors import GraphError
 from autoshard.memory import peak_bytes
@@ -78,6 +79,7 @@ def explain(sharding: Sharding, name: str) -> Explanation:
     Raises:
         GraphError: nothing is called so.
     """
+    is_sharding(sharding)
     graph = sharding.graph
     if not isinstance(name, str):
         raise GraphError(f"what is explained is given by its name; got {name!r}")
@@ -168,7 +170,8 @@ def _more(seconds: float) -> str:
 def _proof(sharding: Sharding) -> str:
     if sharding.lower_bound_s <= 0.0:
         return "nothing is proved of the others"
-    return f"nothing takes less than {seconds_text(sharding.lower_bound_s)} a step"
+    few = "" if sharding.is_bound_of_all else ", with few copies of a value,"
+    return f"nothing{few} takes less than {seconds_text(sharding.lower_bound_s)} a step"
 
 
 def _name(how: Strategy | Spec, mesh: Mesh) -> str:

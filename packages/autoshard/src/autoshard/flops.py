@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from autoshard.boundary import checked
 from autoshard.rules import rule_of
 from autoshard.rules.factors import Shape, Shapes
 
 
+@checked
 def flops_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attributes: Any) -> float:
     """FLOP of an operator on one device: 2 a multiply-add of products, else 1 an element touched.
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from autoshard import record
+from autoshard.boundary import of_class
 from autoshard.errors import GraphError
 from autoshard.names import quote
 from autoshard.propagate import Pieces, pieces_of_dims
@@ -284,6 +285,7 @@ def _problems(graph: Graph) -> Iterator[str]:
 
 def structural_hash(graph: Graph) -> str:
     """A digest of all that decides a sharding: equal for graphs that differ in names only."""
+    of_class(GraphError, "graph", graph, Graph, "as GraphBuilder and Graph.parse make it")
     number: dict[str, int] = {}
     for name in graph.inputs:
         number[name] = len(number)

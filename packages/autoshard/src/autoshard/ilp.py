@@ -25,7 +25,11 @@ Solver = Callable[..., Outcome]
 """`solve_highs` or `solve_cbc`."""
 
 COST = 1e4
-"""What the costs of a program should add up to: solvers' tolerances are absolute, about 1e-6."""
+"""What the costs of a program should add up to: solvers' tolerances are absolute, `TOLERANCE`."""
+
+TOLERANCE = 1e-6
+"""Below it a bound is no more than 0. (HiGHS and CBC: of primal and dual feasibility 1e-7 to 1e-6.)
+Where costs of 1 and of 1e200 are in one problem, the rounding of one is more than the other."""
 
 COARSE = 10.0
 """How far below `COST` the costs may be found to be before the program gets a finer unit. In a
@@ -54,7 +58,7 @@ def ilp(problem: Problem, run: Run, *, solver: Solver = solve_highs) -> None:
             least = min(least, evaluate(problem, choice).cost)
         fine = not 0.0 < least < unit * COST / COARSE
         if bound == math.inf or (fine and least < math.inf):
-            run.raise_bound(bound * unit)
+            run.raise_bound((0.0 if 0.0 < bound < TOLERANCE else bound) * unit)
         return fine
 
     while run.step(0):
@@ -90,10 +94,11 @@ def _offer_leanest(linear: Linear, live: Live, run: Run, solver: Solver) -> None
     """Offer the choice of smallest peak usage, which the run keeps in mind for its error."""
     unit = max(float(usage.max()) for usage in linear.problem.usages) or 1.0
     times: list[int] = []
+    nodes = None if run.steps_left is None else max(run.steps_left, 1)
     while (left := run.time_left()) > 0.0:
         milp = linear.leanest(unit, live, times)
         outcome = solver(
-            milp, time_s=left, nodes=None, seed=run.seed, start=None, watch=lambda _x, _bound: True
+            milp, time_s=left, nodes=nodes, seed=run.seed, start=None, watch=lambda _x, _bound: True
         )
         if outcome.x is None:
             return

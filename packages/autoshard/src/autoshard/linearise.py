@@ -22,9 +22,9 @@ from autoshard.live import Live
 from autoshard.milp import Milp
 from autoshard.problem import Array, Problem
 
-LARGEST = 1e19
-"""Of a cost in the program's unit: HiGHS takes 1e20 for infinite (its option `infinite_cost`). What
-costs more is counted less, so that bounds hold."""
+LARGEST = 1e13
+"""Of a cost in the program's unit, of which the best choice costs some 1e4: what costs more is in
+no choice that is as good, and is counted less, so that bounds hold and HiGHS's doubles do, too."""
 
 Indices = NDArray[np.int64]
 Row = tuple[Indices, Array, float]

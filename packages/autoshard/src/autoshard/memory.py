@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shardspec import Spec
 
+from autoshard.boundary import is_sharding
 from autoshard.graph import Graph
 from autoshard.lifetime import lifetimes, phase_ends, readers, saved_activations
 from autoshard.tables import largest_part
@@ -47,6 +48,7 @@ class Held:
 
 def held(sharding: Sharding) -> tuple[Held, ...]:
     """Everything that a device holds in a step: inputs, results, then copies."""
+    is_sharding(sharding)
     return (*_values(sharding), *_copies(sharding))
 
 
@@ -57,6 +59,7 @@ def live_bytes(sharding: Sharding, kind: Kind | None = None) -> tuple[int, ...]:
         sharding: Of a graph.
         kind: Only what is of this kind; everything if left out.
     """
+    is_sharding(sharding)
     end = max(len(sharding.graph.operators), 1)
     changes = [0] * (end + 1)
     for one in held(sharding):

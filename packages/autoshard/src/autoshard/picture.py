@@ -14,6 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from autoshard.boundary import is_sharding
 from autoshard.errors import MissingExtraError, PictureError
 from autoshard.ledger import Work, entries
 from autoshard.memory import Kind, live_bytes
@@ -40,8 +41,9 @@ def picture(sharding: Sharding, path: str | Path) -> None:
         PictureError: a suffix other than .png and .svg.
         OSError: the file cannot be written.
     """
-    if Path(path).suffix.lower() not in (".png", ".svg"):
-        raise PictureError(f"a picture's file name ends in .png or .svg; got {str(path)!r}")
+    is_sharding(sharding)
+    if not isinstance(path, str | Path) or Path(path).suffix.lower() not in (".png", ".svg"):
+        raise PictureError(f"a picture's file name ends in .png or .svg; got {path!r}")
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg

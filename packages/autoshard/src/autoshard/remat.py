@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from autoshard.boundary import of_class
 from autoshard.errors import GraphError
 from autoshard.graph import Graph, Operator, Value, verify
 from autoshard.lifetime import saved_activations
@@ -40,6 +41,9 @@ def rematerialize(graph: Graph, names: Collection[str]) -> Graph:
         >>> saved_activations(rematerialize(graph, ["gelu_1"]))
         ('x', 'einsum_0', 'einsum_2', 'mul_const_6')
     """
+    of_class(GraphError, "graph", graph, Graph, "as GraphBuilder and Graph.parse make it")
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise GraphError(f"several names are computed again, as in ['gelu_1']; got {names!r}")
     saved = [name for name in saved_activations(graph) if name in graph.producers]
     if unknown := [name for name in names if name not in saved]:
         raise GraphError(

@@ -76,8 +76,15 @@ class Rule:
     add ((0, 1),), mul ((0,), (1,)), neg ((0,),), tanh ()."""
 
     def __post_init__(self) -> None:
-        for problem in _problems(self):
-            raise RuleError(problem)
+        try:
+            for problem in _problems(self):
+                raise RuleError(problem)
+        except (AttributeError, TypeError) as error:
+            raise RuleError(
+                "a rule has a tuple of Factors, and for each operand and result a tuple of dims, "
+                f"each a tuple of numbers of factors; got factors={self.factors!r}, "
+                f"operands={self.operands!r}, results={self.results!r}, linear={self.linear!r}"
+            ) from error
 
     @property
     def operand_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -143,7 +150,7 @@ class Rule:
         Raises:
             RuleError: `text` is not in the notation, or no rule.
         """
-        match = _RULE.fullmatch(text)
+        match = _RULE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise RuleError(
                 "a rule is written as '(a,b)(b,c)->(a,c) {a=4, b=8 sum, c=2} linear {0} {1}'; "

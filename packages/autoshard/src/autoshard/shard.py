@@ -15,6 +15,7 @@ from costmodel import Cluster
 from shardspec import Mesh
 
 from autoshard.baseline import Baseline, baseline_inputs, check_baseline
+from autoshard.boundary import of_class
 from autoshard.build import Built, build
 from autoshard.conversion import Converter, converter_of
 from autoshard.decode import decode
@@ -164,8 +165,7 @@ def prepare(graph: Graph, mesh: Mesh, cluster: Cluster, options: Options | None 
         ("cluster", cluster, Cluster, "as Cluster.preset(name) or Cluster.uniform make it"),
         ("options", options, Options, "as Options(uneven=True), or None"),
     ):
-        if not isinstance(given, of):
-            raise OptionError(f"{name} is of the class {of.__name__}, {how}; got {name}={given!r}")
+        of_class(OptionError, name, given, of, how)
     return Prepared(graph, mesh, cluster, options)
 
 

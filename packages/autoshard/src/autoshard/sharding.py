@@ -8,7 +8,9 @@ from costmodel import Cluster
 from shardspec import Mesh, Spec, Step
 
 from autoshard import sharding_json
+from autoshard.boundary import is_sharding, of_class
 from autoshard.conversion import Conversion, steps_of
+from autoshard.errors import GraphError
 from autoshard.explain import Explanation, explain
 from autoshard.graph import Graph
 from autoshard.options import Options
@@ -52,8 +54,7 @@ class Sharding:
     objective_s: float
     """Compute and communication of all phases, without what is hidden."""
     lower_bound_s: float
-    """No sharding is priced below this. Beyond `relay.COPY_SETS` the bound is the model's, in which
-    three and more readers of a value may pay for a conversion that they could have shared."""
+    """No sharding is priced below this, if `is_bound_of_all`."""
     peak_bytes: int
     """The most that a device holds at a time; see `memory`."""
     activation_bytes: int
@@ -64,6 +65,11 @@ class Sharding:
     """What else was priced."""
     hidden_s: tuple[float, ...] = ()
     """Per phase: communication that `Options.overlap` hides behind compute."""
+    is_bound_of_all: bool = True
+    """Whether the bound holds for every sharding. Else (three or more operators read a value, which
+    could be copied in more than `relay.COPY_SETS` ways) it holds for those that make one copy of
+    it, or a partial sum and what that is reduced to, for others to start from; to share more
+    conversions than that might take less."""
     bucketed_s: tuple[float, ...] = ()
     """Per phase: what buckets of `Options.bucket_bytes` save; not taken off the objective, as the
     search does not know what will share a bucket."""
@@ -109,6 +115,8 @@ class Collective:
 
 def collectives(graph: Graph, sharding: Sharding) -> tuple[Collective, ...]:
     """Everything that a sharding sends, in order of execution; local slices are left out."""
+    is_sharding(sharding)
+    of_class(GraphError, "graph", graph, Graph, "the sharding's own")
     found = []
     for conversion in sharding.conversions:
         value = graph.value(conversion.value)

@@ -17,6 +17,7 @@ from itertools import product
 
 from shardspec import Entry, Partial, Spec, Split
 
+from autoshard.boundary import checked
 from autoshard.propagate import Pieces
 from autoshard.rule import Dims, Factor, Rule
 
@@ -50,6 +51,7 @@ class Strategy:
         )
 
 
+@checked
 @lru_cache(maxsize=4096)
 def enumerate_strategies(
     rule: Rule,
@@ -199,6 +201,7 @@ def _splits_inside(dims: Dims, factors: tuple[Factor, ...], parts: dict[int, int
     return False
 
 
+@checked
 def stored_specs(
     shape: tuple[int, ...],
     mesh_shape: tuple[int, ...],

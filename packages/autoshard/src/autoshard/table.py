@@ -56,12 +56,6 @@ def summary(sharding: Sharding) -> list[str]:
     )
     limit = sharding.options.memory_bytes
     within = "" if limit is None else f", of {bytes_text(limit)} allowed"
-    lower = sharding.lower_bound_s
-    proof = "no sharding takes less"
-    if sharding.objective_s > lower * (1 + 1e-9):
-        proof = (
-            f"none takes less than {seconds_text(lower)}" if lower > 0.0 else "nothing is proved"
-        )
     apart = ""
     if hidden := sum(sharding.hidden_s):
         apart += f" of which {seconds_text(hidden)} are hidden"
@@ -71,10 +65,21 @@ def summary(sharding: Sharding) -> list[str]:
         f"{_count(len(sharding.graph.operators), 'operator')} on "
         f"{_count(sharding.mesh.size, 'device')} ({axes}) of {sharding.cluster.name}",
         f"{seconds_text(sharding.objective_s)} a step: compute {seconds_text(compute)}, "
-        f"communication {seconds_text(communication)}{apart}; {proof}",
+        f"communication {seconds_text(communication)}{apart}; {proof(sharding)}",
         f"at most {bytes_text(sharding.peak_bytes)} a device{within}",
         *(f"compared with {other.name}: {other.reason}" for other in sharding.alternatives),
     ]
+
+
+def proof(sharding: Sharding) -> str:
+    """What the lower bound says, and of what."""
+    lower = sharding.lower_bound_s
+    said = "no sharding takes less"
+    if sharding.objective_s > lower * (1 + 1e-9):
+        said = f"none takes less than {seconds_text(lower)}"
+    if lower <= 0.0 < sharding.objective_s:
+        return "nothing is proved"
+    return said if sharding.is_bound_of_all else f"{said}, of those with few copies of a value"
 
 
 def _count(n: int, what: str) -> str:

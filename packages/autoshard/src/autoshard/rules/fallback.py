@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from autoshard.boundary import checked
 from autoshard.rule import Dims, Factor, Rule
 
 
+@checked
 def whole(
     operand_shapes: tuple[tuple[int, ...], ...], result_shapes: tuple[tuple[int, ...], ...]
 ) -> Rule:

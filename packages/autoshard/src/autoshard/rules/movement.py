@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from autoshard.boundary import checked
 from autoshard.errors import RuleError
 from autoshard.rule import Factor, Rule
 from autoshard.rules.factors import Linear, Shape, Shapes, aligned
 from autoshard.rules.reshaping import reshape
 
 
+@checked
 def transpose(shape: Shape, permutation: tuple[int, ...]) -> Rule:
     """Result dim `d` is operand dim `permutation[d]`."""
     operand = tuple((dim,) for dim in range(len(shape)))
@@ -15,6 +17,7 @@ def transpose(shape: Shape, permutation: tuple[int, ...]) -> Rule:
     return Rule(tuple(Factor(size) for size in shape), (operand,), (result,), ((0,),))
 
 
+@checked
 def broadcast(shape: Shape, result_shape: Shape, dims: tuple[int, ...]) -> Rule:
     """Operand dim `d` becomes result dim `dims[d]`; the result's other dims are new (XLA)."""
     for dim, size in zip(dims, shape, strict=True):

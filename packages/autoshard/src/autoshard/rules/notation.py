@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from autoshard.boundary import checked
 from autoshard.errors import RuleError
 from autoshard.rule import Dims, Factor, Kind, Reduction, Rule
 
 
+@checked
 def labelled(
     formula: str,
     operand_shapes: tuple[tuple[int, ...], ...],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from autoshard.boundary import checked
 from autoshard.errors import RuleError
 from autoshard.rule import Dims, Factor, Rule
 from autoshard.rules.factors import Linear, Shape, Shapes
 from autoshard.rules.fallback import whole
 
 
+@checked
 def elementwise(
     operand_shapes: Shapes, result_shape: Shape, linear: Linear = (), *, n_results: int = 1
 ) -> Rule:

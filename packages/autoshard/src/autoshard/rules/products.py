@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from autoshard.boundary import checked
 from autoshard.errors import RuleError
 from autoshard.rule import Rule
 from autoshard.rules.factors import Dim, Factors, Shape, Shapes
 from autoshard.rules.notation import labelled, words_of
 
 
+@checked
 def einsum(formula: str, *operand_shapes: Shape) -> Rule:
     """A contraction such as `"bik,bkj->bij"`: linear in each operand.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autoshard.boundary import checked
 from autoshard.rule import Factor, Reduction, Rule
 from autoshard.rules.factors import Shape, Shapes, aligned, check_dims
 
 
+@checked
 def reduction(
     shape: Shape, dims: tuple[int, ...], kind: Reduction = "sum", *, keepdims: bool = False
 ) -> Rule:

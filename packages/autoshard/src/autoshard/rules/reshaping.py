@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+from autoshard.boundary import checked
 from autoshard.errors import RuleError
 from autoshard.rule import Factor, Kind, Rule
 from autoshard.rules.fallback import whole
 
 
+@checked
 def reshape(shape: tuple[int, ...], result_shape: tuple[int, ...]) -> Rule:
     """Regroup the elements in row-major order; the factors are both shapes' common refinement.
 

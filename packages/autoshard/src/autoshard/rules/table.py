@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from autoshard.boundary import checked
 from autoshard.errors import RuleError
 from autoshard.rule import Rule
 from autoshard.rules import (
@@ -96,6 +97,7 @@ RULES: dict[str, Callable[..., Rule]] = {
 """Each is called with the shapes of operands and results, and the operator's attributes."""
 
 
+@checked
 def rule_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attributes: Any) -> Rule:
     """The rule of an operator; one that the table does not know runs whole.
 
