@@ -1,5 +1,6 @@
 """The problem that is built says the truth: judged by trying every sharding of tiny graphs."""
 
+import contextlib
 import itertools
 import math
 from dataclasses import replace
@@ -21,6 +22,7 @@ from autoshard import (
     rematerialize,
     reshape,
     shard,
+    solve,
     stored_specs,
 )
 from autoshard.conversion import converter_of, spec_set
@@ -183,16 +185,21 @@ def test_more_memory_never_costs_more(graph, in_flight, part):
 
 @settings(max_examples=settings().max_examples // 8)
 @given(tiny_graphs(PAIR, 10**6))
-def test_the_limit_that_an_error_names_would_do_and_less_would_not(graph):
+def test_the_limit_that_an_error_names_would_do_and_less_would_not_but_for_copies(graph):
     prepared = prepare(graph, PAIR, cluster())
     with pytest.raises(InfeasibleError) as caught:
         prepared.solve(memory_bytes=0, compare=False)
     smallest = math.ceil(caught.value.smallest_usage)
     found = prepared.solve(memory_bytes=smallest, compare=False)
     check_sharding(found)
-    assert found.peak_bytes == smallest
+    assert found.peak_bytes <= smallest
     with pytest.raises(InfeasibleError):
-        prepared.solve(memory_bytes=smallest - 1, compare=False)
+        solve(replace(prepared.full.problem, usage_limit=smallest - 1))
+    # The problem holds a copy until the last reader that may take it, a sharding until the last
+    # that does. So where there are copies, a little less than what the problem needs may do.
+    with contextlib.suppress(InfeasibleError):
+        less = prepared.solve(memory_bytes=smallest - 1, compare=False)
+        assert any(one.kind == "copy" for one in held(less))
 
 
 @settings(max_examples=settings().max_examples // 4)
