@@ -6,6 +6,7 @@ from stagecut import (
     InvalidInputError,
     StageCost,
     equal_layers,
+    plan_stages,
     slice_stages,
 )
 from stagecut.testing import all_slicings, slicing_problems
@@ -52,6 +53,19 @@ def test_gives_layers_left_over_to_the_first_stages():
     ]
     assert plan.time_s == plan.lower_bound_s == 6 + 2 * 2
     assert (plan.n_priced, plan.alternatives) == (4, ())
+
+
+@given(st.integers(1, 40), st.sampled_from((1, 2, 4, 8)))
+def test_layers_differ_by_one_at_most_and_a_plan_compares_with_the_same(n_layers, n_stages):
+    if n_layers < n_stages:
+        return
+    plan = equal_layers(n_layers, (2, 4), 3, unit, n_stages=n_stages)
+    counts = [stage.last - stage.first + 1 for stage in plan.stages]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] - counts[-1] <= 1
+    spans = [(stage.first, stage.last, stage.submesh) for stage in plan.stages]
+    rivals = plan_stages(n_layers, (2, 4), 3, unit, n_stages=1).rivals
+    assert spans in [list(rival.spans) for rival in rivals if rival.kind == "equal layers"]
 
 
 @pytest.mark.parametrize("n_stages", [0, 3, 5, 16])

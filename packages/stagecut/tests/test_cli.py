@@ -176,6 +176,11 @@ def test_a_reader_that_has_seen_enough_hears_no_complaint(file):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_no_standard_output_is_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main([*DEMO, "--draw"]) == 0
+
+
 def test_a_terminal_without_blocks_gets_ascii(file):
     done = run("show", str(file), "--draw", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0

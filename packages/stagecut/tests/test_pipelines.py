@@ -1,6 +1,7 @@
 """All that `slice_stages` can be told beyond layers, a cluster and one cost for each stage."""
 
 import itertools
+import resource
 
 import pytest
 from hypothesis import assume, given, settings
@@ -42,6 +43,10 @@ def solve(problem, **options):
 
 def spans_of(slicing):
     return tuple((stage.first, stage.last, stage.submesh) for stage in slicing.stages)
+
+
+def never(first, last, submesh):
+    raise AssertionError("nobody should ask")
 
 
 def uniform(first, last, submesh):
@@ -231,6 +236,36 @@ def test_a_cache_cut_off_in_a_line_asks_for_that_cost_again(tmp_path):
     again = slice_stages(3, (1, 2), 4, uniform, cache=cache)
     assert again.n_priced == 1
     assert again.stages == whole.stages
+
+
+def test_a_search_goes_on_when_the_disk_is_full(tmp_path):
+    cache = PriceCache(tmp_path, "a model")
+    alone = slice_stages(3, (1, 2), 4, uniform)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))  # of a file; in a line
+    try:
+        with pytest.warns(UserWarning, match=rf"no longer kept in {tmp_path}.*make room") as told:
+            assert slice_stages(3, (1, 2), 4, uniform, cache=cache) == alone
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(told) == 1
+    n_left = [slice_stages(3, (1, 2), 4, uniform, cache=cache).n_priced for _ in range(2)]
+    assert 0 < n_left[0] < alone.n_priced
+    assert n_left[1] == 0
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_anything_is_asked(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        slice_stages(3, (1, 2), 4, never, cache=PriceCache(tmp_path / "file", "a model"))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[[[", b'[1, 2]\n[[], []]\n["k", [[1]]]', b"\0"])
+def test_a_cache_with_other_content_asks_again(tmp_path, content):
+    cache = PriceCache(tmp_path, "a model")
+    cache.path.write_bytes(content)
+    first, second = (slice_stages(3, (1, 2), 4, uniform, cache=cache) for _ in range(2))
+    assert first.n_priced > second.n_priced == 0
 
 
 @pytest.mark.parametrize("options", [{"structure": [object()]}, {}], ids=["structure", "option"])

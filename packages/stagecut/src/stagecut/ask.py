@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from ast import literal_eval
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ class PriceCache:
         """The costs that are there, by the content of what was asked. Half a line is left out."""
         known: dict[str, Options] = {}
         if self.path.exists():
-            for line in self.path.read_text().splitlines():
+            text = self.path.read_text(encoding="utf-8", errors="replace")
+            for line in text.splitlines():
                 try:
                     key, options = json.loads(line)
                     known[key] = tuple(_read(*row) for row in options)
@@ -61,9 +63,8 @@ class PriceCache:
         rows = [
             [getattr(each, name) for name in _NUMBERS] + [repr(each.option)] for each in options
         ]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps([key, rows]) + "\n")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{json.dumps([key, rows])}")  # begins a line, should the last have no end
 
 
 _NUMBERS = "time_s", "fixed_bytes", "activation_bytes", "once_s", "temporary_bytes"
@@ -83,9 +84,17 @@ class Asker:
         Args:
             call: Calls the function.
             cache: Where to look first, and to keep what is new.
+
+        Raises:
+            OSError: The cache's file cannot be written.
         """
+        self._is_full = False
         self._call, self._cache = call, cache
-        self._known = {} if cache is None else cache.read()
+        self._known: dict[str, Options] = {}
+        if cache is not None:
+            self._known = cache.read()
+            cache.path.parent.mkdir(parents=True, exist_ok=True)
+            cache.path.open("a").close()  # fails now rather than after the first cost was found
 
     def ask(
         self, spans: Sequence[Span], contents: Sequence[Hashable], told: tuple[int, ...] = ()
@@ -113,9 +122,24 @@ class Asker:
                 continue
             options = _options(next(answers), span)
             if self._cache is not None:
-                self._cache.add(key, options)
                 self._known[key] = options
+                self._keep(key, options)
             yield options, True
+
+    def _keep(self, key: str, options: Options) -> None:
+        """Write a cost down; if the disk is full, the search goes on."""
+        assert self._cache is not None
+        if self._is_full:
+            return
+        try:
+            self._cache.add(key, options)
+        except OSError as error:
+            self._is_full = True
+            warnings.warn(
+                f"costs of this search are no longer kept in {self._cache.path}: {error}; "
+                "make room, or give another folder",
+                stacklevel=2,
+            )
 
 
 def _key(content: Hashable, span: Span, told: tuple[int, ...]) -> str:

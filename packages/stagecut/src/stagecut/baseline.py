@@ -5,9 +5,11 @@ rule's plan takes is priced as the search prices its own, by `price_stages`.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
+from stagecut.amounts import is_count
 from stagecut.errors import InvalidInputError
 from stagecut.given import price_stages
 from stagecut.plan import BoundaryFunction, CostFunction, Slicing, Span, Submesh
@@ -40,24 +42,37 @@ def equal_layers(
     """
     n_devices = cluster_shape[0] * cluster_shape[1]
     by_size = {n * m: (n, m) for n, m in submesh_shapes(*cluster_shape)}
-    submesh = by_size.get(n_devices // n_stages) if 1 <= n_stages <= n_layers else None
+    can_be = is_count(n_stages) and is_count(n_layers, least=n_stages)
+    submesh = by_size.get(n_devices // n_stages) if can_be else None
     if submesh is None or n_devices % n_stages:
         raise InvalidInputError(
             "equal stages need a layer each, and as many devices each as a submesh can have; got "
             f"n_stages={n_stages}, n_layers={n_layers}, cluster_shape={tuple(cluster_shape)} "
             f"with submeshes of {tuple(by_size)} devices"
         )
-    spans = equal_spans([1.0] * n_layers, submesh, n_stages)
+    spans = even_spans(n_layers, submesh, n_stages)
     return price_stages(
         spans, n_microbatches, cost, memory_bytes, boundary_s=boundary_s, in_flight=in_flight
     )
+
+
+def even_spans(n_layers: int, submesh: Submesh, n_stages: int) -> tuple[Span, ...]:
+    """Stages of equally many layers, the first ones of one more if there are layers left over.
+
+    Examples:
+        >>> even_spans(5, (1, 4), n_stages=3)
+        ((0, 1, (1, 4)), (2, 3, (1, 4)), (4, 4, (1, 4)))
+    """
+    each, more = divmod(n_layers, n_stages)
+    ends = [each * stage + min(stage, more) for stage in range(n_stages + 1)]
+    return tuple((first, end - 1, submesh) for first, end in pairwise(ends))
 
 
 def equal_spans(weights: Sequence[float], submesh: Submesh, n_stages: int) -> tuple[Span, ...]:
     """Stages on equal submeshes whose largest sum of weights is as small as it can be.
 
     Args:
-        weights: Of each layer: its FLOPs or its number of operators, or 1 for equal layers.
+        weights: Of each layer: its FLOPs or its number of operators.
         submesh: Of each stage.
         n_stages: How many stages, at most as many as layers.
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from stagecut.amounts import is_count
 from stagecut.boundary import Boundary, Ints, Received
 from stagecut.errors import InvalidInputError
 
@@ -28,7 +29,7 @@ def at_marks(marks: Sequence[int], n_operators: int) -> tuple[tuple[int, int], .
     """
     edges = (0, *marks, n_operators)
     for before, after in pairwise(edges):
-        if not before < after:
+        if not (is_count(after) and before < after):
             raise InvalidInputError(
                 "marks increase, from 1 to the last operator, so that every layer has an operator; "
                 f"got marks={tuple(marks)} and n_operators={n_operators}, "
@@ -58,12 +59,15 @@ def repeated_blocks(
         First and last operator (included) of each layer, as of `cluster_operators`.
 
     Raises:
-        InvalidInputError: Fewer blocks follow themselves, or a value is no such value.
+        InvalidInputError: Fewer blocks follow themselves, there is no group, or a value is no such
+            value.
 
     Examples:
         >>> repeated_blocks(["embed", "mix", "scale", "mix", "scale", "mix", "scale", "loss"])
         ((0, 0), (1, 2), (3, 4), (5, 6), (7, 7))
     """
+    if not is_count(n_groups):
+        raise InvalidInputError(f"there is at least one group of blocks; got n_groups={n_groups!r}")
     n = len(signatures)
     crossing = Received(values, n).crossing
     ids: dict[Hashable, int] = {}

@@ -15,6 +15,7 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
+from stagecut.amounts import is_count
 from stagecut.errors import InvalidInputError
 
 Ints = NDArray[np.int64]
@@ -111,16 +112,34 @@ class Received:
         return np.minimum(node, self._n)
 
 
-def _check(values: Sequence[Boundary], n: int) -> None:
-    total = 0
+def check_values(
+    values: Sequence[Boundary], n: int, *, name: str = "values", among: str = "operators"
+) -> None:
+    """Refuse values that cannot be.
+
+    Args:
+        values: What operators, or whatever else, hand each other.
+        n: How many of these there are.
+        name: Of the argument that has the values.
+        among: What these are.
+
+    Raises:
+        InvalidInputError: A size is negative or no whole number, or a value is not made and then
+            read by one of them.
+    """
     for k, value in enumerate(values):
-        read_later = 0 <= value.producer < min(value.consumers, default=n)
-        if value.n_bytes < 0 or not read_later or max(value.consumers, default=0) >= n:
+        made, read = value.producer, tuple(value.consumers)
+        is_made = is_count(made, least=0) and made < n and is_count(value.n_bytes, least=0)
+        if not (is_made and all(is_count(c, least=made + 1) and c < n for c in read)):
             raise InvalidInputError(
-                "a value's size is not negative, and operators read it after one made it; "
-                f"got values[{k}]={value} and {n} operators"
+                f"a value's size is not negative, and {among} read it after one made it; "
+                f"got {name}[{k}]={value} and {n} {among}"
             )
-        total += value.n_bytes * len(value.consumers)
+
+
+def _check(values: Sequence[Boundary], n: int) -> None:
+    check_values(values, n)
+    total = sum(value.n_bytes * len(value.consumers) for value in values)
     if total >= 2**62:
         raise InvalidInputError(
             f"what all values bring to all who read them is less than 2**62 bytes; got {total}; "

@@ -30,7 +30,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from stagecut.boundary import Boundary
+from stagecut.amounts import check_memory, is_amount, is_count
+from stagecut.boundary import Boundary, check_values
 from stagecut.errors import (
     InfeasibleStagesError,
     InvalidInputError,
@@ -39,7 +40,7 @@ from stagecut.errors import (
 )
 from stagecut.graph import GraphProblem, GraphSplit
 from stagecut.plan import Slicing, StageCost, Submesh
-from stagecut.schedule import InFlightFunction, one_f_one_b
+from stagecut.schedule import InFlightFunction, held_by, one_f_one_b
 from stagecut.slice import slice_stages
 
 _ROUNDING = 1e-9
@@ -105,6 +106,7 @@ def split_graph(
     """
     nodes, values = tuple(nodes), tuple(values)
     _check(nodes, values, n_stages, n_microbatches, tolerance, time_limit_s, max_search_nodes)
+    check_memory(memory_bytes)
     try:
         from stagecut.ilp import solve
     except ImportError as error:
@@ -115,7 +117,7 @@ def split_graph(
         values=values,
         transfer_s=tuple(_seconds(transfer_s, value) for value in values),
         n_microbatches=n_microbatches,
-        in_flight=tuple(in_flight(n_stages - s, n_microbatches) for s in range(n_stages)),
+        in_flight=tuple(held_by(in_flight, n_stages - s, n_microbatches) for s in range(n_stages)),
         limit_s=(1 + tolerance) * (1 + _ROUNDING) * average_s if average_s else math.inf,
         memory_bytes=memory_bytes,
     )
@@ -222,10 +224,10 @@ def _infeasible(problem: GraphProblem, tolerance: float) -> InfeasibleStagesErro
 
 def _seconds(transfer_s: Callable[[int], float], value: Boundary) -> float:
     seconds = transfer_s(value.n_bytes)
-    if not 0 <= seconds < math.inf:
+    if not is_amount(seconds):
         raise InvalidInputError(
             "a transfer's time is finite and not negative; "
-            f"got transfer_s({value.n_bytes})={seconds}"
+            f"got transfer_s({value.n_bytes})={seconds!r}"
         )
     return seconds
 
@@ -240,21 +242,17 @@ def _check(
     max_search_nodes: int | None,
 ) -> None:
     n = len(nodes)
-    if not (1 <= n_stages <= n and n_microbatches >= 1 and tolerance >= 0):
+    sizes_fit = is_count(n_stages) and n_stages <= n and is_count(n_microbatches)
+    if not (sizes_fit and (is_amount(tolerance) or tolerance == math.inf)):
         raise InvalidInputError(
             "there are at least one stage, as many nodes, one microbatch, and tolerance is not "
             f"negative; got n_stages={n_stages}, {n} nodes, n_microbatches={n_microbatches}, "
             f"tolerance={tolerance}"
         )
-    if not time_limit_s >= 0 or (max_search_nodes is not None and max_search_nodes < 0):
+    has_limit = is_amount(time_limit_s) or time_limit_s == math.inf
+    if not has_limit or not (max_search_nodes is None or is_count(max_search_nodes, least=0)):
         raise InvalidInputError(
             "limits of the search are not negative; "
             f"got time_limit_s={time_limit_s}, max_search_nodes={max_search_nodes}"
         )
-    for k, value in enumerate(values):
-        read_later = 0 <= value.producer < min(value.consumers, default=n)
-        if value.n_bytes < 0 or not read_later or max(value.consumers, default=0) >= n:
-            raise InvalidInputError(
-                "a value's size is not negative, and nodes read it after one made it; "
-                f"got values[{k}]={value} and {n} nodes"
-            )
+    check_values(values, n, among="nodes")

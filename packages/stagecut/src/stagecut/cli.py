@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(options, "picture", None) is not None:
             check_picture(options.picture)
         options.run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is where nobody has it, as after `>&-`
+            sys.stdout.flush()
         return 0
     except BrokenPipeError:  # who read this has seen enough, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end

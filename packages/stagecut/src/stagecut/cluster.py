@@ -22,12 +22,14 @@ the furthest cuts are known (`Received`), and bisection finds the least bytes.  
 squares; what is left of the cuts is searched for it.                            -> uniform.py
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
+from stagecut.amounts import is_amount, is_count
 from stagecut.boundary import Boundary, Ints, Received
 from stagecut.errors import InfeasibleClusteringError, InvalidInputError
 from stagecut.uniform import Floats, most_uniform
@@ -167,11 +169,11 @@ def _least_work(done: Floats, n_layers: int) -> float:
 
 def _check(flops: Sequence[float], n_layers: int, delta: float) -> None:
     n = len(flops)
-    if not (1 <= n_layers <= n and delta >= 0):
+    if not (is_count(n_layers) and n_layers <= n and (is_amount(delta) or delta == math.inf)):
         raise InvalidInputError(
             "there are at least one layer, as many operators, and delta is not negative; "
             f"got n_layers={n_layers}, {n} operators, delta={delta}"
         )
     for k, each in enumerate(flops):
-        if not 0 <= each <= sys.float_info.max:
-            raise InvalidInputError(f"FLOPs are finite and not negative; got flops[{k}]={each}")
+        if not (is_amount(each) and each <= sys.float_info.max):
+            raise InvalidInputError(f"FLOPs are finite and not negative; got flops[{k}]={each!r}")

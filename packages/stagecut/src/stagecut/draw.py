@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagecut import words
+from stagecut.amounts import is_count
 from stagecut.errors import InvalidInputError
 from stagecut.timeline import Action, simulate
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _FILL = {"forward": "░", "backward": "▓"}
 _FULL = "█"
+_MOST_COLUMNS = 100_000
 _ASCII = str.maketrans("░▓█", ".#=")
 _DRAWN_AS = {"zb-h1": "1f1b", "zb-h2": "eager-1f1b"}
 """Schedules that cut backward in two; which half runs when, Eq. 2 does not know, and neither do we.
@@ -48,10 +50,13 @@ def draw(plan: StagePlan, *, width: int = 72, ascii: bool = False) -> str:
         ascii: Draw with `.`, `#` and `=`.
 
     Raises:
-        InvalidInputError: There is no column.
+        InvalidInputError: There is no column, or there are more than anybody can look at.
     """
-    if width < 1:
-        raise InvalidInputError(f"a drawing has at least one column; got width={width}")
+    if not is_count(width) or width > _MOST_COLUMNS:
+        raise InvalidInputError(
+            f"a drawing has at most {_MOST_COLUMNS:,} columns, and at least one column; "
+            f"got width={width!r}"
+        )
     stages = timeline_of(plan)
     end_s = max(actions[-1].stop_s for actions in stages)
     n_drawn = sum(action.kind == "forward" for action in stages[0])

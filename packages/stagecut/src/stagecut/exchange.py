@@ -5,10 +5,12 @@ value that is read after the next stage is held where it was made, for every mic
 a part on each device.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stagecut.boundary import Boundary
+from stagecut.amounts import is_amount
+from stagecut.boundary import Boundary, check_values
 from stagecut.errors import InvalidInputError
 from stagecut.network import TransferFunction
 from stagecut.plan import BoundaryFunction, Span
@@ -39,8 +41,8 @@ def exchange(
         transfer_s: Seconds to send one of them.
 
     Raises:
-        InvalidInputError: There are values between layers, and no time for them, or a value is none
-            between these layers.
+        InvalidInputError: There are values between layers, and no time for them, a value is none
+            between these layers, or a time is negative or not finite.
 
     Examples:
         >>> found = exchange(
@@ -55,25 +57,22 @@ def exchange(
         raise InvalidInputError(
             "values between layers take a time to send; got edges and transfer_s=None"
         )
-    received_s = [boundary_s(first) if boundary_s and first else 0.0 for first, _, _ in spans]
+    starts = [first for first, _, _ in spans]
+    check_values(edges, spans[-1][1] + 1, name="edges", among="layers")
+    received_s = [boundary_s(first) if boundary_s and first else 0.0 for first in starts]
     held_bytes = [0] * len(spans)
-    stage_of = [stage for stage, span in enumerate(spans) for _ in range(span[0], span[1] + 1)]
-    for k, edge in enumerate(edges):
-        last_reader = max(edge.consumers, default=edge.producer)
-        if not 0 <= edge.producer < min(edge.consumers, default=len(stage_of)):
-            raise InvalidInputError(
-                f"a value is made by one layer and read by later ones; got edges[{k}]={edge}"
-            )
-        if last_reader >= len(stage_of):
-            raise InvalidInputError(
-                f"a value is read by layers that there are; got edges[{k}]={edge} "
-                f"and {len(stage_of)} layers"
-            )
-        maker = stage_of[edge.producer]
+    for edge in edges:
+        maker = bisect_right(starts, edge.producer) - 1
+        readers = {bisect_right(starts, layer) - 1 for layer in edge.consumers} - {maker}
         n, m = spans[maker][2]
-        for reader in {stage_of[layer] for layer in edge.consumers} - {maker}:
+        for reader in readers:
             assert transfer_s is not None  # checked above
             received_s[reader] += transfer_s(edge.n_bytes, spans[maker][2], spans[reader][2])
-        if stage_of[last_reader] > maker + 1:
+        if max(readers, default=maker) > maker + 1:
             held_bytes[maker] += -(-edge.n_bytes // (n * m))
+    if not all(map(is_amount, received_s)):
+        raise InvalidInputError(
+            "what stages take to receive is finite and not negative; got, by boundary_s and "
+            f"transfer_s, {received_s} for the stages {list(spans)}"
+        )
     return Exchange(tuple(received_s), tuple(held_bytes))

@@ -11,6 +11,7 @@ one of the values that it bounds.
 
 from collections.abc import Sequence
 
+from stagecut.amounts import check_memory, is_count
 from stagecut.boundary import Boundary
 from stagecut.errors import InfeasibleStagesError, InvalidInputError
 from stagecut.exchange import exchange
@@ -24,7 +25,7 @@ from stagecut.plan import (
     StageSlice,
     pipeline_time_s,
 )
-from stagecut.schedule import InFlightFunction, one_f_one_b
+from stagecut.schedule import InFlightFunction, held_by, one_f_one_b
 from stagecut.words import of
 
 
@@ -56,8 +57,8 @@ def price_stages(
         alternatives.
 
     Raises:
-        InvalidInputError: There is no microbatch, or the stages are not runs of layers in order, or
-            `edges` are not between them.
+        InvalidInputError: There is no microbatch, memory is negative or not finite, the stages are
+            not runs of layers in order, `edges` are not between them, or a time is none.
         InfeasibleStagesError: A stage has no price or does not fit.
 
     Examples:
@@ -68,17 +69,19 @@ def price_stages(
     """
     n_layers = 0
     for first, last, _ in spans:
-        n_layers = last + 1 if first == n_layers <= last else -1
-    if n_microbatches < 1 or n_layers < 1:
+        n_layers = last + 1 if first == n_layers and is_count(last, least=first) else -1
+    are_meshes = all(len(mesh) == 2 and all(map(is_count, mesh)) for *_, mesh in spans)
+    if not is_count(n_microbatches) or n_layers < 1 or not are_meshes:
         raise InvalidInputError(
-            "stages are runs of layers from layer 0 on, each beginning after the one before, and "
-            f"there is a microbatch; got {[span[:2] for span in spans]} and "
-            f"n_microbatches={n_microbatches}"
+            "stages are runs of layers from layer 0 on, each beginning after the one before, on "
+            "hosts and devices per host, and there is a microbatch; "
+            f"got spans={list(spans)} and n_microbatches={n_microbatches!r}"
         )
+    check_memory(memory_bytes)
     between = exchange(spans, boundary_s, edges, transfer_s)
     open_to = []
     for stage, held_bytes in enumerate(between.held_bytes):
-        held = in_flight(len(spans) - stage, n_microbatches)
+        held = held_by(in_flight, len(spans) - stage, n_microbatches)
         open_to.append(_fitting(stage, spans, cost, memory_bytes, held, held * held_bytes))
     chosen, time_s = _best_options(open_to, between.received_s, n_microbatches)
     stages = tuple(StageSlice(*span, each) for span, each in zip(spans, chosen, strict=True))

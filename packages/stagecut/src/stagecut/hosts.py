@@ -20,7 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from stagecut.amounts import is_count
 from stagecut.errors import InvalidInputError
+
+MOST_DEVICES = 1 << 20
+"""Of a host, and of a cluster: more is a slip of the finger, and would take hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,8 @@ class HostKind:
     """Hosts that are alike.
 
     Raises:
-        InvalidInputError: There is no device, or the parts are not rising or do not end with the
-            whole host.
+        InvalidInputError: There is no device, or more than a million, or the parts are not rising
+            or do not end with the whole host.
 
     Examples:
         >>> HostKind(12).parts
@@ -51,12 +55,17 @@ class HostKind:
     """
 
     def __post_init__(self) -> None:
-        if self.n_devices < 1:
+        if not is_count(self.n_devices) or self.n_devices > MOST_DEVICES:
             raise InvalidInputError(
-                f"a host has at least one device; got n_devices={self.n_devices}"
+                f"a host has at most {MOST_DEVICES:,} devices, and at least one device; "
+                f"got n_devices={self.n_devices!r}"
             )
         parts = tuple(self.parts) or _usual_parts(self.n_devices)
-        if parts[0] < 1 or parts != tuple(sorted(set(parts))) or parts[-1] != self.n_devices:
+        if (
+            not all(map(is_count, parts))
+            or parts != tuple(sorted(set(parts)))
+            or parts[-1] != self.n_devices
+        ):
             raise InvalidInputError(
                 "parts of a host rise from at least one device to all of its devices; "
                 f"got parts={parts} and n_devices={self.n_devices}"

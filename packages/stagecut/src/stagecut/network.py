@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stagecut.amounts import is_amount
 from stagecut.arcs import Arcs, Floats, Ints
-from stagecut.boundary import Boundary
+from stagecut.boundary import Boundary, check_values
 from stagecut.errors import InvalidInputError
 from stagecut.plan import Submesh
 from stagecut.prices import Candidates
@@ -53,20 +54,14 @@ class Network:
         self.n_microbatches = n_microbatches
         self.n_layers, self.shapes, self.edges = n_layers, tuple(shapes), tuple(edges)
         self.sizes = np.array([n * m for n, m in shapes])
-        self.boundary_s = np.array(boundary_s)
         for first, seconds in enumerate(boundary_s):
-            if not 0 <= seconds < np.inf:
+            if not is_amount(seconds):
                 raise InvalidInputError(
                     "a boundary's time is finite and not negative; "
-                    f"got boundary_s({first})={seconds}"
+                    f"got boundary_s({first})={seconds!r}"
                 )
-        for v, edge in enumerate(edges):
-            met = [edge.producer, *sorted(set(edge.consumers)), n_layers]
-            if not (edge.producer >= 0 and edge.n_bytes >= 0 and sorted(set(met)) == met):
-                raise InvalidInputError(
-                    "a value's size is not negative, and layers read it after one made it; "
-                    f"got edges[{v}]={edge} and {n_layers} layers"
-                )
+        check_values(edges, n_layers, name="edges", among="layers")
+        self.boundary_s = np.array(boundary_s)
         self.transfers_s: dict[int, Floats] = {}
         """By bytes: from each shape to each, shape (n_shapes, n_shapes)."""
         for n_bytes in sorted({edge.n_bytes for edge in edges}):
@@ -77,12 +72,13 @@ class Network:
             times = np.zeros((len(shapes), len(shapes)))
             for g, sender in enumerate(shapes):
                 for h, receiver in enumerate(shapes):
-                    times[g, h] = transfer_s(n_bytes, sender, receiver)
-                    if not 0 <= times[g, h] < np.inf:
+                    seconds = transfer_s(n_bytes, sender, receiver)
+                    if not is_amount(seconds):
                         raise InvalidInputError(
                             "a transfer's time is finite and not negative; "
-                            f"got transfer_s({n_bytes}, {sender}, {receiver})={times[g, h]}"
+                            f"got transfer_s({n_bytes}, {sender}, {receiver})={seconds!r}"
                         )
+                    times[g, h] = seconds
             self.transfers_s[n_bytes] = times
         # The first layer at or after each that reads the value.
         self.readers = np.full((len(edges), n_layers + 1), n_layers)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from stagecut.amounts import is_count
 from stagecut.errors import InvalidInputError
-from stagecut.hosts import HostKind
+from stagecut.hosts import MOST_DEVICES, HostKind
 from stagecut.ledger import Ledger, ledger
 from stagecut.plan import Submesh
 
@@ -85,7 +86,8 @@ class Places:
     (`assign_devices` places it).
 
     Raises:
-        InvalidInputError: There is no host, or different kinds of hosts have the same name.
+        InvalidInputError: There is no host, there are more than a million devices, or different
+            kinds of hosts have the same name.
 
     Examples:
         >>> places = Places.uniform(2, 4)
@@ -117,9 +119,11 @@ class Places:
     """The states of each kind."""
 
     def __post_init__(self) -> None:
-        if min((n for _, n in self.hosts), default=0) < 1:
+        are_hosts = all(isinstance(kind, HostKind) and is_count(n) for kind, n in self.hosts)
+        if not (self.hosts and are_hosts and self.n_devices <= MOST_DEVICES):
             raise InvalidInputError(
-                f"a cluster has hosts, and a run of them at least one; got hosts={self.hosts}"
+                f"a cluster has at most {MOST_DEVICES:,} devices on hosts, each of a HostKind, and "
+                f"a run of them at least one; got hosts={self.hosts}"
             )
         runs = tuple(
             (kind, sum(n for _, n in run))
@@ -165,10 +169,10 @@ class Places:
         Raises:
             InvalidInputError: There is not at least one host with one device, or see `HostKind`.
         """
-        if min(n_hosts, devices_per_host) < 1:
+        if not (is_count(n_hosts) and is_count(devices_per_host)):
             raise InvalidInputError(
                 "a cluster has at least one host with at least one device; "
-                f"got n_hosts={n_hosts}, devices_per_host={devices_per_host}"
+                f"got n_hosts={n_hosts!r}, devices_per_host={devices_per_host!r}"
             )
         kind = HostKind(devices_per_host, parts=tuple(parts))
         return cls(((kind, n_hosts),), use_all=use_all)

@@ -3,10 +3,11 @@
 Eq. and section numbers are those of Alpa (Zheng et al., OSDI 2022).
 """
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
+from stagecut.amounts import is_amount, is_count
 from stagecut.errors import InvalidInputError
 
 Submesh = tuple[int, int]
@@ -14,6 +15,10 @@ Submesh = tuple[int, int]
 
 Span = tuple[int, int, Submesh]
 """First layer, last layer (included) and submesh of a stage."""
+
+
+_NUMBERS = "time_s", "fixed_bytes", "activation_bytes", "once_s", "temporary_bytes"
+"""The fields of a `StageCost` that are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +39,16 @@ class StageCost:
     """How the stage is run for this cost, such as its logical mesh. Only carried along."""
 
     def __post_init__(self) -> None:
-        times_s = self.time_s, self.once_s
-        sizes = self.fixed_bytes, self.activation_bytes, self.temporary_bytes
-        if not (all(0 <= each < math.inf for each in times_s) and min(sizes) >= 0):
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        if not all(map(is_amount, numbers.values())):
             raise InvalidInputError(
                 "a stage cost is finite and not negative; return None for a stage that cannot run; "
-                f"got time_s={self.time_s}, fixed_bytes={self.fixed_bytes}, "
-                f"activation_bytes={self.activation_bytes}, once_s={self.once_s}, "
-                f"temporary_bytes={self.temporary_bytes}"
+                f"got {', '.join(f'{name}={value!r}' for name, value in numbers.items())}"
             )
+        for name, value in numbers.items():
+            if type(value) not in (int, float):  # those of numpy are not written to JSON
+                plain = int(value) if isinstance(value, Integral) else float(value)
+                object.__setattr__(self, name, plain)
 
     def peak_bytes(self, in_flight: int) -> int:
         """Memory with `in_flight` microbatches between their forward and backward (Eq. 5)."""
@@ -149,6 +155,9 @@ def pipeline_time_s(
     Returns:
         Seconds.
 
+    Raises:
+        InvalidInputError: There is no stage, no microbatch, or a time is none.
+
     Examples:
         >>> pipeline_time_s((1.0, 3.0), 4)
         13.0
@@ -156,6 +165,14 @@ def pipeline_time_s(
         14.0
     """
     once_s = [0.0] * len(stage_s) if once_s is None else once_s
+    times_s = *stage_s, *once_s
+    fits = len(stage_s) == len(once_s) > 0
+    if not (fits and is_count(n_microbatches) and all(map(is_amount, times_s))):
+        raise InvalidInputError(
+            "a pipeline has a stage and a microbatch, and for each stage times that are finite and "
+            f"not negative; got stage_s={tuple(stage_s)}, n_microbatches={n_microbatches!r} and "
+            f"once_s={tuple(once_s)}"
+        )
     slowest_s = max(
         (n_microbatches - 1) * each + once for each, once in zip(stage_s, once_s, strict=True)
     )

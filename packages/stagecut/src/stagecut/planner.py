@@ -6,14 +6,15 @@ neighbours of the best slicing, each one change away: a layer moved over a bound
 of two successive stages exchanged, or the two joined.
 """
 
-import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from stagecut import words
+from stagecut.amounts import is_amount
 from stagecut.ask import PriceCache
-from stagecut.baseline import equal_spans
+from stagecut.baseline import equal_spans, even_spans
 from stagecut.boundary import Boundary
 from stagecut.errors import InfeasibleStagesError, InvalidInputError
 from stagecut.exchange import exchange
@@ -35,6 +36,8 @@ from stagecut.slice import slice_stages
 from stagecut.stage_plan import PlannedStage, Rival, StagePlan
 from stagecut.submesh import assign_devices
 
+_Rule = Callable[[Submesh, int], tuple[Span, ...]]
+"""Of a submesh and a number of stages: how to cut the layers."""
 _Answer = StageCost | Sequence[StageCost] | None
 
 
@@ -150,7 +153,7 @@ def plan_stages(
     chosen = slicing.n_microbatches
     assert chosen is not None  # a search says which it took
     # Functions are told the number of microbatches where there are several.
-    told = () if isinstance(n_microbatches, int) else (chosen,)
+    told = (chosen,) if isinstance(n_microbatches, Iterable) else ()
 
     def enter_s(layer: int) -> float:
         return boundary_s(layer, *told) if boundary_s else 0.0
@@ -174,10 +177,14 @@ def plan_stages(
     spans = tuple((each.first, each.last, each.submesh) for each in slicing.stages)
     between = exchange(spans, enter_s, edges, send_s)
     candidates = _Candidates(n_layers, places, memory_bytes, price)
-    weights = {"layers": [1.0] * n_layers, "operators": n_operators, "FLOPs": flops}
+    rules: dict[str, _Rule] = {"layers": partial(even_spans, n_layers)}
+    if n_operators is not None:
+        rules["operators"] = partial(equal_spans, n_operators)
+    if flops is not None:
+        rules["FLOPs"] = partial(equal_spans, flops)
     rivals = [
         *_of_the_search(slicing),
-        *candidates.equal(weights),
+        *candidates.equal(rules),
         *(candidates.manual(name, tuple(cut)) for name, cut in (manual or {}).items()),
         *candidates.neighbours(spans),
     ]
@@ -235,11 +242,11 @@ class _Candidates:
     memory_bytes: int | None
     price: Callable[[Sequence[Span]], Slicing]
 
-    def equal(self, weights: Mapping[str, Sequence[float] | None]) -> Iterator[Rival]:
-        """Every number of equal submeshes, with layers of equal weight, for each known weight."""
-        for what, each in weights.items():
+    def equal(self, rules: Mapping[str, _Rule]) -> Iterator[Rival]:
+        """Every number of equal submeshes, with layers cut by each rule."""
+        for what, rule in rules.items():
             for n_stages in range(1, min(self.n_layers, self.places.n_devices) + 1):
-                if each is None or self.places.n_devices % n_stages:
+                if self.places.n_devices % n_stages:
                     continue
                 kind = f"equal {what}"
                 name = f"{kind}, {words.count(n_stages, 'stage')}"
@@ -248,7 +255,7 @@ class _Candidates:
                     parts = words.count(n_stages, "equal part")
                     yield Rival(kind, name, (), None, self._uncovered(parts))
                 else:
-                    yield self._priced(kind, name, equal_spans(each, submesh, n_stages))
+                    yield self._priced(kind, name, rule(submesh, n_stages))
 
     def manual(self, name: str, spans: tuple[Span, ...]) -> Rival:
         """The caller's own cut."""
@@ -309,9 +316,7 @@ class _Candidates:
 
 def _check(n_layers: int, **weights: Sequence[float] | None) -> None:
     for name, values in weights.items():
-        if values is not None and not (
-            len(values) == n_layers and all(0 <= each < math.inf for each in values)
-        ):
+        if values is not None and not (len(values) == n_layers and all(map(is_amount, values))):
             raise InvalidInputError(
                 f"{name} has a number for each of the {n_layers} layers, finite and not negative; "
                 f"got {name}={tuple(values)}"

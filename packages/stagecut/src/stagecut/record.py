@@ -13,6 +13,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from numbers import Integral
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -79,6 +80,8 @@ def _encode(value: Any) -> Any:
         return [_encode(one) for one in value]
     if value is None or isinstance(value, str | int | float):
         return value
+    if isinstance(value, Integral):  # numpy's, say
+        return int(value)
     raise RecordError(
         "in JSON, an option of a stage is a number, a text, true, false, None or a tuple of such; "
         f"got {_shown(value)}"

@@ -12,6 +12,7 @@ References:
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from stagecut.amounts import is_count
 from stagecut.errors import InvalidInputError
 
 InFlightFunction = Callable[[int, int], int]
@@ -48,13 +49,28 @@ on later stages, is in none of these numbers: it belongs in `StageCost.temporary
 """
 
 
+def held_by(in_flight: InFlightFunction, stages_from_here: int, n_microbatches: int) -> int:
+    """What a function of the caller says, checked.
+
+    Raises:
+        InvalidInputError: It is no number of microbatches.
+    """
+    held = in_flight(stages_from_here, n_microbatches)
+    if not is_count(held):
+        raise InvalidInputError(
+            "a stage holds at least one microbatch; "
+            f"got in_flight({stages_from_here}, {n_microbatches})={held!r}"
+        )
+    return held
+
+
 def in_flight_of(schedule: str) -> InFlightFunction:
     """The function of a schedule called by its name.
 
     Raises:
         InvalidInputError: There is no schedule of that name.
     """
-    if schedule not in SCHEDULES:
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
         raise InvalidInputError(
             f"a schedule is one of {', '.join(SCHEDULES)}; got schedule={schedule!r}"
         )

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stagecut.amounts import check_memory, is_amount, is_count
 from stagecut.arcs import Arcs
 from stagecut.ask import Asker, PriceCache
 from stagecut.boundary import Boundary
@@ -40,10 +41,13 @@ from stagecut.plan import (
 from stagecut.prices import Candidates, Prices
 from stagecut.progress import Progress, reporting
 from stagecut.reasons import Reasons
-from stagecut.schedule import InFlightFunction, in_flight_of
+from stagecut.schedule import InFlightFunction, held_by, in_flight_of
 from stagecut.search import Limits, shortest_step
 from stagecut.skips import shortest_with_skips
 from stagecut.workers import workers
+
+_MOST_STAGES = 1 << 30
+"""Layers times submeshes times layers or states: 2.5 times those of 200 layers on 4,096 devices."""
 
 
 def slice_stages(
@@ -124,24 +128,32 @@ def slice_stages(
     microbatches = (
         tuple(n_microbatches) if isinstance(n_microbatches, Iterable) else (n_microbatches,)
     )
-    counts = (n_stages,) if isinstance(n_stages, int) else n_stages and tuple(sorted(n_stages))
-    shape = () if isinstance(cluster_shape, Places) else cluster_shape
-    smallest = min(n_layers, *shape, *microbatches, *(counts or ()))
-    if smallest < 1 or not microbatches or not gap >= 0:
+    counts: tuple[int, ...] | None = None
+    if n_stages is not None:
+        counts = tuple(n_stages) if isinstance(n_stages, Iterable) else (n_stages,)
+    shape = () if isinstance(cluster_shape, Places) else tuple(cluster_shape)
+    sizes = n_layers, *shape, *microbatches, *(counts or ())
+    are_sizes = all(map(is_count, sizes)) and len(shape) in (0, 2)
+    if not (are_sizes and microbatches and counts != () and is_amount(gap)):
         raise InvalidInputError(
-            "layers, microbatches, hosts and devices per host are at least 1, and gap at least 0; "
-            f"got n_layers={n_layers}, n_microbatches={n_microbatches}, "
-            f"cluster_shape={cluster_shape}, gap={gap}, n_stages={n_stages}"
+            "layers, stages, microbatches, hosts and devices per host are at least 1, and gap at "
+            "least 0; "
+            f"got n_layers={n_layers!r}, n_microbatches={n_microbatches!r}, "
+            f"cluster_shape={cluster_shape}, gap={gap!r}, n_stages={n_stages!r}"
         )
-    if memory_bytes is not None and not memory_bytes >= 0:
-        raise InvalidInputError(
-            f"memory is not negative, and None for no limit; got memory_bytes={memory_bytes}"
-        )
+    check_memory(memory_bytes)
     if structure is not None and len(structure) != n_layers:
         raise InvalidInputError(
             f"structure has an entry for each layer; got {len(structure)} and n_layers={n_layers}"
         )
     places = cluster_shape if isinstance(cluster_shape, Places) else Places.uniform(*cluster_shape)
+    if n_layers * len(places.shapes) * max(n_layers, places.n_states) > _MOST_STAGES:
+        raise InvalidInputError(
+            "a search looks at every run of layers on every submesh, and at all that can be left "
+            f"of the cluster after it; got n_layers={n_layers}, {len(places.shapes):,} submeshes "
+            f"and {places.n_states:,} states of the cluster, which is too many: join layers "
+            "(cluster_operators), or plan for hosts or racks as if they were devices"
+        )
     held = in_flight or in_flight_of(schedule)
     slicings: list[Slicing] = []
     rejected: list[Rejection] = []
@@ -159,13 +171,13 @@ def slice_stages(
             limits = Limits.of(
                 places,
                 math.inf if memory_bytes is None else memory_bytes,
-                tuple(held(s, n) for s in range(1, most_stages + 1)),
+                tuple(held_by(held, s, n) for s in range(1, most_stages + 1)),
             )
             bounds_s = _also(bound_s, told)
             prices = Prices(n_layers, places, asker, bounds_s, structure, report, told)
             if bound_s is None:
                 prices.learn_all()
-            search = _Search(prices, network, limits, counts)
+            search = _Search(prices, network, limits, counts and sorted(counts))
             try:
                 slicings.append(search.run(gap, alternatives))
             except InfeasibleStagesError as error:

@@ -5,13 +5,13 @@ A `StagePlan` is data only: it prints as a table, explains each stage, draws its
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from os import PathLike
 
 from stagecut import record, words
+from stagecut.amounts import is_amount, is_count
 from stagecut.draw import draw
 from stagecut.errors import InvalidInputError
 from stagecut.picture import picture
@@ -72,8 +72,8 @@ class PlannedStage:
 
     def __post_init__(self) -> None:
         rows_fit = [len(row) for row in self.devices] == [self.submesh[1]] * self.submesh[0]
-        held = min(self.in_flight - 1, self.held_bytes)
-        if held < 0 or not 0 <= self.received_s < math.inf or not rows_fit:
+        holds = is_count(self.in_flight) and is_amount(self.held_bytes)
+        if not (holds and is_amount(self.received_s) and rows_fit):
             raise InvalidInputError(
                 "a stage holds a microbatch, receives in no negative time, and has the devices of "
                 f"its submesh; got in_flight={self.in_flight}, received_s={self.received_s}, "
@@ -135,8 +135,8 @@ class StagePlan:
             raise InvalidInputError(
                 f"a schedule is one of {', '.join(SCHEDULES)}; got {self.schedule!r}"
             )
-        rest = self.n_priced, 0 if self.memory_bytes is None else self.memory_bytes
-        if self.n_microbatches < 1 or min(rest) < 0 or not (0 <= self.time_s < math.inf):
+        rest = self.n_priced, self.time_s, 0 if self.memory_bytes is None else self.memory_bytes
+        if not (is_count(self.n_microbatches) and all(map(is_amount, rest))):
             raise InvalidInputError(
                 "a plan has a microbatch, and nothing that is negative; got "
                 f"n_microbatches={self.n_microbatches}, n_priced={self.n_priced}, "
@@ -241,9 +241,9 @@ class StagePlan:
         Raises:
             InvalidInputError: There is no such stage.
         """
-        if not 0 <= stage < len(self.stages):
+        if not is_count(stage, least=0) or stage >= len(self.stages):
             raise InvalidInputError(
-                f"stages are counted from 0 to {len(self.stages) - 1}; got stage={stage}"
+                f"stages are counted from 0 to {len(self.stages) - 1}; got stage={stage!r}"
             )
         it, cost = self.stages[stage], self.stages[stage].cost
         slowest_s, slowest = max((other.time_s, -n) for n, other in enumerate(self.stages))

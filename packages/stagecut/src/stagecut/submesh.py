@@ -3,7 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
-from stagecut.errors import SubmeshError
+from stagecut.amounts import is_count
+from stagecut.errors import InvalidInputError, SubmeshError
 from stagecut.nearest import nearest_hosts
 from stagecut.places import Places
 from stagecut.plan import Submesh
@@ -49,6 +50,7 @@ def assign_devices(
         largest part comes first, so that parts which divide each other are aligned.
 
     Raises:
+        InvalidInputError: There are fewer steps than none.
         SubmeshError: A shape is not one of the possible ones, or they cannot be used together.
 
     Examples:
@@ -58,6 +60,8 @@ def assign_devices(
         (((0, 1, 2),), ((3, 4),))
     """
     places = cluster if isinstance(cluster, Places) else Places.uniform(*cluster)
+    if not is_count(steps, least=0):
+        raise InvalidInputError(f"steps are not negative; got steps={steps!r}")
     _check(submeshes, places)
     takes = [places.takes[places.shapes.index(each)] for each in submeshes]
     return _grids(nearest_hosts(takes, places, steps), submeshes, places)

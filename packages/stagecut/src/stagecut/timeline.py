@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from stagecut.amounts import is_amount, is_count
 from stagecut.errors import InvalidInputError
 
 FORWARD_SHARE = 1 / 3
@@ -47,7 +48,8 @@ def simulate(
         forward_share: What part of each time is forward.
 
     Raises:
-        InvalidInputError: A stage waits for microbatches that the one before may not begin yet.
+        InvalidInputError: A stage waits for microbatches that the one before may not begin yet, or
+            there is no stage, no microbatch, or a time that is none.
 
     Examples:
         >>> for actions in simulate((3.0, 3.0), (2, 1), n_microbatches=2):
@@ -55,7 +57,15 @@ def simulate(
         f0 0-1 f1 1-2 b0 4-6 b1 7-9
         f0 1-2 b0 2-4 f1 4-5 b1 5-7
     """
-    if min(in_flight) < 1 or any(a < b for a, b in pairwise(in_flight)):
+    are_times = len(times_s) == len(in_flight) > 0 and all(map(is_amount, times_s))
+    if not (are_times and is_count(n_microbatches) and 0 <= forward_share <= 1):
+        raise InvalidInputError(
+            "a pipeline has a stage and a microbatch, of each stage a time that is finite and not "
+            "negative and what it may hold, and forward is a part of it; got "
+            f"times_s={tuple(times_s)}, in_flight={tuple(in_flight)}, "
+            f"n_microbatches={n_microbatches!r} and forward_share={forward_share!r}"
+        )
+    if not all(map(is_count, in_flight)) or any(a < b for a, b in pairwise(in_flight)):
         raise InvalidInputError(
             "a stage holds at least one microbatch, and at most as many as the stage before it; "
             f"got in_flight={tuple(in_flight)}"

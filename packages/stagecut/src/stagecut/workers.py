@@ -76,7 +76,7 @@ def workers(
         raise InvalidInputError(
             "with processes, cost is a function that each can import, and that does not end it; a "
             f"process ended when asked for {function!r} (it prints why): put the function into a "
-            "module, or take processes=1"
+            "module, and what a script does under if __name__ == '__main__', or take processes=1"
         ) from error
     except BaseException:
         ours.close()  # so they end at once

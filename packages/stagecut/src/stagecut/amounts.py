@@ -1,0 +1,41 @@
+"""What counts as a number where one is asked for: numpy's and others' do, NaN and texts do not."""
+
+import math
+from numbers import Integral, Real
+
+from stagecut.errors import InvalidInputError
+
+
+def is_count(value: object, least: int = 1) -> bool:
+    """Whether it is a whole number from `least` on.
+
+    Examples:
+        >>> is_count(3), is_count(0), is_count(0, least=0), is_count(2.0), is_count(None)
+        (True, False, True, False, False)
+    """
+    return isinstance(value, int | Integral) and int(value) >= least
+
+
+def is_amount(value: object) -> bool:
+    """Whether it is a number that is finite and not negative.
+
+    Examples:
+        >>> is_amount(0.5), is_amount(-1), is_amount(math.nan), is_amount(math.inf), is_amount("1")
+        (True, False, False, False, False)
+    """
+    if isinstance(value, Integral):
+        return int(value) >= 0
+    return isinstance(value, float | Real) and 0 <= float(value) < math.inf
+
+
+def check_memory(memory_bytes: float | None) -> None:
+    """Refuse a memory that no device has.
+
+    Raises:
+        InvalidInputError: It is negative, not finite, or no number.
+    """
+    if memory_bytes is not None and not is_amount(memory_bytes):
+        raise InvalidInputError(
+            "memory is not negative and finite, and None for no limit; "
+            f"got memory_bytes={memory_bytes!r}"
+        )
