@@ -60,5 +60,5 @@ def test_rejects_more_bytes_than_can_be_counted():
 
 
 def test_bytes_are_whole():
-    with pytest.raises(InvalidInputError, match="n_bytes=1.5"):
+    with pytest.raises(InvalidInputError, match=r"n_bytes=1\.5"):
         Received((Boundary(0, 1.5, (1,)),), 2)
