@@ -207,6 +207,7 @@ def test_a_reader_that_needs_a_plain_spec_forces_a_conversion_that_is_named():
         (strided, plain)
     ]
     assert re.search(r"  merged +exchange +RS\[3\]0 -> RS0 ", str(found))
+    assert "Its operands take an exchange of merged, RS[3]0 -> RS0 (" in str(explanation)
     free = prepared.solve(pin={"merged": strided}, compare=False)
     assert free.objective_s < found.objective_s  # the reader takes strided shards, too
 

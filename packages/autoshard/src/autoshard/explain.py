@@ -11,7 +11,9 @@ from shardspec import Mesh, Spec
 
 from autoshard.boundary import is_sharding
 from autoshard.candidates import Candidate, candidates, replaced
+from autoshard.conversion import Conversion
 from autoshard.errors import GraphError
+from autoshard.ledger import Move, move
 from autoshard.memory import peak_bytes
 from autoshard.strategy import Strategy
 from autoshard.words import bytes_text, columns, formula, seconds_text, specs_text, strategy_text
@@ -37,6 +39,8 @@ class Explanation:
     """The fastest first, of equals those that hold least."""
     reason: str
     """Why not the first of the others."""
+    conversions: tuple[Move, ...]
+    """What brings an operator's operands to it as it is run, in order."""
     _mesh: Mesh
 
     def __str__(self) -> str:
@@ -53,6 +57,8 @@ class Explanation:
             lines.append(f"... and {len(left)} more, from {seconds_text(left[0].seconds)} on")
         if impossible := len(self.others) - len(possible):
             lines.append(f"... and {impossible} that no conversion leads to")
+        if self.conversions:
+            lines += ["", f"Its operands take {', '.join(map(_move_text, self.conversions))}."]
         return "\n".join([*lines, "", self.reason])
 
     def _row(self, candidate: Candidate) -> tuple[str, ...]:
@@ -114,7 +120,28 @@ def _explained(
         reason = _reason(sharding, taken, others[0], peak)
     else:
         reason = "There is no other way."
-    return Explanation(title, taken, tuple(others), reason, sharding.mesh)
+    moves = tuple(move(sharding, one) for one in _of_operands(sharding, place))
+    return Explanation(title, taken, tuple(others), reason, moves, sharding.mesh)
+
+
+def _of_operands(sharding: Sharding, place: int | str) -> list[Conversion]:
+    """The conversions that an operator's operands go through; none for an input."""
+    if isinstance(place, str):
+        return []
+    operator, strategy = sharding.graph.operators[place], sharding.strategies[place]
+    wanted = set(zip(operator.inputs, strategy.operand_specs, strict=True))
+    found: list[Conversion] = []
+    for one in reversed(sharding.conversions):
+        if one.phase == operator.phase and (one.value, one.dst) in wanted:
+            wanted.add((one.value, one.src))
+            found.append(one)
+    return found[::-1]
+
+
+def _move_text(of: Move) -> str:
+    kind, ends = of.step.kind.replace("_", "-"), f"{of.conversion.src} -> {of.conversion.dst}"
+    kind = f"{'an' if kind[0] in 'ae' else 'a'} {kind}"
+    return f"{kind} of {of.value.name}, {ends} ({seconds_text(of.seconds)})"
 
 
 def _reason(sharding: Sharding, taken: Candidate, other: Candidate, peak: int) -> str:
