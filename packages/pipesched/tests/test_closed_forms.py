@@ -51,7 +51,7 @@ def test_the_simulation_equals_the_closed_form(name: str, data: st.DataObject) -
     assert max(timeline.peak_bytes) == form.peak_activations
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"zb-1p", "zb-auto"}))
 def test_there_is_a_form_where_all_takes_as_long(name: str) -> None:
     form = closed_form(name, 4, 8, forward_s=1.0, input_gradient_s=1.0, weight_gradient_s=1.0)
     assert form.peak_activations <= 16
@@ -86,6 +86,7 @@ def test_zb_h2_has_no_bubble_in_its_span_if_all_takes_as_long() -> None:
     [
         ("zb-h1", (2, 4), "known if: W <= F and W <= I; got p=2, m=4, F=1.0, I=2.0, W=3.0"),
         ("chimera", (4, 6), "known if: m is a multiple of p"),
+        ("zb-auto", (2, 4), "none is known"),
     ],
 )
 def test_what_has_no_closed_form_is_refused(

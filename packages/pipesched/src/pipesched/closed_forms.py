@@ -152,7 +152,7 @@ def _looped_bfs(s: _Sizes) -> ClosedForm:
 
 
 def _zb_h1(s: _Sizes) -> ClosedForm:
-    # [Q] has the case of m >= p: (p - 1) (F + I - W).
+    # [Q] has the case of m >= p, (p - 1) (F + I - W), and in appendix H that of m <= p.
     peak = min(s.m, s.p)
     return _of((s.p - 1) * (s.f + s.i) - (peak - 1) * s.w, peak, "Q")
 

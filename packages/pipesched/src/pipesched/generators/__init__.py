@@ -10,6 +10,7 @@ from inspect import signature
 from typing import Any
 
 from pipesched.errors import ArgumentError, UnknownScheduleError
+from pipesched.generators.automatic import zb_1p, zb_auto
 from pipesched.generators.chimera import chimera
 from pipesched.generators.dualpipe import dualpipe, dualpipe_v
 from pipesched.generators.inference import inference
@@ -33,6 +34,8 @@ __all__ = [
     "one_f_one_b",
     "v_half",
     "v_min",
+    "zb_1p",
+    "zb_auto",
     "zb_h1",
     "zb_h2",
     "zb_v",
@@ -46,6 +49,8 @@ _GENERATORS: dict[str, Callable[..., Schedule]] = {
     "looped-bfs": looped_bfs,
     "zb-h1": zb_h1,
     "zb-h2": zb_h2,
+    "zb-1p": zb_1p,
+    "zb-auto": zb_auto,
     "zb-v": zb_v,
     "v-half": v_half,
     "v-min": v_min,

@@ -1,0 +1,350 @@
+"""Zero-bubble schedules for given costs and memory, by a heuristic; one stage a rank.
+
+Each stage warms up with some forwards, then runs an input gradient (I) and a forward in turn, as in
+1F1B; its weight gradients (W) go where they cost least:
+
+- where the stage would wait for as long as a W takes, or longer, W runs;
+- where it would wait for less, W runs if otherwise the sum of its waits would be larger than that
+  of any stage so far;
+- where the next action does not fit the memory, W runs until it does;
+- what is left runs at the end.
+
+The warm-ups tried are as many forwards as are done when the first gradient arrives, one more and
+one less, those of 1F1B and of ZB-H2, all, and numbers that fall evenly from stage to stage; each
+within the memory, and none longer than that of the stage before. For the shorter waits, W is also
+tried always and never. The fastest is taken. The handcrafted orders that fit the memory (1F1B with
+its backwards split, ZB-H1, ZB-H2) are tried too, so the result is never slower than these. Times
+are exactly those of `pipesched.simulate`.
+
+Reference:
+    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 3.1. There a second parameter
+    skips forwards before the steady state, and there are fewer warm-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, product
+from typing import Literal
+
+from pipesched.action import Action
+from pipesched.costs import Costs
+from pipesched.edge import Edge
+from pipesched.errors import ArgumentError, InfeasibleError
+from pipesched.generators.order import forward, input_gradient, weight_gradient
+from pipesched.kind import Kind
+from pipesched.schedule import Schedule, check_sizes
+
+_EQUAL = Costs(1.0, input_gradient_s=1.0, weight_gradient_s=1.0)
+
+_Fill = Literal["always", "never", "largest"]
+
+
+def zb_1p(n_stages: int, n_microbatches: int, *, costs: Costs = _EQUAL) -> Schedule:
+    """ZB-1P: the best of the heuristic in the memory of 1F1B, `n_stages` microbatches a stage.
+
+    Args:
+        n_stages: One a rank.
+        n_microbatches: Any number.
+        costs: Seconds and links; bytes only for what a weight gradient needs of a microbatch.
+
+    Raises:
+        ArgumentError: No stage, no microbatch, or costs that are not of these stages.
+    """
+    found = zb_auto(n_stages, n_microbatches, costs=costs, activation_cap=n_stages)
+    return replace(found, name="zb-1p")
+
+
+def zb_auto(
+    n_stages: int,
+    n_microbatches: int,
+    *,
+    costs: Costs = _EQUAL,
+    activation_cap: float | Sequence[float] | None = None,
+    memory_bytes: float | Sequence[float] | None = None,
+    by_span: bool = False,
+) -> Schedule:
+    """The best of the heuristic for these costs within this memory.
+
+    Args:
+        n_stages: One a rank.
+        n_microbatches: Any number.
+        costs: Seconds, links, and bytes. By default, F, I and W take the same time.
+        activation_cap: The most microbatches that a rank (all, or each) may hold, from the forward
+            to the weight gradient; as in `pipesched.search`.
+        memory_bytes: The most bytes that a rank (all, or each) may hold, parameters included; what
+            messages take is not counted. Without either bound there is none.
+        by_span: Whether the longest time from a rank's first action to its last is to be short, as
+            in equation 3 there, and not the time of the whole step: for optimizers that need not
+            wait for all ranks.
+
+    Raises:
+        ArgumentError: No stage, no microbatch, both bounds, or bounds or costs that are not of
+            these stages.
+        InfeasibleError: A rank's bound is too small for one microbatch.
+    """
+    check_sizes(n_stages, n_microbatches)
+    problem = _problem(n_stages, n_microbatches, costs, activation_cap, memory_bytes)
+    linear = range(n_stages, 0, -1)
+    twice = range(2 * n_stages - 1, 0, -2)
+    handcrafted = [
+        (linear, [0] * n_stages),
+        (linear, range(n_stages)),
+        (twice, range(0, 2 * n_stages, 2)),
+    ]
+    attempts = [problem.run(warm_up, lag) for warm_up, lag in handcrafted]
+    attempts = [attempt for attempt in attempts if attempt.fits]
+    in_time = problem.in_time()
+    most = problem.within_memory(in_time)[0]
+    warm_ups = {
+        problem.within_memory(warm_up): None
+        for warm_up in (
+            in_time,
+            [n + 1 for n in in_time],
+            [n - 1 for n in in_time],
+            linear,
+            twice,
+            [n_microbatches] * n_stages,
+            [-(-most * n // n_stages) for n in linear],
+        )
+    }
+    fills: tuple[_Fill, ...] = ("largest", "always", "never")
+    attempts += [problem.run(warm_up, fill) for warm_up, fill in product(warm_ups, fills)]
+    best = min(attempts, key=lambda a: (a.span_s, a.makespan_s)[:: 1 if by_span else -1])
+    return Schedule("zb-auto", n_stages, n_microbatches, best.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    ranks: tuple[tuple[Action, ...], ...]
+    makespan_s: float
+    span_s: float
+    """From a rank's first start to its last stop, of the rank where it is longest."""
+    fits: bool
+    """Whether it keeps within the memory."""
+
+
+@dataclass(slots=True)
+class _Stage:
+    """A rank, as far as it is scheduled."""
+
+    forwards: int = 0
+    input_gradients: int = 0
+    weight_gradients: int = 0
+    start_s: float | None = None
+    stop_s: float = 0.0
+    waited_s: float = 0.0
+    fits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    n_microbatches: int
+    f: tuple[float, ...]
+    i: tuple[float, ...]
+    w: tuple[float, ...]
+    down: tuple[tuple[float, float], ...]
+    """Of each stage, seconds on the link and after it, of its activations."""
+    up: tuple[tuple[float, float], ...]
+    """The same of its gradients."""
+    kept: tuple[float, ...]
+    """Bytes from F to I."""
+    left: tuple[float, ...]
+    """Bytes from I to W."""
+    cap: tuple[float, ...]
+    """Bytes of both."""
+
+    def in_time(self) -> list[int]:
+        """Forwards that each stage has done when the first gradient gets there."""
+        n = len(self.f)
+        starts = [0.0]
+        for stage in range(n - 1):
+            starts.append(starts[-1] + self.f[stage] + sum(self.down[stage]))
+        gradient_s = starts[-1] + self.f[-1]
+        counts = []
+        for stage in reversed(range(n)):
+            slowest = max(self.f[: stage + 1])
+            more_s = gradient_s - starts[stage] - self.f[stage]
+            counts.append(1 + int(more_s / slowest) if slowest else self.n_microbatches)
+            if stage:
+                gradient_s += self.i[stage] + sum(self.up[stage])
+        return counts[::-1]
+
+    def within_memory(self, warm_up: Iterable[int]) -> tuple[int, ...]:
+        """At least 1, at most what fits, and no more than the stage before."""
+        clipped = []
+        for count, kept, left, cap in zip(warm_up, self.kept, self.left, self.cap, strict=True):
+            room = cap - max(0.0, left - kept)
+            fitting = room / kept if kept else self.n_microbatches
+            clipped.append(int(max(1, min(count, fitting, self.n_microbatches))))
+        return tuple(accumulate(clipped, min))
+
+    def run(self, warm_up: Sequence[int], weights: Sequence[int] | _Fill) -> _Attempt:
+        """Schedule everything, each action as early as it can.
+
+        Args:
+            warm_up: Forwards of each stage before its first input gradient.
+            weights: How many weight gradients each stage puts off, whatever its memory; or when to
+                run one in a wait that is shorter than it.
+        """
+        n, m = len(self.f), self.n_microbatches
+        stages = [_Stage() for _ in range(n)]
+        ranks: list[list[Action]] = [[] for _ in range(n)]
+        # When what stage s needs has arrived; the first activations and last gradients are there.
+        activations: list[list[float]] = [[0.0] * m] + [[] for _ in range(n - 1)]
+        gradients: list[list[float]] = [[] for _ in range(n)]
+        free_s = {"down": [0.0] * n, "up": [0.0] * n}
+        todo = list(range(n))
+        while todo:
+            stage = todo.pop()
+            at = stages[stage]
+            while at.input_gradients < m:
+                ahead = at.forwards < min(m, warm_up[stage] + at.input_gradients)
+                arrived = activations[stage] if ahead else gradients[stage]
+                count = at.forwards if ahead else at.input_gradients
+                if count >= len(arrived):
+                    break
+                self._wait(stage, stages, ranks[stage], arrived[count], ahead, weights)
+                ready_s = max(at.stop_s, arrived[count])
+                if at.start_s is None:
+                    at.start_s = ready_s
+                else:
+                    at.waited_s += ready_s - at.stop_s
+                if ahead:
+                    at.stop_s = ready_s + self.f[stage]
+                    at.forwards += 1
+                    ranks[stage].append(forward(stage, count))
+                    if stage == n - 1:
+                        gradients[stage].append(at.stop_s)
+                    else:
+                        self._send("down", stage, at.stop_s, free_s, activations[stage + 1])
+                        todo.append(stage + 1)
+                else:
+                    at.stop_s = ready_s + self.i[stage]
+                    at.input_gradients += 1
+                    ranks[stage].append(input_gradient(stage, count))
+                    if stage:
+                        self._send("up", stage, at.stop_s, free_s, gradients[stage - 1])
+                        todo.append(stage - 1)
+                at.fits = at.fits and self._held(stage, at) <= self.cap[stage]
+                if not isinstance(weights, str) and (
+                    at.input_gradients - at.weight_gradients > weights[stage]
+                ):
+                    self._weight(stage, at, ranks[stage])
+        for stage, at in enumerate(stages):
+            while at.weight_gradients < m:
+                self._weight(stage, at, ranks[stage])
+        return _Attempt(
+            tuple(map(tuple, ranks)),
+            max(at.stop_s for at in stages),
+            max(at.stop_s - (at.start_s or 0.0) for at in stages),
+            all(at.fits for at in stages),
+        )
+
+    def _wait(
+        self,
+        stage: int,
+        stages: list[_Stage],
+        order: list[Action],
+        ready_s: float,
+        ahead: bool,
+        weights: Sequence[int] | _Fill,
+    ) -> None:
+        """Weight gradients before an action that could start at `ready_s`."""
+        if not isinstance(weights, str):
+            return
+        at = stages[stage]
+        taken = self.kept[stage] if ahead else self.left[stage] - self.kept[stage]
+        while at.weight_gradients < at.input_gradients:
+            wait_s = ready_s - at.stop_s
+            if self._held(stage, at) + taken <= self.cap[stage]:
+                if wait_s <= 0:
+                    break
+                if wait_s < self.w[stage] and (
+                    weights == "never"
+                    or (
+                        weights == "largest"
+                        and at.waited_s + wait_s <= max(other.waited_s for other in stages)
+                    )
+                ):
+                    break
+            self._weight(stage, at, order)
+
+    def _weight(self, stage: int, at: _Stage, order: list[Action]) -> None:
+        order.append(weight_gradient(stage, at.weight_gradients))
+        at.weight_gradients += 1
+        at.stop_s += self.w[stage]
+
+    def _held(self, stage: int, at: _Stage) -> float:
+        kept = (at.forwards - at.input_gradients) * self.kept[stage]
+        return kept + (at.input_gradients - at.weight_gradients) * self.left[stage]
+
+    def _send(
+        self,
+        way: Literal["down", "up"],
+        stage: int,
+        made_s: float,
+        free_s: dict[str, list[float]],
+        arrivals: list[float],
+    ) -> None:
+        transfer_s, latency_s = (self.down if way == "down" else self.up)[stage]
+        left_s = max(made_s, free_s[way][stage]) + transfer_s
+        free_s[way][stage] = left_s
+        arrivals.append(left_s + latency_s)
+
+
+def _problem(
+    n_stages: int,
+    n_microbatches: int,
+    costs: Costs,
+    activation_cap: float | Sequence[float] | None,
+    memory_bytes: float | Sequence[float] | None,
+) -> _Problem:
+    if activation_cap is not None and memory_bytes is not None:
+        raise ArgumentError(
+            "memory is bounded in microbatches or in bytes, not in both; "
+            f"got activation_cap={activation_cap} and memory_bytes={memory_bytes}"
+        )
+    kept = costs.sizes("activation_bytes", n_stages)
+    left = costs.sizes("weight_gradient_bytes", n_stages)
+    fixed = costs.sizes("parameter_bytes", n_stages)
+    bound = memory_bytes if activation_cap is None else activation_cap
+    bounds = tuple(bound) if isinstance(bound, Sequence) else (bound,) * n_stages
+    if len(bounds) != n_stages:
+        raise ArgumentError(
+            "a bound of the memory is one number, or one for each rank; "
+            f"got {len(bounds)} numbers for {n_stages} ranks"
+        )
+    if activation_cap is not None and not all(kept):
+        kept, left = (1.0,) * n_stages, (1.0,) * n_stages
+    caps = []
+    for rank, value in enumerate(bounds):
+        if value is None:
+            caps.append(float("inf"))
+            continue
+        cap = value * kept[rank] if activation_cap is not None else value - fixed[rank]
+        needed = max(kept[rank], left[rank])
+        if cap < needed:
+            raise InfeasibleError(
+                f"a rank holds at least one microbatch, {needed} bytes of rank {rank}; got "
+                f"activation_cap={activation_cap} and memory_bytes={memory_bytes}, which leaves "
+                f"{cap} bytes"
+            )
+        caps.append(cap)
+    stages = range(n_stages)
+    return _Problem(
+        n_microbatches,
+        costs.seconds(Kind.FORWARD, n_stages),
+        costs.seconds(Kind.INPUT_GRADIENT, n_stages),
+        costs.seconds(Kind.WEIGHT_GRADIENT, n_stages),
+        tuple(costs.link_s(_edge(Kind.FORWARD, s, s + 1)) for s in stages[:-1]),
+        ((0.0, 0.0), *(costs.link_s(_edge(Kind.BACKWARD, s, s - 1)) for s in stages[1:])),
+        kept,
+        left,
+        tuple(caps),
+    )
+
+
+def _edge(kind: Kind, src: int, dst: int) -> Edge:
+    return Edge((kind, src), (kind, dst))
