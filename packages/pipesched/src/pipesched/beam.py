@@ -4,7 +4,7 @@ A level holds partial schedules of equally many actions. One is continued as in 
 Thompson's active schedules: of all actions that can run, take the one that would end first; some
 best schedule continues with an action of the same rank that starts before that end, since if all
 started later, there would be room for this one. (Where it would take memory or a link that others
-need, the rank may also wait, see `Lanes.may_wait`.) Of two partial schedules in which every lane is
+need, the rank may also wait, see `Moves.may_wait`.) Of two partial schedules in which every lane is
 equally far, one that is nowhere earlier is dropped. What then is left but for the `width` most
 promising is dropped too, and the least of their bounds is a bound of what was missed: if it is not
 below the best schedule found, that one is optimal.
@@ -22,7 +22,7 @@ from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
-from pipesched.lanes import Lanes, State
+from pipesched.partial import Moves, State
 
 Path = tuple["Path", int] | None
 """The lanes that ran, latest first: the others, and the latest."""
@@ -59,19 +59,19 @@ class Beam(NamedTuple):
     """Partial schedules that were continued."""
 
 
-def root(lanes: Lanes) -> Node:
+def root(moves: Moves) -> Node:
     """The empty schedule."""
-    return _node(lanes, lanes.start(), None)
+    return _node(moves, moves.start(), None)
 
 
-def beam_search(lanes: Lanes, width: int, below_s: float = inf) -> Beam:
+def beam_search(moves: Moves, width: int, below_s: float = inf) -> Beam:
     """Look for a schedule that takes less than `below_s`, keeping `width` partial ones a level."""
-    level, missed_s, n_steps = [root(lanes)], inf, 0
-    for _ in range(lanes.n_actions):
+    level, missed_s, n_steps = [root(moves)], inf, 0
+    for _ in range(moves.pipeline.n_actions):
         groups: dict[object, list[Node]] = {}
         for node in level:
             n_steps += 1
-            for child in _children(lanes, node, below_s):
+            for child in _children(moves, node, below_s):
                 groups.setdefault((child.state.done, child.state.waiting), []).append(child)
         level = [node for group in groups.values() for node in _undominated(group)]
         level.sort(key=_PROMISE)
@@ -85,27 +85,27 @@ def beam_search(lanes: Lanes, width: int, below_s: float = inf) -> Beam:
     )
 
 
-def _node(lanes: Lanes, state: State, path: Path) -> Node:
-    earliest_s, ready = lanes.look(state)
-    return Node(*lanes.bound(state, earliest_s), state, earliest_s, ready, path)
+def _node(moves: Moves, state: State, path: Path) -> Node:
+    earliest_s, ready = moves.look(state)
+    return Node(*moves.bound(state, earliest_s), state, earliest_s, ready, path)
 
 
-def _children(lanes: Lanes, node: Node, below_s: float) -> Iterator[Node]:
+def _children(moves: Moves, node: Node, below_s: float) -> Iterator[Node]:
     """The partial schedules of one more action that may lead to less than `below_s`."""
     while True:
         state, earliest_s = node.state, node.earliest_s
         if not node.ready:
             return
-        end_s, first = min([(earliest_s[i] + lanes.lanes[i].seconds, i) for i in node.ready])
-        rank = lanes.lanes[first].rank
+        end_s, first = min([(earliest_s[i] + moves.lanes[i].seconds, i) for i in node.ready])
+        rank = moves.lanes[first].rank
         for i in node.ready:
-            if i == first or (lanes.lanes[i].rank == rank and earliest_s[i] < end_s):
-                child = _node(lanes, lanes.run(state, i), (node.path, i))
+            if i == first or (moves.lanes[i].rank == rank and earliest_s[i] < end_s):
+                child = _node(moves, moves.run(state, i), (node.path, i))
                 if child.bound_s < below_s:
                     yield child
-        if not lanes.may_wait[first]:
+        if not moves.may_wait[first]:
             return
-        node = _node(lanes, lanes.wait(state, first), node.path)
+        node = _node(moves, moves.wait(state, first), node.path)
         if node.bound_s >= below_s:
             return
 

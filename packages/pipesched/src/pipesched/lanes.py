@@ -1,29 +1,15 @@
-"""A pipeline as the search sees it: lanes of equal actions, and partial schedules.
+"""A pipeline as the search sees it: lanes of equal actions.
 
 All microbatches of a route cost the same, so what matters is how many forwards of a stage have run,
 not which: whatever time a schedule takes, so does the one in which every stage runs microbatches in
 order (of each stage, the k-th action to start gets the k-th microbatch; it needs one result of k
-microbatches, and had k). A **lane** is all actions of one kind, stage and route, in that order; a
-partial schedule says how far each lane is, and when.
-
-Bounds. `earliest_s` has the earliest start of every lane's next action: not before its rank is
-free; not before what it needs has arrived or, if that has not started, its own earliest start and
-the way from there; and if the memory is full, not before something can give bytes back. Whatever
-continues the partial schedule then takes at least, for any lanes L of one rank,
-
-    min_{i in L} earliest_s[i]  +  sum_{i in L} left_i seconds_i  +  min_{i in L} tail_i
-
-where left is how many actions a lane still has, and tail the longest way from the end of one to
-the end of its microbatch. `bound` takes for L each lane alone, and the lanes of the longest tails,
-however many (the one-machine relaxation of Carlier, "The one-machine sequencing problem",
-European Journal of Operational Research 11, 1982).
+microbatches, and had k). A **lane** is all actions of one kind, stage and route, in that order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pipesched.costs import Costs
@@ -82,25 +68,38 @@ class Lane:
     """Seconds from the end of an action to the end of its microbatch, at least."""
 
 
-class State(NamedTuple):
-    """A partial schedule."""
-
-    done: tuple[int, ...]
-    """Per lane, how many of its actions have run."""
-    free_s: tuple[float, ...]
-    """Per rank, when it can start its next action."""
-    held: tuple[float, ...]
-    """Per rank, the bytes that it holds."""
-    link_free_s: tuple[float, ...]
-    """Per link, when it can take the next message."""
-    queues: tuple[tuple[float, ...], ...]
-    """Per queue, when the results that are not used yet arrive."""
-    waiting: frozenset[int] = frozenset()
-    """Lanes that let another lane of their rank go first."""
-
-
+@dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes of a pipeline, each after those that it needs.
+    """The lanes of a pipeline."""
+
+    lanes: tuple[Lane, ...]
+    """Each after those that it needs."""
+    bounds: tuple[float, ...]
+    """Per rank, the bytes that it may hold."""
+    overlap: bool
+    """Whether ranks compute while they send."""
+    n_links: int
+    """Pairs of ranks that pass something on, of each direction."""
+    queues: tuple[tuple[float, ...], ...]
+    """Of what is on its way from rank to rank, when it arrives; empty at the start, but for
+    `alone`."""
+
+    @property
+    def n_actions(self) -> int:
+        """Of all lanes."""
+        return sum(len(lane.microbatches) for lane in self.lanes)
+
+
+def lanes_of(
+    n_microbatches: int,
+    costs: Costs,
+    placement: Placement,
+    edges: Iterable[Edge],
+    activations: Sequence[float],
+    weight_gradients: Sequence[float] | None,
+    bounds: Sequence[float],
+) -> Lanes:
+    """The lanes of a pipeline.
 
     Args:
         n_microbatches: Of the batch.
@@ -111,285 +110,143 @@ class Lanes:
         weight_gradients: Bytes per stage, from input gradient to weight gradient; None if
             backwards are whole.
         bounds: Per rank, the bytes that it may hold.
+
+    Raises:
+        ArgumentError: Costs of other stages, or without one of the edges.
     """
-
-    def __init__(
-        self,
-        n_microbatches: int,
-        costs: Costs,
-        placement: Placement,
-        edges: Iterable[Edge],
-        activations: Sequence[float],
-        weight_gradients: Sequence[float] | None,
-        bounds: Sequence[float],
-    ) -> None:
-        self.overlap = costs.overlap
-        self.bounds = tuple(bounds)
-        self.lanes: list[Lane] = []
-        self.n_queues = 0
-        self._links: dict[tuple[int, int], int] = {}
-        edge_s = {edge: costs.link_s(edge) for edge in edges}
-        route_of = placement.route_of or (0,) * n_microbatches
-        for number, route in enumerate(placement.routes):
-            microbatches = tuple(m for m, taken in enumerate(route_of) if taken == number)
-            self._add_route(route, microbatches, costs, activations, weight_gradients, edge_s)
-        self.n_actions = sum(len(lane.microbatches) for lane in self.lanes)
-        for lane in reversed(self.lanes):
-            self._extend_tails(lane)
-        self._forwards = [self._forwards_beside(lane) for lane in self.lanes]
-        # The same once more, as what the search reads most, in tuples.
-        self._needs = [
-            (
-                lane.rank,
-                len(lane.microbatches),
-                self.bounds[lane.rank] - lane.taken if lane.taken > 0 else inf,
-                self.bounds[lane.rank] < inf and len(self._forwards[i]) > 1,
-                [(src, self.lanes[src].seconds) for src in lane.follows],
-                lane.arrivals,
-            )
-            for i, lane in enumerate(self.lanes)
-        ]
-        self._by_tail = [
-            [
-                (i, len(lane.microbatches), lane.seconds, lane.tail_s)
-                for i, lane in sorted(enumerate(self.lanes), key=lambda item: -item[1].tail_s)
-                if lane.rank == rank
-            ]
-            for rank in range(len(bounds))
-        ]
-        # Other lanes of the rank, and whether their next actions never need that of this one (else,
-        # only if they are of an older microbatch).
-        self._others = [
-            [
-                (j, j < i or other.microbatches != lane.microbatches)
-                for j, other in enumerate(self.lanes)
-                if other.rank == lane.rank and j != i
-            ]
-            for i, lane in enumerate(self.lanes)
-        ]
-        # What must go before a lane for which there is no room.
-        self._before = [
-            [at for at in others if self.lanes[at[0]].taken < 0 or len(self._forwards[i]) > 1]
-            for i, others in enumerate(self._others)
-        ]
-        self.may_wait = [self._may_wait(i) for i in range(len(self.lanes))]
-
-    def _add_route(
-        self,
-        route: Sequence[int],
-        microbatches: tuple[int, ...],
-        costs: Costs,
-        activations: Sequence[float],
-        weight_gradients: Sequence[float] | None,
-        edge_s: dict[Edge, tuple[float, float]],
-    ) -> None:
-        n_stages = len(route)
-        at: dict[tuple[Kind, int], int] = {}  # by kind or endpoint, and stage
-
-        def add(kind: Kind, stage: int, taken: float, follows: list[int]) -> None:
-            seconds = costs.seconds(kind, n_stages)[stage]
-            at[kind, stage] = at[ENDPOINTS.get(kind, kind), stage] = len(self.lanes)
-            self.lanes.append(
-                Lane(kind, stage, route[stage], microbatches, seconds, taken, follows)
-            )
-
-        for stage in range(n_stages):
-            add(Kind.FORWARD, stage, activations[stage], [])
-        for stage in reversed(range(n_stages)):
-            forward, given = [at[Kind.FORWARD, stage]], activations[stage]
-            if weight_gradients is None:
-                add(Kind.BACKWARD, stage, -given, forward)
-            else:
-                add(Kind.INPUT_GRADIENT, stage, weight_gradients[stage] - given, forward)
-        if weight_gradients is not None:
-            for stage in reversed(range(n_stages)):
-                inputs = [at[Kind.INPUT_GRADIENT, stage]]
-                add(Kind.WEIGHT_GRADIENT, stage, -weight_gradients[stage], inputs)
+    edge_s = {edge: costs.link_s(edge) for edge in edges}
+    route_of = placement.route_of or (0,) * n_microbatches
+    lanes: list[Lane] = []
+    links: dict[tuple[int, int], int] = {}
+    n_queues = 0
+    for number, route in enumerate(placement.routes):
+        microbatches = tuple(m for m, taken in enumerate(route_of) if taken == number)
+        of_route = _of_route(route, microbatches, costs, activations, weight_gradients)
+        at = {
+            (ENDPOINTS.get(lane.kind, lane.kind), lane.stage): len(lanes) + i
+            for i, lane in enumerate(of_route)
+        }
+        lanes += of_route
+        for lane in of_route:
+            if lane.kind is Kind.WEIGHT_GRADIENT:
+                lane.follows.append(at[Kind.BACKWARD, lane.stage])
+            elif lane.kind is not Kind.FORWARD:
+                lane.follows.append(at[Kind.FORWARD, lane.stage])
         for edge, (transfer_s, latency_s) in edge_s.items():
-            src, dst = at[edge.src], at[edge.dst]
-            ranks = self.lanes[src].rank, self.lanes[dst].rank
-            if ranks[0] == ranks[1]:
-                self.lanes[dst].follows.append(src)
+            src, dst = lanes[at[edge.src]], lanes[at[edge.dst]]
+            if src.rank == dst.rank:
+                dst.follows.append(at[edge.src])
                 continue
-            link = self._links.setdefault(ranks, len(self._links))
-            lag_s = self.lanes[src].seconds + transfer_s + latency_s
-            self.lanes[src].departures.append(Departure(self.n_queues, link, transfer_s, latency_s))
-            self.lanes[dst].arrivals.append(Arrival(self.n_queues, src, lag_s))
-            self.n_queues += 1
+            link = links.setdefault((src.rank, dst.rank), len(links))
+            lag_s = src.seconds + transfer_s + latency_s
+            src.departures.append(Departure(n_queues, link, transfer_s, latency_s))
+            dst.arrivals.append(Arrival(n_queues, at[edge.src], lag_s))
+            n_queues += 1
+    _set_tails(lanes)
+    return Lanes(tuple(lanes), tuple(bounds), costs.overlap, len(links), ((),) * n_queues)
 
-    def _extend_tails(self, lane: Lane) -> None:
-        """Tell the lanes that this one needs, all of which come before it, how long its way is."""
+
+def alone(lanes: Lanes, rank: int) -> Lanes:
+    """One rank's lanes, as if all others had as many devices and as much memory as they like.
+
+    No schedule of the whole takes less time than the best one of these: what comes back from other
+    ranks does so as early as it can. This is what a bound of the memory costs, as few microbatches
+    on their way leave the rank idle.
+    """
+    ends = [len(lane.microbatches) for lane in lanes.lanes]
+    own = [i for i, lane in enumerate(lanes.lanes) if lane.rank == rank]
+    new = {i: number for number, i in enumerate(own)}
+    kept = [
+        replace(
+            lanes.lanes[i],
+            rank=0,
+            follows=[new[src] for src in lanes.lanes[i].follows],
+            arrivals=[],
+            departures=[],
+        )
+        for i in own
+    ]
+    queues: list[tuple[float, ...]] = []
+    starts_s = _earliest_of_all(lanes)
+    for i in own:
+        if ends[i] and starts_s[i][-1]:
+            kept[new[i]].arrivals.append(Arrival(len(queues), 0, 0.0))
+            queues.append(tuple(starts_s[i]))
+        for j, way_s in _ways(lanes, i).items():
+            seconds = lanes.lanes[i].seconds
+            kept[new[i]].departures.append(Departure(len(queues), 0, 0.0, way_s - seconds))
+            kept[new[j]].arrivals.append(Arrival(len(queues), new[i], way_s))
+            queues.append(())
+    return Lanes(tuple(kept), (lanes.bounds[rank],), True, 1, tuple(queues))
+
+
+def _of_route(
+    route: Sequence[int],
+    microbatches: tuple[int, ...],
+    costs: Costs,
+    activations: Sequence[float],
+    weight_gradients: Sequence[float] | None,
+) -> list[Lane]:
+    up, down = range(len(route)), list(reversed(range(len(route))))
+    ways = [(Kind.FORWARD, stage, activations[stage]) for stage in up]
+    if weight_gradients is None:
+        ways += [(Kind.BACKWARD, stage, -activations[stage]) for stage in down]
+    else:
+        for stage in down:
+            taken = weight_gradients[stage] - activations[stage]
+            ways.append((Kind.INPUT_GRADIENT, stage, taken))
+        ways += [(Kind.WEIGHT_GRADIENT, stage, -weight_gradients[stage]) for stage in down]
+    seconds = {kind: costs.seconds(kind, len(route)) for kind, _, _ in ways}
+    return [
+        Lane(kind, stage, route[stage], microbatches, seconds[kind][stage], taken)
+        for kind, stage, taken in ways
+    ]
+
+
+def _set_tails(lanes: list[Lane]) -> None:
+    for lane in reversed(lanes):
         for src in lane.follows:
-            before = self.lanes[src]
+            before = lanes[src]
             before.tail_s = max(before.tail_s, lane.seconds + lane.tail_s)
         for arrival in lane.arrivals:
-            before = self.lanes[arrival.src]
+            before = lanes[arrival.src]
             way_s = arrival.lag_s - before.seconds + lane.seconds + lane.tail_s
             before.tail_s = max(before.tail_s, way_s)
 
-    def _forwards_beside(self, lane: Lane) -> list[int]:
-        """The lanes of forwards on the lane's rank and route, if it is one of them."""
-        if lane.kind is not Kind.FORWARD:
-            return []
-        return [
-            i
-            for i, other in enumerate(self.lanes)
-            if other.kind is Kind.FORWARD
-            and (other.rank, other.microbatches) == (lane.rank, lane.microbatches)
+
+def _needed(lanes: Lanes, index: int) -> list[tuple[int, float]]:
+    """The lanes that one needs, and the seconds from the start of an action there to one here."""
+    lane = lanes.lanes[index]
+    own = [(src, lanes.lanes[src].seconds) for src in lane.follows]
+    return own + [(arrival.src, arrival.lag_s) for arrival in lane.arrivals]
+
+
+def _earliest_of_all(lanes: Lanes) -> list[list[float]]:
+    """Per lane, the earliest start of each action, if every lane had its rank for itself."""
+    starts_s: list[list[float]] = []
+    for i, lane in enumerate(lanes.lanes):
+        needed = _needed(lanes, i)
+        starts_s.append([])
+        free_s = 0.0
+        for k in range(len(lane.microbatches)):
+            start_s = max([free_s, *(starts_s[src][k] + lag_s for src, lag_s in needed)])
+            starts_s[i].append(start_s)
+            free_s = start_s + lane.seconds
+    return starts_s
+
+
+def _ways(lanes: Lanes, index: int) -> dict[int, float]:
+    """The longest ways over other ranks from a lane to lanes of its rank, from start to start."""
+    rank = lanes.lanes[index].rank
+    farthest_s = {index: 0.0}
+    ways: dict[int, float] = {}
+    for i in range(index + 1, len(lanes.lanes)):
+        is_back = lanes.lanes[i].rank == rank
+        reached = [
+            farthest_s[src] + lag_s
+            for src, lag_s in _needed(lanes, i)
+            if src in farthest_s and not (is_back and src == index)
         ]
-
-    def _blocks(self, index: int, done: Sequence[int]) -> bool:
-        """Whether a forward takes bytes that an older microbatch needs, so that none can go on.
-
-        The oldest microbatch with a forward to go on the rank needs room for all its stages there,
-        while the newer ones keep theirs: they give nothing back before it has.
-        """
-        needed, after = (
-            0.0,
-            [(self.lanes[i].taken, done[i] + (i == index)) for i in self._forwards[index]],
-        )
-        oldest = min(n for _, n in after)
-        if oldest == len(self.lanes[index].microbatches):
-            return False
-        needed = sum(taken * (1 + max(0, n - oldest - 1)) for taken, n in after)
-        return needed > self.bounds[self.lanes[index].rank]
-
-    def _may_wait(self, index: int) -> bool:
-        """Whether to run a lane's action may be worse than to leave its rank idle that long.
-
-        Only if it takes bytes or a link that another lane of the rank waits for.
-        """
-        lane = self.lanes[index]
-        others = [x for x in self.lanes if x.rank == lane.rank and x is not lane]
-        takes = lane.taken > 0 and self.bounds[lane.rank] < inf
-        links = {departure.link for departure in lane.departures if departure.transfer_s}
-        return (takes and any(other.taken > 0 for other in others)) or any(
-            departure.link in links for other in others for departure in other.departures
-        )
-
-    def start(self) -> State:
-        """Nothing has run."""
-        n_lanes, n_ranks = len(self.lanes), len(self.bounds)
-        zero = (0.0,) * n_ranks
-        return State((0,) * n_lanes, zero, zero, (0.0,) * len(self._links), ((),) * self.n_queues)
-
-    def has_needed(self, state: State, index: int) -> bool:
-        """Whether all that the lane's next action needs has run."""
-        lane, n_done = self.lanes[index], state.done[index]
-        return all(state.done[src] > n_done for src in lane.follows) and all(
-            state.queues[arrival.queue] for arrival in lane.arrivals
-        )
-
-    def run(self, state: State, index: int) -> State:
-        """Run the lane's next action as early as its rank can."""
-        lane = self.lanes[index]
-        done, free_s, held = list(state.done), list(state.free_s), list(state.held)
-        links, queues = state.link_free_s, state.queues
-        start_s = free_s[lane.rank]
-        if lane.arrivals or lane.departures:
-            changed = list(queues)
-            for arrival in lane.arrivals:
-                start_s = max(start_s, queues[arrival.queue][0])
-                changed[arrival.queue] = queues[arrival.queue][1:]
-        stop_s = busy_s = start_s + lane.seconds
-        if lane.arrivals or lane.departures:
-            link_free_s = list(links)
-            for queue, link, transfer_s, latency_s in lane.departures:
-                link_free_s[link] = max(stop_s, link_free_s[link]) + transfer_s
-                arrived_s = link_free_s[link] + latency_s
-                changed[queue] += (arrived_s,)
-                if not self.overlap:
-                    busy_s = max(busy_s, arrived_s)
-            links, queues = tuple(link_free_s), tuple(changed)
-        done[index] += 1
-        free_s[lane.rank] = busy_s
-        held[lane.rank] += lane.taken
-        waiting = state.waiting
-        if waiting:
-            waiting = frozenset(i for i in waiting if self.lanes[i].rank != lane.rank)
-        return State(tuple(done), tuple(free_s), tuple(held), links, queues, waiting)
-
-    def wait(self, state: State, index: int) -> State:
-        """Let another lane of the rank go before the lane's next action."""
-        return state._replace(waiting=state.waiting | {index})
-
-    def look(self, state: State) -> tuple[list[float], list[int]]:
-        """Per lane, the earliest start of its next action, infinite if it is done; lanes to run.
-
-        A lane can be run if all that its next action needs has run, and its rank's memory has room.
-        """
-        earliest_s, ready, full = self._look(state, {})
-        if full:
-            room_s = {}
-            for i in full:
-                before = self._others[i] if i in state.waiting else self._before[i]
-                room_s[i] = min(
-                    (
-                        earliest_s[j] + self.lanes[j].seconds
-                        for j, independent in before
-                        if (independent or state.done[j] < state.done[i]) and j not in full
-                    ),
-                    default=inf,
-                )
-            if any(earliest_s[i] < after_s for i, after_s in room_s.items()):
-                earliest_s, ready, _ = self._look(state, room_s)
-        return earliest_s, ready
-
-    def _look(
-        self, state: State, room_s: dict[int, float]
-    ) -> tuple[list[float], list[int], list[int]]:
-        """Also the lanes that cannot go yet; `room_s`: when they can, at least."""
-        done, free_s, held, _, queues, waiting = state
-        earliest_s: list[float] = []
-        ready, full = [], []
-        for i, (rank, n_actions, most_held, shares, follows, arrivals) in enumerate(self._needs):
-            n_done = done[i]
-            if n_done == n_actions:
-                earliest_s.append(inf)
-                continue
-            start_s = free_s[rank]
-            known = True
-            for src, seconds in follows:
-                if done[src] <= n_done:
-                    known = False
-                    time_s = earliest_s[src] + seconds
-                    if time_s > start_s:
-                        start_s = time_s
-            for queue, src, lag_s in arrivals:
-                queued = queues[queue]
-                if queued:
-                    time_s = queued[0]
-                else:
-                    known = False
-                    time_s = earliest_s[src] + lag_s
-                if time_s > start_s:
-                    start_s = time_s
-            if held[rank] > most_held or i in waiting or (shares and self._blocks(i, done)):
-                full.append(i)
-                if i in room_s and room_s[i] > start_s:
-                    start_s = room_s[i]
-            elif known:
-                ready.append(i)
-            earliest_s.append(start_s)
-        return earliest_s, ready, full
-
-    def bound(self, state: State, earliest_s: Sequence[float]) -> tuple[float, float]:
-        """What the step takes at least, and the sum of what each rank does."""
-        done, free_s = state.done, state.free_s
-        best_s = total_s = 0.0
-        for rank_s, on in zip(free_s, self._by_tail, strict=True):
-            first_s, work_s = inf, 0.0
-            for i, n_actions, seconds, tail_s in on:
-                lane_s = (n_actions - done[i]) * seconds
-                if lane_s:
-                    start_s = earliest_s[i]
-                    work_s += lane_s
-                    if start_s < first_s:
-                        first_s = start_s
-                    rank_s = first_s + work_s + tail_s
-                    alone_s = start_s + lane_s + tail_s
-                    if rank_s > best_s or alone_s > best_s:
-                        best_s = max(rank_s, alone_s)
-            best_s = max(best_s, rank_s)
-            total_s += rank_s
-        return best_s, total_s
+        if reached:
+            (ways if is_back else farthest_s)[i] = max(reached)
+    return ways

@@ -25,7 +25,8 @@ from pipesched.edge import Edge, chain
 from pipesched.errors import ArgumentError, InfeasibleError
 from pipesched.generators import make
 from pipesched.kind import Kind
-from pipesched.lanes import Lanes
+from pipesched.lanes import Lanes, alone, lanes_of
+from pipesched.partial import Moves
 from pipesched.placement import Placement
 from pipesched.schedule import Schedule, check_sizes
 
@@ -120,15 +121,16 @@ class _Search:
         )
         self.split = split
         self.lanes = self.bounded(bounds)
+        self.moves = Moves(self.lanes)
         self.best: Path = None
         self.makespan_s = inf
-        self.lower_bound_s = root(self.lanes).bound_s
+        self.lower_bound_s = root(self.moves).bound_s
         self.n_steps = 0
         self.trace: list[tuple[int, float, str]] = []
 
     def bounded(self, bounds: Sequence[float]) -> Lanes:
         """The lanes of ranks that may hold that much."""
-        return Lanes(
+        return lanes_of(
             self.empty.n_microbatches,
             self.costs,
             self.empty.placement,
@@ -141,15 +143,16 @@ class _Search:
     def run(self, steps: int) -> Found:
         for schedule in self.known():
             self.replay(schedule)
-        self.beam(self.lanes, 1, "greedy")
+        self.relax()
+        self.beam(self.moves, 1, "greedy")
         n_actions = self.lanes.n_actions
         for slope in (1.0, 1.25, 1.5, 2.0, 3.0):
             bounds = self.sloped(slope)
             if bounds != self.lanes.bounds and self.n_steps + n_actions <= steps:
-                self.beam(self.bounded(bounds), 1, f"greedy, {slope} a rank")
+                self.beam(Moves(self.bounded(bounds)), 1, f"greedy, {slope} a rank")
         width = 4
         while self.lower_bound_s < self.makespan_s and self.n_steps + n_actions * width <= steps:
-            self.beam(self.lanes, width, f"beam of {width}")
+            self.beam(self.moves, width, f"beam of {width}")
             width *= 4
         if self.best is None:
             self.one_by_one()
@@ -212,10 +215,10 @@ class _Search:
 
     def replay(self, schedule: Schedule) -> None:
         """Take a known schedule, if it keeps within the memory and is better than the best."""
-        lanes = self.lanes
+        moves = self.moves
         number_of = {
             (lane.kind, lane.stage, microbatch): number
-            for number, lane in enumerate(lanes.lanes)
+            for number, lane in enumerate(moves.lanes)
             for microbatch in lane.microbatches
         }
         orders: list[list[int]] = []
@@ -224,15 +227,15 @@ class _Search:
             if any((part, a.stage, a.microbatch) not in number_of for part, a in parts):
                 return  # its backwards are split, and here they are whole
             orders.append([number_of[part, a.stage, a.microbatch or 0] for part, a in parts])
-        state = lanes.start()
+        state = moves.start()
         path: Path = None
         left = [list(reversed(order)) for order in orders]
         while any(left):
             for rank, order in enumerate(left):
-                while order and lanes.has_needed(state, order[-1]):
+                while order and moves.has_needed(state, order[-1]):
                     number = order.pop()
-                    state, path = lanes.run(state, number), (path, number)
-                    if state.held[rank] > lanes.bounds[rank]:
+                    state, path = moves.run(state, number), (path, number)
+                    if state.held[rank] > moves.bounds[rank]:
                         return
         self.take(path, max(state.free_s), schedule.name)
 
@@ -242,13 +245,28 @@ class _Search:
             return Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
         return (kind,)
 
-    def beam(self, lanes: Lanes, width: int, name: str) -> None:
+    def relax(self) -> None:
+        """Raise the lower bound to what each rank takes alone, see `pipesched.lanes.alone`."""
+        for rank, bound in enumerate(self.lanes.bounds):
+            if bound < inf and self.lower_bound_s < self.makespan_s:
+                moves = Moves(alone(self.lanes, rank))
+                greedy = beam_search(moves, 1)
+                self.n_steps += greedy.n_steps
+                if greedy.node is None or greedy.node.bound_s > self.lower_bound_s:
+                    beam = beam_search(moves, 8, self.makespan_s)
+                    self.n_steps += beam.n_steps
+                    self.raise_bound(beam.bound_s)
+
+    def raise_bound(self, bound_s: float) -> None:
+        self.lower_bound_s = max(self.lower_bound_s, min(bound_s, self.makespan_s))
+
+    def beam(self, moves: Moves, width: int, name: str) -> None:
         if self.lower_bound_s >= self.makespan_s:
             return
-        beam = beam_search(lanes, width, self.makespan_s)
+        beam = beam_search(moves, width, self.makespan_s)
         self.n_steps += beam.n_steps
-        if lanes is self.lanes:
-            self.lower_bound_s = max(self.lower_bound_s, min(beam.bound_s, self.makespan_s))
+        if moves is self.moves:
+            self.raise_bound(beam.bound_s)
         if beam.node is not None:
             self.take(beam.node.path, beam.node.bound_s, name)
 
@@ -259,13 +277,13 @@ class _Search:
 
     def one_by_one(self) -> None:
         """One microbatch after the other: it takes the least memory of all schedules."""
-        lanes = self.lanes
-        state = lanes.start()
+        moves = self.moves
+        state = moves.start()
         path: Path = None
         for microbatch in range(self.empty.n_microbatches):
-            for number, lane in enumerate(lanes.lanes):
+            for number, lane in enumerate(moves.lanes):
                 if microbatch in lane.microbatches:
-                    state, path = lanes.run(state, number), (path, number)
+                    state, path = moves.run(state, number), (path, number)
         self.take(path, max(state.free_s), "one by one")
 
     def schedule(self) -> Schedule:
