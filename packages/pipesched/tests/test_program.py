@@ -8,10 +8,12 @@ from pipesched import (
     Accumulate,
     Action,
     Apply,
+    ArgumentError,
     Free,
     Instruction,
     Kind,
     ParseError,
+    Placement,
     Program,
     Receive,
     Received,
@@ -33,7 +35,11 @@ instructions = st.one_of(
     ),
     st.builds(Send, edges, numbers, numbers),
     st.builds(Receive, edges, numbers, numbers),
-    st.builds(Free, st.builds(Saved, numbers, numbers) | st.builds(Received, edges, numbers)),
+    st.builds(
+        Free,
+        st.builds(Saved, st.sampled_from([Kind.FORWARD, Kind.RECOMPUTE]), numbers, numbers)
+        | st.builds(Received, edges, numbers),
+    ),
     st.builds(Accumulate, numbers, numbers),
     st.builds(Reduce, numbers),
     st.builds(Apply, numbers),
@@ -45,9 +51,10 @@ def test_text_round_trip(instruction: Instruction) -> None:
     assert parse_instruction(str(instruction)) == instruction
 
 
-@given(st.lists(st.lists(instructions)))
-def test_json_round_trip(ranks: list[list[Instruction]]) -> None:
-    program = Program("any", 3, 2, (), tuple(map(tuple, ranks)))
+@given(st.lists(st.lists(instructions), min_size=3), st.booleans())
+def test_json_round_trip(ranks: list[list[Instruction]], backward: bool) -> None:
+    placement = Placement.bidirectional(3, 2)
+    program = Program("any", 3, 2, (), tuple(map(tuple, ranks)), placement, backward)
     assert Program.from_json(program.to_json()) == program
 
 
@@ -58,12 +65,32 @@ def test_other_texts_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"ranks": [[1]]}, {"edges": 3}, {"n_stages": "2"}, {"n_microbatches": 0.5}], ids=str
+    "change",
+    [
+        {"ranks": [[1]]},
+        {"edges": 3},
+        {"n_stages": "2"},
+        {"n_microbatches": 0.5},
+        {"placement": 0},
+        {"backward": "no"},
+    ],
+    ids=str,
 )
 def test_json_of_something_else_is_refused(change: dict[str, object]) -> None:
     data = json.loads(lower(eager_1f1b(2, 2)).to_json()) | change
-    with pytest.raises(ParseError, match="a program is a JSON object with name, n_stages"):
+    with pytest.raises(ParseError, match="a program is a JSON object with version, name"):
         Program.from_json(json.dumps(data))
+
+
+def test_json_of_another_version_is_refused() -> None:
+    data = json.loads(lower(eager_1f1b(2, 2)).to_json()) | {"version": 2}
+    with pytest.raises(ParseError, match="a program's JSON has version 1; got version=2"):
+        Program.from_json(json.dumps(data))
+
+
+def test_a_placement_of_something_else_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="got 0,1,2 for 3 stages, 1 microbatches and 1 ranks"):
+        Program("wrong", 3, 1, (), ((),), Placement.linear(3))
 
 
 def test_printed_program_is_the_golden_one(check_golden: Callable[[str, str], None]) -> None:

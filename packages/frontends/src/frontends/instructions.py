@@ -154,7 +154,7 @@ class _Binder:
                     yield from (Send(index, microbatch) for index in self.edges[edge])
                 case pipesched.Receive(edge, microbatch, _):
                     yield from (Receive(index, microbatch) for index in self.edges[edge])
-                case pipesched.Free(pipesched.Saved(_, microbatch)):
+                case pipesched.Free(pipesched.Saved(_, _, microbatch)):
                     yield from self._free_saved(microbatch)
                 case pipesched.Free(pipesched.Received(edge, microbatch)):
                     yield from self._free_received(edge, microbatch)

@@ -54,12 +54,12 @@ class ScheduleError(PipeschedError, ValueError):
 
 
 class ProgramError(PipeschedError, ValueError):
-    """A program breaks a rule of `pipesched.check_program`, or cannot be made.
+    """A program breaks a rule of `pipesched.check_program`.
 
     Attributes:
         rule: "completeness", "placement", "result", "buffer", "update", "stream" or "deadlock".
-        rank: The rank at fault; None where no rank has the instruction.
-        position: Index into that rank's instructions; None where there is no such instruction.
+        rank: The rank at fault: of what is missing, where it should be.
+        position: Index into that rank's instructions; None where the instruction is missing.
         instruction: The instruction at fault (or the missing one).
     """
 
@@ -68,7 +68,7 @@ class ProgramError(PipeschedError, ValueError):
         message: str,
         *,
         rule: str,
-        rank: int | None,
+        rank: int,
         position: int | None,
         instruction: Instruction,
     ) -> None:

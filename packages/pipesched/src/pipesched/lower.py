@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from pipesched.action import Action
 from pipesched.check import check
-from pipesched.edge import Edge, Endpoint, chain, checked_edges
-from pipesched.errors import ProgramError
+from pipesched.communicate import with_reductions
+from pipesched.edge import ENDPOINTS, Edge, Endpoint
 from pipesched.kind import Kind
 from pipesched.program import (
     Accumulate,
@@ -26,80 +28,136 @@ from pipesched.schedule import Schedule
 
 
 def lower(schedule: Schedule, edges: Iterable[Edge] | None = None) -> Program:
-    """The program that runs `schedule` and moves results over `edges`.
+    """The program that runs `schedule` and moves results over its edges.
 
     Around each action: receive what it needs just before it; run it; start to send what others
     need of it, so that the transfers overlap with all that follows; free what nothing uses any
-    more; add up its gradients if it is a backward. After a stage's last backward, reduce its
-    gradients and apply them.
+    more; add up its gradients. After a stage's last gradient, reduce and apply them.
 
-    An edge that goes backwards in time cannot be made (`Edge` refuses it), so the program never
-    deadlocks: see `pipesched.check`.
+    A schedule's own receives, reductions and updates are where it has them (an update right after
+    the reduction if it has none). Its own sends start when what they send is made, which may be
+    earlier: a program does not keep results, and a send waits for nobody.
+
+    The messages of a stream are received in the order in which they are sent. Where the two ends
+    run the microbatches in different orders, that may be earlier than they are needed.
+
+    What passes between stages of one rank is sent and received at once.
 
     Args:
         schedule: Any schedule that `check` accepts.
-        edges: What stages send each other; `chain(n_stages)` if None. One edge may stand for any
+        edges: What stages send each other, if not the schedule's edges. One edge may stand for any
             number of tensors. An empty set leaves the stages independent.
 
     Raises:
-        ScheduleError: `check` refuses the schedule.
+        ScheduleError: `check` refuses the schedule with these edges.
         EdgeError: An edge twice, or to a stage that is not there.
-        ProgramError: The two ends of an edge run the microbatches in different orders, so that its
-            messages would not be received in the order in which they are sent.
+        ArgumentError: Stages with copies, and sends and receives without reductions: add these
+            first, by `with_reductions`.
     """
+    if edges is not None:
+        schedule = replace(schedule, edges=tuple(edges))
     check(schedule)
-    n_stages = schedule.n_stages
-    edges = chain(n_stages) if edges is None else checked_edges(edges, n_stages)
-    _check_streams(schedule, edges)
-    outgoing: dict[Endpoint, list[Edge]] = {}
-    incoming: dict[Endpoint, list[Edge]] = {}
-    for edge in edges:
-        outgoing.setdefault(edge.src, []).append(edge)
-        incoming.setdefault(edge.dst, []).append(edge)
-    placement = schedule.placement
-
-    def instructions(actions: tuple[Action, ...]) -> Iterator[Instruction]:
-        backwards_left = [schedule.n_microbatches] * n_stages
-        for action in actions:
-            stage, microbatch = action.stage, action.microbatch
-            assert microbatch is not None
-            brought = incoming.get((action.kind, stage), ())
-            for edge in brought:
-                yield Receive(edge, microbatch, placement.rank(edge.src[1], microbatch))
-            yield Run(action)
-            for edge in outgoing.get((action.kind, stage), ()):
-                yield Send(edge, microbatch, placement.rank(edge.dst[1], microbatch))
-            for edge in brought:
-                yield Free(Received(edge, microbatch))
-            if action.kind is Kind.BACKWARD:
-                yield Free(Saved(stage, microbatch))
-                yield Accumulate(stage, microbatch)
-                backwards_left[stage] -= 1
-                if not backwards_left[stage]:
-                    yield Reduce(stage)
-                    yield Apply(stage)
-
-    ranks = tuple(tuple(instructions(actions)) for actions in schedule.ranks)
-    return Program(schedule.name, n_stages, schedule.n_microbatches, edges, ranks)
+    if schedule.backward and not schedule.updates:
+        schedule = with_reductions(schedule)
+    lowering = _Lowering(schedule)
+    return Program(
+        schedule.name,
+        schedule.n_stages,
+        schedule.n_microbatches,
+        schedule.edges,
+        tuple(tuple(lowering.rank(rank)) for rank in range(len(schedule.ranks))),
+        schedule.placement,
+        schedule.backward,
+    )
 
 
-def _check_streams(schedule: Schedule, edges: tuple[Edge, ...]) -> None:
-    order: dict[Endpoint, list[int]] = {}
-    for actions in schedule.ranks:
-        for action in actions:
-            assert action.microbatch is not None
-            order.setdefault((action.kind, action.stage), []).append(action.microbatch)
-    for edge in edges:
-        for sent, received in zip(order[edge.src], order[edge.dst], strict=True):
-            if sent != received:
-                receiver = schedule.placement.rank(edge.dst[1], received)
-                raise ProgramError(
-                    "an edge's two ends run the microbatches in the same order; got "
-                    f"{edge} sending {order[edge.src]} and receiving {order[edge.dst]}",
-                    rule="stream",
-                    rank=receiver,
-                    position=None,
-                    instruction=Receive(
-                        edge, received, schedule.placement.rank(edge.src[1], received)
-                    ),
-                )
+class _Lowering:
+    """What all ranks' lists have in common."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.rank_of = schedule.placement.rank
+        self.communicates = schedule.communicates
+        self.incoming: dict[Endpoint, list[Edge]] = {}
+        self.outgoing: dict[Endpoint, list[Edge]] = {}
+        for edge in schedule.edges:
+            self.outgoing.setdefault(edge.src, []).append(edge)
+            self.incoming.setdefault(edge.dst, []).append(edge)
+        actions = [action for row in schedule.ranks for action in row]
+        self.applies = any(action.kind is Kind.UPDATE for action in actions)
+        self.recomputed = {
+            (action.stage, action.microbatch) for action in actions if action.kind is Kind.RECOMPUTE
+        }
+        # By edge, sender and receiver: microbatches in the order in which they are sent.
+        self.streams: defaultdict[tuple[Edge, int, int], deque[int]] = defaultdict(deque)
+        for rank, row in enumerate(schedule.ranks):
+            for action in row:
+                if action.kind in ENDPOINTS:
+                    assert action.microbatch is not None
+                    for edge in self.outgoing.get(_end(action), ()):
+                        peer = self.rank_of(edge.dst[1], action.microbatch)
+                        if peer != rank:
+                            self.streams[edge, rank, peer].append(action.microbatch)
+
+    def rank(self, rank: int) -> Iterator[Instruction]:
+        """The list of one rank."""
+        for action in self.schedule.ranks[rank]:
+            microbatch = action.microbatch
+            match action.kind:
+                case Kind.SEND:
+                    pass  # sent when it was made
+                case Kind.RECEIVE:
+                    assert action.edge is not None
+                    assert microbatch is not None
+                    yield from self._receive(action.edge, rank, microbatch)
+                case Kind.REDUCE:
+                    yield Reduce(action.stage)
+                    if not self.applies:
+                        yield Apply(action.stage)
+                case Kind.UPDATE:
+                    yield Apply(action.stage)
+                case _:
+                    assert microbatch is not None
+                    yield from self._run(action, rank, microbatch)
+
+    def _run(self, action: Action, rank: int, microbatch: int) -> Iterator[Instruction]:
+        brought, needed = [], []
+        if action.kind in ENDPOINTS:
+            brought = self.incoming.get(_end(action), [])
+            needed = self.outgoing.get(_end(action), [])
+        for edge in brought:
+            if not self.communicates and self.rank_of(edge.src[1], microbatch) != rank:
+                yield from self._receive(edge, rank, microbatch)
+        yield Run(action)
+        for edge in needed:
+            peer = self.rank_of(edge.dst[1], microbatch)
+            yield Send(edge, microbatch, peer)
+            if peer == rank:
+                yield Receive(edge, microbatch, rank)
+        for edge in brought:
+            yield Free(Received(edge, microbatch))
+        for kind in self._used_up(action):
+            yield Free(Saved(kind, action.stage, microbatch))
+        if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT):
+            yield Accumulate(action.stage, microbatch)
+
+    def _receive(self, edge: Edge, rank: int, microbatch: int) -> Iterator[Receive]:
+        """Up to this microbatch, unless it has been received with one before."""
+        peer = self.rank_of(edge.src[1], microbatch)
+        stream = self.streams[edge, peer, rank]
+        while microbatch in stream:
+            yield Receive(edge, stream.popleft(), peer)
+
+    def _used_up(self, action: Action) -> list[Kind]:
+        """What the stage saved of this microbatch and does not need any more."""
+        match action.kind:
+            case Kind.BACKWARD | Kind.INPUT_GRADIENT:
+                again = (action.stage, action.microbatch) in self.recomputed
+                return [Kind.FORWARD, *([Kind.RECOMPUTE] if again else [])]
+            case Kind.WEIGHT_GRADIENT:
+                return [Kind.INPUT_GRADIENT]
+        return []
+
+
+def _end(action: Action) -> Endpoint:
+    return ENDPOINTS[action.kind], action.stage

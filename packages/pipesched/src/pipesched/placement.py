@@ -118,6 +118,19 @@ class Placement:
             raise ArgumentError(f"rank {rank} has the stages {stages}; got stage={stage}")
         return stages.index(stage)
 
+    def check_fits(self, n_stages: int, n_microbatches: int, n_ranks: int) -> None:
+        """Raise `ArgumentError` unless it places these stages and microbatches on these ranks."""
+        if (
+            self.n_stages != n_stages
+            or len(self.route_of) not in (0, n_microbatches)
+            or self.n_ranks > n_ranks
+        ):
+            raise ArgumentError(
+                "a placement is of the stages, microbatches and ranks that are there; "
+                f"got {self} for {n_stages} stages, {n_microbatches} microbatches and "
+                f"{n_ranks} ranks"
+            )
+
     def __str__(self) -> str:
         routes = "|".join(",".join(map(str, route)) for route in self.routes)
         if not self.route_of:

@@ -11,17 +11,28 @@ from operator import index
 from pipesched.action import Action
 from pipesched.edge import Edge
 from pipesched.errors import ParseError
+from pipesched.kind import Kind
+from pipesched.placement import Placement
+
+_JSON_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a stage's forward keeps for its backward: the buffer `F<stage>.<microbatch>`."""
+    """What a run keeps for a later run of its stage: the buffer `<kind><stage>.<microbatch>`.
 
+    A forward (F) keeps activations for the backward or, if they are recomputed, what that needs.
+    A recomputation (R) makes the rest of them again. An input gradient (I) keeps what the weight
+    gradient still needs.
+    """
+
+    kind: Kind
+    """FORWARD, RECOMPUTE or INPUT_GRADIENT."""
     stage: int
     microbatch: int
 
     def __str__(self) -> str:
-        return f"F{self.stage}.{self.microbatch}"
+        return f"{self.kind}{self.stage}.{self.microbatch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ Buffer = Saved | Received
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Compute. Uses what its edges brought and, if a backward, what its forward saved."""
+    """Compute. Uses what its edges brought and what earlier runs of its stage saved for it."""
 
     action: Action
 
@@ -86,7 +97,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """Add the gradients of the last run, a backward, to those of the stage."""
+    """Add the gradients of the last run, a backward or weight gradient, to those of the stage."""
 
     stage: int
     microbatch: int
@@ -97,7 +108,10 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Finish the stage's accumulated gradients: the collectives that are paid once a step."""
+    """Finish the stage's accumulated gradients: the collectives that are paid once a step.
+
+    Copies of a stage on several ranks do it together.
+    """
 
     stage: int
 
@@ -122,8 +136,12 @@ Instruction = Run | Send | Receive | Free | Accumulate | Reduce | Apply
 class Program:
     """Per rank, the instructions in the order in which it executes them.
 
-    Every edge is a stream of its own: its messages arrive in the order in which they were sent,
-    and no send waits for its receiver. `pipesched.check_program` judges a program.
+    An edge is a stream of its own between every two ranks: its messages arrive in the order in
+    which they were sent, and no send waits for its receiver. `pipesched.check_program` judges a
+    program.
+
+    Raises:
+        ArgumentError: A placement of other stages, microbatches or ranks.
     """
 
     name: str
@@ -136,6 +154,13 @@ class Program:
     """What stages send to each other for every microbatch."""
     ranks: tuple[tuple[Instruction, ...], ...]
     """The instructions of rank 0, of rank 1, ..., each in order."""
+    placement: Placement
+    """Which rank runs which stage, for which microbatch."""
+    backward: bool = True
+    """Whether it trains; if not, it runs forwards only, which keep nothing."""
+
+    def __post_init__(self) -> None:
+        self.placement.check_fits(self.n_stages, self.n_microbatches, len(self.ranks))
 
     def __str__(self) -> str:
         lines = [f"{self.name} stages={self.n_stages} microbatches={self.n_microbatches}"]
@@ -145,14 +170,17 @@ class Program:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """A JSON object with the fields' names, edges and instructions as text."""
+        """A JSON object with the fields' names, and a version; all but numbers as text."""
         return json.dumps(
             {
+                "version": _JSON_VERSION,
                 "name": self.name,
                 "n_stages": self.n_stages,
                 "n_microbatches": self.n_microbatches,
                 "edges": [str(edge) for edge in self.edges],
                 "ranks": [[str(item) for item in items] for items in self.ranks],
+                "placement": str(self.placement),
+                "backward": self.backward,
             }
         )
 
@@ -161,22 +189,31 @@ class Program:
         """Read what `to_json` writes.
 
         Raises:
-            ParseError: The text is not JSON, or not of a program.
+            ParseError: The text is not JSON, or not of a program, or of a version that is not 1.
+            ArgumentError: A placement that cannot be.
             EdgeError: An edge that cannot be.
         """
         try:
             data = json.loads(text)
+            version = data["version"]
+            if version != _JSON_VERSION:
+                raise ParseError(
+                    f"a program's JSON has version {_JSON_VERSION}; got version={version!r}"
+                )
             return cls(
                 data["name"],
                 index(data["n_stages"]),
                 index(data["n_microbatches"]),
                 tuple(map(Edge.parse, data["edges"])),
                 tuple(tuple(map(parse_instruction, items)) for items in data["ranks"]),
+                Placement.parse(data["placement"]),
+                {True: True, False: False}[data["backward"]],
             )
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ParseError(
-                "a program is a JSON object with name, n_stages, n_microbatches, edges and ranks; "
-                f"got {text[:60]!r} ({type(error).__name__}: {error})"
+                "a program is a JSON object with version, name, n_stages, n_microbatches, edges, "
+                f"ranks, placement and backward; got {text[:60]!r} "
+                f"({type(error).__name__}: {error})"
             ) from error
 
 
@@ -194,7 +231,10 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Instruction]], ..
             lambda m: Receive(Edge.parse(m["edge"]), int(m["of"]), int(m[3])),
         ),
         (rf"FREE {_EDGE}", lambda m: Free(Received(Edge.parse(m["edge"]), int(m["of"])))),
-        (r"FREE F(\d+)\.(\d+)", lambda m: Free(Saved(int(m[1]), int(m[2])))),
+        (
+            r"FREE ([FRI])(\d+)\.(\d+)",
+            lambda m: Free(Saved(Kind(m[1]), int(m[2]), int(m[3]))),
+        ),
         (r"ACCUMULATE (\d+)\.(\d+)", lambda m: Accumulate(int(m[1]), int(m[2]))),
         (r"REDUCE (\d+)", lambda m: Reduce(int(m[1]))),
         (r"APPLY (\d+)", lambda m: Apply(int(m[1]))),

@@ -100,21 +100,8 @@ class Schedule:
         }
         for field, value in fields.items():
             object.__setattr__(self, field, value)
-        self._check_placement()
+        self.placement.check_fits(n_stages, n_microbatches, len(ranks))
         self._check_edges()
-
-    def _check_placement(self) -> None:
-        placement = self.placement
-        if (
-            placement.n_stages != self.n_stages
-            or len(placement.route_of) not in (0, self.n_microbatches)
-            or placement.n_ranks > len(self.ranks)
-        ):
-            raise ArgumentError(
-                "a schedule's placement is of its stages, microbatches and ranks; "
-                f"got {placement} for n_stages={self.n_stages}, "
-                f"n_microbatches={self.n_microbatches} and {len(self.ranks)} ranks"
-            )
 
     def _check_edges(self) -> None:
         if not self.backward and any(edge.dst[0] is Kind.BACKWARD for edge in self.edges):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import defaultdict, deque
 from functools import cache
 
 from pipesched.action import Action
@@ -23,95 +23,30 @@ from pipesched.program import (
     Send,
 )
 
+Gradients = tuple[tuple[str, ...], ...]
+"""Per stage, those of its microbatches, sorted."""
 
-def interpret(program: Program) -> tuple[tuple[str, ...], ...]:
+
+def interpret(program: Program) -> Gradients:
     """Run a program on symbols, with rules as strict as any runtime's.
 
-    A result is a hash of what was run and of all it used. A rank keeps the result of its last run
-    only. Messages of an edge arrive in order; sending never waits.
+    A result is a hash of what was run and of all it used; that of an input gradient is the one of
+    the backward that it is a part of, and the weight gradient passes it on. A rank keeps the
+    result of its last run only. Messages of an edge arrive in order; sending never waits.
 
     Returns:
-        Per stage, the gradients that were applied, sorted; compare with `expected_gradients`.
+        The gradients that were applied, by every copy of the stage alike; compare with
+        `expected_gradients`. Of inference, the results of the forwards instead.
 
     Raises:
         AssertionError: Something is used that is not there, or left behind, or nobody can go on.
     """
-    buffers: dict[Buffer, str] = {}
-    results: list[tuple[Action, str] | None] = [None] * len(program.ranks)
-    streams: dict[Edge, deque[tuple[int, int, int, str]]] = {e: deque() for e in program.edges}
-    gradients: list[list[str]] = [[] for _ in range(program.n_stages)]
-    reduced: set[int] = set()
-    applied: set[int] = set()
-
-    def result_of(rank: int, action: Action) -> str:
-        last = results[rank]
-        assert last is not None, f"rank {rank} has no result yet"
-        assert last[0] == action, f"rank {rank} has the result of {last[0]}, not of {action}"
-        return last[1]
-
-    def execute(rank: int, position: int) -> bool:
-        """Execute one instruction; False if it has to wait."""
-        match program.ranks[rank][position]:
-            case Run(action):
-                assert action.microbatch is not None
-                used: list[Buffer] = [
-                    Received(edge, action.microbatch)
-                    for edge in program.edges
-                    if edge.dst == (action.kind, action.stage)
-                ]
-                saved = Saved(action.stage, action.microbatch)
-                if action.kind is Kind.BACKWARD:
-                    used.append(saved)
-                for buffer in used:
-                    assert buffer in buffers, f"{action} uses {buffer}, which is not there"
-                value = _digest(action, *(buffers[buffer] for buffer in used))
-                if action.kind is Kind.FORWARD:
-                    assert saved not in buffers, f"{saved} is overwritten"
-                    buffers[saved] = value
-                results[rank] = (action, value)
-            case Send(edge, microbatch, peer):
-                value = result_of(rank, Action(*edge.src, microbatch))
-                streams[edge].append((rank, peer, microbatch, value))
-            case Receive(edge, microbatch, peer):
-                if not streams[edge]:
-                    return False
-                sender, receiver, sent_microbatch, value = streams[edge].popleft()
-                assert (sender, receiver) == (peer, rank), f"{edge}: wrong peer"
-                assert sent_microbatch == microbatch, f"{edge}: got {sent_microbatch} out of order"
-                assert Received(edge, microbatch) not in buffers, f"{edge} is overwritten"
-                buffers[Received(edge, microbatch)] = value
-            case Free(buffer):
-                assert buffer in buffers, f"{buffer} is freed, but is not there"
-                del buffers[buffer]
-            case Accumulate(stage, microbatch):
-                gradients[stage].append(result_of(rank, Action(Kind.BACKWARD, stage, microbatch)))
-            case Reduce(stage):
-                assert len(gradients[stage]) == program.n_microbatches, f"{stage} reduces too early"
-                assert stage not in reduced, f"{stage} is reduced twice"
-                reduced.add(stage)
-            case Apply(stage):
-                assert stage in reduced, f"{stage} is applied before it is reduced"
-                assert stage not in applied, f"{stage} is applied twice"
-                applied.add(stage)
-        return True
-
-    heads = [0] * len(program.ranks)
-    ends = [len(instructions) for instructions in program.ranks]
-    while heads != ends:
-        before = list(heads)
-        for rank in range(len(heads)):
-            while heads[rank] < ends[rank] and execute(rank, heads[rank]):
-                heads[rank] += 1
-        assert heads != before, f"deadlock at {heads}"
-    assert not buffers, f"never freed: {', '.join(map(str, buffers))}"
-    assert not any(streams.values()), "sent, but never received"
-    assert len(applied) == program.n_stages, f"applied only {sorted(applied)}"
-    return tuple(tuple(sorted(of_stage)) for of_stage in gradients)
+    return _Run(program).result()
 
 
 def expected_gradients(
-    n_stages: int, n_microbatches: int, edges: tuple[Edge, ...]
-) -> tuple[tuple[str, ...], ...]:
+    n_stages: int, n_microbatches: int, edges: tuple[Edge, ...], *, backward: bool = True
+) -> Gradients:
     """What `interpret` must return, found without any order: each result from those it needs."""
 
     @cache
@@ -121,10 +56,148 @@ def expected_gradients(
             used.append(value(Kind.FORWARD, stage, microbatch))
         return _digest(Action(kind, stage, microbatch), *used)
 
+    kind = Kind.BACKWARD if backward else Kind.FORWARD
     return tuple(
-        tuple(sorted(value(Kind.BACKWARD, stage, m) for m in range(n_microbatches)))
+        tuple(sorted(value(kind, stage, m) for m in range(n_microbatches)))
         for stage in range(n_stages)
     )
+
+
+class _Run:
+    """The state of all ranks."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        n_ranks = len(program.ranks)
+        self.buffers: list[dict[Buffer, str]] = [{} for _ in range(n_ranks)]
+        self.results: list[tuple[Action, str] | None] = [None] * n_ranks
+        self.streams: defaultdict[tuple[Edge, int, int], deque[tuple[int, str]]]
+        self.streams = defaultdict(deque)
+        self.gradients: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
+        self.reducing: set[tuple[int, int]] = set()  # rank and stage, as in gradients
+        self.applied: set[tuple[int, int]] = set()
+        self.recomputed = {
+            (item.action.stage, item.action.microbatch)
+            for items in program.ranks
+            for item in items
+            if isinstance(item, Run) and item.action.kind is Kind.RECOMPUTE
+        }
+
+    def result(self) -> Gradients:
+        program = self.program
+        heads = [0] * len(program.ranks)
+        ends = [len(instructions) for instructions in program.ranks]
+        while heads != ends:
+            before = list(heads)
+            for rank in range(len(heads)):
+                while heads[rank] < ends[rank] and self.execute(rank, heads[rank]):
+                    heads[rank] += 1
+            assert heads != before, f"deadlock at {heads}"
+        assert not any(self.buffers), f"never freed: {self.buffers}"
+        assert not any(self.streams.values()), "sent, but never received"
+        if program.backward:
+            copies = {(r, s) for s in range(program.n_stages) for r in self.copies(s)}
+            assert self.applied == copies, f"applied only {sorted(self.applied)}"
+        return tuple(self.total(stage) for stage in range(program.n_stages))
+
+    def copies(self, stage: int) -> tuple[int, ...]:
+        return self.program.placement.ranks_of(stage)
+
+    def total(self, stage: int) -> tuple[str, ...]:
+        """The gradients of all copies of a stage."""
+        return tuple(sorted(g for rank in self.copies(stage) for g in self.gradients[rank, stage]))
+
+    def execute(self, rank: int, position: int) -> bool:
+        """Execute one instruction; False if it has to wait."""
+        buffers = self.buffers[rank]
+        match self.program.ranks[rank][position]:
+            case Run(action):
+                self.run(rank, action)
+            case Send(edge, microbatch, peer):
+                value = self.result_of(rank, edge.src, microbatch)
+                self.streams[edge, rank, peer].append((microbatch, value))
+            case Receive(edge, microbatch, peer):
+                stream = self.streams[edge, peer, rank]
+                if not stream:
+                    return False
+                sent_microbatch, value = stream.popleft()
+                assert sent_microbatch == microbatch, f"{edge}: got {sent_microbatch} out of order"
+                self.keep(rank, Received(edge, microbatch), value)
+            case Free(buffer):
+                assert buffer in buffers, f"{buffer} is freed, but is not there"
+                del buffers[buffer]
+            case Accumulate(stage, microbatch):
+                value = self.result_of(rank, (Kind.WEIGHT_GRADIENT, stage), microbatch)
+                self.gradients[rank, stage].append(value)
+            case Reduce(stage):
+                self.reducing.add((rank, stage))
+                if not all((copy, stage) in self.reducing for copy in self.copies(stage)):
+                    return False
+                n_gradients = len(self.total(stage))
+                assert n_gradients == self.program.n_microbatches, f"{stage} reduces too early"
+            case Apply(stage):
+                assert (rank, stage) in self.reducing, f"{stage} is applied before it is reduced"
+                assert (rank, stage) not in self.applied, f"{stage} is applied twice"
+                self.applied.add((rank, stage))
+        return True
+
+    def run(self, rank: int, action: Action) -> None:
+        kind, stage, microbatch = action.kind, action.stage, action.microbatch
+        assert microbatch is not None
+        again = (stage, microbatch) in self.recomputed
+        saved = [Saved(k, stage, microbatch) for k in (Kind.FORWARD, Kind.RECOMPUTE)]
+        match kind:
+            case Kind.FORWARD:
+                value = self.digest(rank, action)
+                if not self.program.backward:
+                    self.gradients[rank, stage].append(value)
+                else:
+                    self.keep(rank, saved[0], f"checkpoint of {value}" if again else value)
+            case Kind.RECOMPUTE:
+                value = self.use(rank, saved[0]).removeprefix("checkpoint of ")
+                self.keep(rank, saved[1], value)
+            case Kind.BACKWARD | Kind.INPUT_GRADIENT:
+                self.use(rank, saved[0])
+                activations = self.use(rank, saved[again])
+                value = self.digest(rank, Action(Kind.BACKWARD, stage, microbatch), activations)
+                if kind is Kind.INPUT_GRADIENT:
+                    self.keep(rank, Saved(kind, stage, microbatch), value)
+            case Kind.WEIGHT_GRADIENT:
+                value = self.use(rank, Saved(Kind.INPUT_GRADIENT, stage, microbatch))
+            case _:
+                raise AssertionError(f"{action} is not run")
+        self.results[rank] = (action, value)
+
+    def digest(self, rank: int, action: Action, *used: str) -> str:
+        """Of the action, what the edges bring it, and `used`."""
+        assert action.microbatch is not None
+        brought = [
+            self.use(rank, Received(edge, action.microbatch))
+            for edge in self.program.edges
+            if edge.dst == (action.kind, action.stage)
+        ]
+        return _digest(action, *brought, *used)
+
+    def use(self, rank: int, buffer: Buffer) -> str:
+        assert buffer in self.buffers[rank], f"rank {rank} uses {buffer}, which is not there"
+        return self.buffers[rank][buffer]
+
+    def keep(self, rank: int, buffer: Buffer, value: str) -> None:
+        assert buffer not in self.buffers[rank], f"rank {rank}: {buffer} is overwritten"
+        self.buffers[rank][buffer] = value
+
+    def result_of(self, rank: int, made_by: tuple[Kind, int], microbatch: int) -> str:
+        last = self.results[rank]
+        assert last is not None, f"rank {rank} has no result yet"
+        kind, stage = made_by
+        kinds = {
+            Kind.FORWARD: [Kind.FORWARD],
+            Kind.BACKWARD: [Kind.BACKWARD, Kind.INPUT_GRADIENT],
+            Kind.WEIGHT_GRADIENT: [Kind.BACKWARD, Kind.WEIGHT_GRADIENT],
+        }[kind]
+        wanted = [Action(k, stage, microbatch) for k in kinds]
+        assert last[0] in wanted, f"rank {rank} has the result of {last[0]}, not of {wanted}"
+        return last[1]
 
 
 def _digest(action: Action, *used: str) -> str:
