@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pipesched import LEGEND, Costs, draw, eager_1f1b, one_f_one_b, simulate
+from pipesched import Costs, draw, eager_1f1b, legend, one_f_one_b, simulate
 from pipesched.__main__ import main
 
 SIZES = ["--stages", "4", "--microbatches", "8"]
@@ -14,7 +14,7 @@ def test_show_draws_the_schedules_to_one_scale(capsys: pytest.CaptureFixture[str
     plain, eager = (
         simulate(f(4, 8), Costs(1.0, 2.0, transfer_s=0.5)) for f in (one_f_one_b, eager_1f1b)
     )
-    expected = [draw(plain, 82), draw(eager, 82, span_s=plain.makespan_s), LEGEND]
+    expected = [draw(plain, 82), draw(eager, 82, span_s=plain.makespan_s), legend(plain)]
     assert capsys.readouterr().out == "\n".join(expected) + "\n"
 
 

@@ -12,8 +12,9 @@ from pipesched.check import Semantics, check
 from pipesched.check_program import check_program
 from pipesched.closed_forms import ClosedForm, closed_form
 from pipesched.communicate import with_communication, with_reductions, without_communication
+from pipesched.compare import compare
 from pipesched.costs import Costs
-from pipesched.draw import LEGEND, draw
+from pipesched.draw import draw, legend
 from pipesched.edge import Edge, Endpoint, chain
 from pipesched.errors import (
     ArgumentError,
@@ -52,6 +53,7 @@ from pipesched.lower import lower
 from pipesched.memory import Held
 from pipesched.placement import Placement
 from pipesched.plot import plot
+from pipesched.plot_memory import plot_memory
 from pipesched.program import (
     Accumulate,
     Apply,
@@ -72,11 +74,11 @@ from pipesched.search import Found, search
 from pipesched.simulate import simulate
 from pipesched.timeline import Timeline
 from pipesched.torch_csv import from_torch_csv, to_torch_csv
+from pipesched.trace import to_trace
 
 __version__ = version("meshwright-pipesched")
 
 __all__ = [
-    "LEGEND",
     "NAMES",
     "Accumulate",
     "Action",
@@ -118,6 +120,7 @@ __all__ = [
     "check_program",
     "chimera",
     "closed_form",
+    "compare",
     "draw",
     "dualpipe",
     "dualpipe_v",
@@ -126,15 +129,18 @@ __all__ = [
     "gpipe",
     "inference",
     "interleaved_1f1b",
+    "legend",
     "looped_bfs",
     "lower",
     "make",
     "one_f_one_b",
     "parse_instruction",
     "plot",
+    "plot_memory",
     "search",
     "simulate",
     "to_torch_csv",
+    "to_trace",
     "v_half",
     "v_min",
     "with_communication",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from pipesched.costs import Costs
-from pipesched.draw import LEGEND, draw
+from pipesched.draw import draw, legend
 from pipesched.errors import PipeschedError
 from pipesched.generators import NAMES, make
 from pipesched.plot import plot
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         span_s = max(timeline.makespan_s for timeline in timelines)
         for timeline in timelines:
             print(draw(timeline, options.width, span_s))
-        print(LEGEND)
+        print(legend(*timelines))
         if options.plot:
             plot(timelines[0], options.plot)
     except (PipeschedError, OSError) as error:

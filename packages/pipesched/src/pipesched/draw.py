@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from pipesched.errors import ArgumentError
 from pipesched.event import Event
-from pipesched.kind import Kind
+from pipesched.looks import LOOKS, kinds_seen, title
 from pipesched.timeline import Timeline
-
-_FILL = {Kind.FORWARD: "░", Kind.BACKWARD: "▓"}
-
-LEGEND = (
-    f"0{_FILL[Kind.FORWARD] * 2} forward and 0{_FILL[Kind.BACKWARD] * 2} backward of microbatch 0"
-)
-"""What the cells of `draw` mean."""
 
 
 def draw(timeline: Timeline, width: int = 96, span_s: float | None = None) -> str:
     """The timeline, to be read in a terminal.
 
-    A cell starts with its microbatch's number where that fits. Starts and stops are rounded to the
-    nearest column, so an action shorter than half a column may have none.
+    A rank has a row for each of its stages, and does one thing at a time: what it runs stands in
+    the row of the stage that it runs it for. A cell starts with its microbatch's number where that
+    fits; `legend` says what fills it. Starts and stops are rounded to the nearest column, so an
+    action shorter than half a column may have none.
 
     Args:
         timeline: What to draw.
@@ -29,6 +24,15 @@ def draw(timeline: Timeline, width: int = 96, span_s: float | None = None) -> st
 
     Raises:
         ArgumentError: No column, or a span shorter than the makespan.
+
+    Examples:
+        >>> from pipesched import Costs, make, simulate
+        >>> print(draw(simulate(make("zb-v", 4, 2), Costs(1.0, 2.0)), width=28))
+        zb-v: 4 stages, 2 microbatches, 13 s, 15.4% idle
+        rank 0 stage 0 |0░1░              0▒0█1▒1█| 1 s idle, 4 in flight
+               stage 3 |      0░0▒1░1▒0█1█        |
+        rank 1 stage 1 |  0░1░          0▒0█1▒1█  | 3 s idle, 4 in flight
+               stage 2 |    0░  1░0▒  1▒    0█1█  |
     """
     makespan_s = timeline.makespan_s
     span_s = makespan_s if span_s is None else span_s
@@ -39,27 +43,42 @@ def draw(timeline: Timeline, width: int = 96, span_s: float | None = None) -> st
         )
     columns_per_s = width / span_s if span_s else 0.0
     schedule = timeline.schedule
-    lines = [
-        f"{schedule.name}: {schedule.n_stages} stages, {schedule.n_microbatches} microbatches, "
-        f"{makespan_s:.4g} s, {timeline.bubble_ratio:.1%} idle"
-    ]
-    bars = [[" "] * width for _ in schedule.ranks]
-    for event in timeline.events:
-        _paint(bars[event.rank], event, columns_per_s)
-    labels = [f"rank {rank}" for rank in range(len(bars))]
-    label_width = max(map(len, labels))
-    for label, bar, idle_s, in_flight in zip(
-        labels, bars, timeline.bubble_s, timeline.peak_in_flight, strict=True
+    labels: list[str] = []
+    figures: list[str] = []
+    row_of: dict[tuple[int, int], int] = {}  # by rank and stage
+    for rank, (idle_s, in_flight) in enumerate(
+        zip(timeline.bubble_s, timeline.peak_in_flight, strict=True)
     ):
-        lines.append(
-            f"{label:<{label_width}} |{''.join(bar)}| {idle_s:.4g} s idle, {in_flight} in flight"
-        )
-    return "\n".join(lines)
+        stages = schedule.placement.stages_of(rank)
+        name = f"rank {rank}"
+        of_rank = [f"{name} stage {stage}" for stage in stages] if len(stages) > 1 else [name]
+        row_of |= {(rank, stage): len(labels) + n for n, stage in enumerate(stages)}
+        labels += [of_rank[0], *(" " * len(name) + label[len(name) :] for label in of_rank[1:])]
+        figures += [f" {idle_s:.4g} s idle, {in_flight} in flight", *[""] * (len(of_rank) - 1)]
+    bars = [[" "] * width for _ in labels]
+    for event in timeline.events:
+        if event.stop_s > event.start_s:
+            _paint(bars[row_of[event.rank, event.action.stage]], event, columns_per_s)
+    label_width = max(map(len, labels))
+    rows = [
+        f"{label:<{label_width}} |{''.join(bar)}|{figure}"
+        for label, bar, figure in zip(labels, bars, figures, strict=True)
+    ]
+    return "\n".join([title(timeline), *rows])
+
+
+def legend(*timelines: Timeline) -> str:
+    """What the cells of `draw` mean, of the kinds of actions in these timelines."""
+    kinds = ", ".join(
+        f"{LOOKS[kind].fill * 2} {LOOKS[kind].name}" for kind in kinds_seen(timelines)
+    )
+    return f"{kinds}; a cell starts with its microbatch's number"
 
 
 def _paint(bar: list[str], event: Event, columns_per_s: float) -> None:
     start, stop = (int(time * columns_per_s + 0.5) for time in (event.start_s, event.stop_s))
-    number = str(event.action.microbatch)
+    microbatch = event.action.microbatch
+    number = "" if microbatch is None else str(microbatch)
     if len(number) > stop - start:
         number = ""
-    bar[start:stop] = number + _FILL[event.action.kind] * (stop - start - len(number))
+    bar[start:stop] = number + LOOKS[event.action.kind].fill * (stop - start - len(number))
