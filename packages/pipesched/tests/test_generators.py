@@ -146,3 +146,26 @@ def test_depth_of_1f1b_makes_eager_1f1b_the_same() -> None:
     assert (
         make("eager-1f1b", 4, 9, depth=[4, 3, 2, 1]).ranks == make("1f1b", 4, 9).ranks
     )  # the paper: it "is based on 1F1B but shifts forward"
+
+
+@given(st.integers(2, 8), st.integers(2, 4), st.integers(0, 4), st.integers(1, 4), st.data())
+def test_warm_ups_are_those_of_megatron(
+    n_ranks: int, n_chunks: int, more: int, n_groups: int, data: st.DataObject
+) -> None:
+    """Megatron-LM core, schedules.py, `get_pp_rank_microbatches`, for the sizes that it takes: all
+    groups but the last of group_size, and none of fewer microbatches than ranks."""
+    group_size = n_ranks + more
+    last = data.draw(st.integers(n_ranks, group_size)) if n_groups > 1 else group_size
+    n_microbatches = group_size * (n_groups - 1) + last
+    schedule = make(
+        "interleaved-1f1b",
+        n_ranks * n_chunks,
+        n_microbatches,
+        n_chunks=n_chunks,
+        group_size=group_size,
+    )
+    for rank, row in enumerate(schedule.ranks):
+        first = next(i for i, action in enumerate(row) if action.kind is Kind.BACKWARD)
+        warm_up = 2 * (n_ranks - rank - 1) + (n_chunks - 1) * group_size
+        # In the steady state Megatron runs a forward and then a backward, so one forward more.
+        assert first == min(warm_up + 1, n_chunks * n_microbatches)

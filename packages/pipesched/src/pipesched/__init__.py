@@ -14,6 +14,7 @@ from pipesched.closed_forms import ClosedForm, closed_form
 from pipesched.communicate import with_communication, with_reductions, without_communication
 from pipesched.compare import compare
 from pipesched.costs import Costs
+from pipesched.delay import delay_weight_gradients
 from pipesched.draw import draw, legend
 from pipesched.edge import Edge, Endpoint, chain
 from pipesched.errors import (
@@ -121,6 +122,7 @@ __all__ = [
     "chimera",
     "closed_form",
     "compare",
+    "delay_weight_gradients",
     "draw",
     "dualpipe",
     "dualpipe_v",

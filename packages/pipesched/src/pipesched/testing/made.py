@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 
 from hypothesis import strategies as st
@@ -15,7 +16,8 @@ LINEAR = ("gpipe", "1f1b", "eager-1f1b")
 """Those of one stage a rank and whole backwards."""
 
 
-def sizes_of(name: str, max_stages: int, max_microbatches: int) -> list[tuple[int, int]]:
+@cache
+def sizes_of(name: str, max_stages: int, max_microbatches: int) -> tuple[tuple[int, int], ...]:
     """The numbers of stages and microbatches for which a schedule is defined."""
 
     def is_defined(n_stages: int, n_microbatches: int) -> bool:
@@ -26,7 +28,7 @@ def sizes_of(name: str, max_stages: int, max_microbatches: int) -> list[tuple[in
         return True
 
     sizes = product(range(1, max_stages + 1), range(1, max_microbatches + 1))
-    return [size for size in sizes if is_defined(*size)]
+    return tuple(size for size in sizes if is_defined(*size))
 
 
 def made(
