@@ -37,7 +37,7 @@ def test_cells_takes_thousands_of_dims():
     assert _core.cells([tile], [tile], 1) == [(0, 0, tile)]
 
 
-JOB = (8, [0, 1], 1, True, "broadcast", 100)
+JOB = (8, [0, 1], 1, True, "broadcast", 100, [])
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,11 @@ JOB = (8, [0, 1], 1, True, "broadcast", 100)
         ((8, [], 1, *JOB[3:]), "got 1 of them on a path of 0"),
         ((8, [0, 1], 0, *JOB[3:]), "got 0 of them on a path of 2"),
         ((8, [0, 2], 1, *JOB[3:]), "got none for host 2"),
-        ((*JOB[:4], "shout", 100), "there are broadcast, .*; got shout"),
-        ((*JOB[:5], 0), "at least one chunk; got 0"),
+        ((*JOB[:4], "shout", *JOB[5:]), "there are broadcast, .*; got shout"),
+        ((*JOB[:5], 0, []), "at least one chunk; got 0"),
+        ((*JOB[:5], 2, [0]), "of a broadcast in one chunk"),
+        ((*JOB[:5], 1, [1]), "leads to the last adder and from it"),
+        ((*JOB[:5], 1, [0, 0]), "leads to the last adder and from it"),
     ],
 )
 def test_simulate_refuses(job, message):
@@ -59,7 +62,7 @@ def test_simulate_refuses(job, message):
 @pytest.mark.parametrize("rates", [[0.0], [-1.0], [float("nan")], [float("inf")]])
 def test_search_and_bound_refuse_rates_that_are_none(rates):
     with pytest.raises(ValueError, match="a rate must be from 1e-100 to 1e100"):
-        _core.search([], rates, 0.0, "broadcast", 1, "greedy", True, 0, 0)
+        _core.search([], rates, 0.0, "broadcast", 1, 0, "greedy", True, 0, 0)
     with pytest.raises(ValueError, match="a rate must be from 1e-100 to 1e100"):
         _core.lower_bound([], rates)
 
@@ -108,7 +111,7 @@ def test_copy_box_takes_disjoint_boxes_of_one_array():
 def test_other_types_are_type_errors(wrong):
     for function, n_arguments in (
         (_core.cells, 3),
-        (_core.search, 9),
+        (_core.search, 10),
         (_core.simulate, 4),
         (_core.lower_bound, 2),
         (_core.copy_box, 5),
@@ -120,6 +123,8 @@ def test_other_types_are_type_errors(wrong):
 INT = st.one_of(st.integers(-2, 5), st.sampled_from([BIG, -BIG - 1, 2**31]))
 INTS = st.lists(INT, max_size=3)
 TILES = st.lists(st.lists(st.lists(st.tuples(INT, INT), max_size=3), max_size=3), max_size=4)
+SIZE = INT.map(abs)
+SIZES = st.lists(SIZE, max_size=3)
 FLOATS = st.lists(st.floats(), max_size=3)
 
 
@@ -148,17 +153,19 @@ FLOWS = st.lists(st.tuples(INT, INT, st.lists(INTS, max_size=3), INTS, st.boolea
 NAMES = st.sampled_from(["broadcast", "send_recv", "global_allgather"])
 
 
-@given(FLOWS, FLOATS, st.floats(), NAMES, INT, st.booleans(), INT)
-def test_any_flows_are_searched_or_a_value_error(flows, rates, latency_s, name, n, split, steps):
+@given(FLOWS, FLOATS, st.floats(), NAMES, INT, INT, st.booleans(), INT)
+def test_any_flows_are_searched_or_a_value_error(
+    flows, rates, latency_s, name, n, n_bytes, split, steps
+):
     try:
-        sends = _core.search(flows, rates, latency_s, name, n, "ensemble", split, 0, steps)
+        sends = _core.search(flows, rates, latency_s, name, n, n_bytes, "ensemble", split, 0, steps)
     except ValueError:
         return
     assert {send[0] for send in sends} == set(range(len(flows)))
 
 
 @given(
-    st.lists(st.tuples(INT, INTS, INT.map(abs), st.booleans(), NAMES, INT), max_size=3),
+    st.lists(st.tuples(INT, INTS, SIZE, st.booleans(), NAMES, INT, SIZES), max_size=3),
     FLOATS,
     st.booleans(),
 )

@@ -1,3 +1,4 @@
+import math
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ from crossmesh import (
     Strategy,
     TransferPlan,
     plan,
+    simulate,
 )
 from crossmesh.testing import Batch, Transfer, batches, check_plan, transfers
 from hypothesis import given
@@ -123,7 +125,7 @@ def test_sender_sends_as_often_as_section_3_1_says(strategy, bytes_out):
     """From one host to three hosts of two devices: A B t, A t, t and t."""
     src, dst = layout((60,), range(1), "R"), layout((60,), range(1, 7), "R")
     hosts = {0: 0} | {device: 1 + (device - 1) // 2 for device in range(1, 7)}
-    made_plan = plan(src, dst, "int8", hosts, strategy=strategy)
+    made_plan = plan(src, dst, "int8", hosts, strategy=strategy, chunk_bytes=1)
     assert dict(made_plan.sent_bytes)[0] == bytes_out * 60
 
 
@@ -196,7 +198,32 @@ def test_pieces_of_a_strided_shard_share_a_task():
 )
 def test_bytes_are_cut_into_chunks_that_are_not_too_small(options, n_chunks):
     src, dst = layout((30000,), range(1), "R"), layout((30000,), range(1, 3), "R")
-    assert [task.n_chunks for task in plan(src, dst, "int8", **options).tasks] == [n_chunks]
+    made_plan = plan(src, dst, "int8", order="load_balance", **options)
+    assert [task.n_chunks for task in made_plan.tasks] == [n_chunks]
+
+
+@pytest.mark.parametrize("n_hosts", [4, 5, 129, 256])
+def test_small_sums_take_as_many_steps_as_the_number_of_hosts_has_digits(n_hosts):
+    """Reduced and broadcast by trees, each of ceil(log2 n) steps; a chain takes 2 n - 2."""
+    links = Links(1e9, device_bytes_per_s=math.inf, latency_s=1e-5)
+    src, dst = layout((64,), range(n_hosts), "R+P0"), layout((64,), range(n_hosts), "R")
+    made_plan = plan(src, dst, "float32", links=links)
+    check_plan(made_plan)
+    step_s = 256 / 1e9 + 1e-5
+    assert simulate(made_plan).time_s <= 2 * math.ceil(math.log2(n_hosts)) * step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("n_hosts", [3, 4, 5, 8])
+def test_large_sums_to_all_hosts_take_as_long_as_no_plan_can_beat(n_hosts):
+    """Parts that begin at each host of a ring: 2 (n - 1) / n of the tensor over each link."""
+    shape = (2**12 * n_hosts,)
+    src, dst = layout(shape, range(n_hosts), "R+P0"), layout(shape, range(n_hosts), "R")
+    made_plan = plan(src, dst, "float32", chunk_bytes=1)
+    check_plan(made_plan)
+    links = Links(4.0 * shape[0], device_bytes_per_s=math.inf, latency_s=0.0)
+    timeline = simulate(made_plan, links)
+    assert timeline.lower_bound_s == pytest.approx(2 * (n_hosts - 1) / n_hosts)
+    assert timeline.gap <= 0.05
 
 
 def test_chunks_that_no_host_passes_on_are_longer():
@@ -224,7 +251,8 @@ def test_no_tensors_need_no_task():
 
 
 def test_scalar_is_one_task():
-    (task,) = plan(layout((), range(2), "()"), layout((), range(2, 4), "()"), "int32").tasks
+    hosts = {0: 0, 1: 1, 2: 2, 3: 2}
+    (task,) = plan(layout((), range(2), "()"), layout((), range(2, 4), "()"), "int32", hosts).tasks
     assert (task.pieces, task.receivers, task.n_bytes) == ((Piece(0, ()),), (2, 3), 4)
 
 
@@ -247,7 +275,7 @@ def test_digest_is_computed_once():
 
 def test_digest_depends_on_what_is_sent():
     src, dst = layout((8,), range(2), "S0"), layout((8,), range(2, 4), "R")
-    arguments = {"src": src, "dst": dst, "dtype": "int32"}
+    arguments = {"src": src, "dst": dst, "dtype": "int32", "order": "load_balance"}
     changes = [
         {},
         {"dtype": "float32"},
@@ -365,7 +393,8 @@ def test_a_plan_of_too_many_receivers_is_refused():
 
 def test_prints_one_line_a_tensor_and_one_a_task():
     sharded, whole = layout((4, 2), range(2), "S0R"), layout((4, 2), range(2, 4), "RR")
-    assert str(plan(sharded, whole, "int8")).splitlines() == [
+    hosts = {0: 0, 1: 1, 2: 2, 3: 2}
+    assert str(plan(sharded, whole, "int8", hosts)).splitlines() == [
         "0 tensor: int8[4, 2] S0R on (2,) -> RR on (2,)",
         "  0: 0[0:2, 0:2] bytes 0:4 0 -> 2, 3",
         "  1: 0[2:4, 0:2] bytes 0:4 1 -> 2, 3",

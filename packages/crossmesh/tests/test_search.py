@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 from crossmesh import Links, PlanError, _core, reference_search, reference_share
-from crossmesh.reference_simulate import Job, simulate
+from crossmesh.reference_simulate import Job, binomial_tree, simulate
 from crossmesh.search import Flow, Order, lower_bound_of, search
 from crossmesh.task import Strategy
 from crossmesh.testing_network import check_sends, flows, links_of
@@ -30,13 +30,20 @@ def time_s(of, sends, links=None, *, together=False, n_chunks=AT_ONCE) -> float:
     rates = list(links.rates(hosts).values()) if links else [1.0] * len(hosts)
     jobs = []
     for send in sends:
-        adders = [
-            host for host in dict.fromkeys(send.path) for _ in range(send.senders.count(host))
+        flow, path = of[send.flow], [hosts.index(host) for host in send.path]
+        n_bytes, n_adders = send.part[1] - send.part[0], len(set(send.senders))
+        if send.route == "tree":
+            tree = binomial_tree(n_adders, len(path) - n_adders)
+            jobs.append((n_bytes, path, n_adders, True, "broadcast", 1, tree))
+            continue
+        places = [
+            at
+            for host in send.path[:n_adders]
+            for at in [hosts.index(host)] * send.senders.count(host)
         ]
-        path = [hosts.index(h) for h in (*adders, *send.path[len(set(send.senders)) :])]
-        n_bytes = send.part[1] - send.part[0]
-        flow = of[send.flow]
-        jobs.append((n_bytes, path, len(send.senders), flow.chained, "broadcast", n_chunks))
+        chunks = n_chunks if send.route == "pipelined" else 1
+        way = (*places, *path[n_adders:])
+        jobs.append((n_bytes, way, len(send.senders), flow.chained, "broadcast", chunks, ()))
     runs = _core.simulate(jobs, rates, links.latency_s if links else 0.0, together)
     return max((end_s for end_s, _ in runs), default=0.0)
 
@@ -59,12 +66,22 @@ def as_core(of):
     ], hosts
 
 
-@given(st.data(), flows(), ORDERS, STRATEGIES, st.booleans(), st.sampled_from([1, 3, 100]))
-def test_core_and_reference_find_the_same(data, of, order, strategy, split, n_chunks):
+@given(
+    st.data(),
+    flows(),
+    ORDERS,
+    STRATEGIES,
+    st.booleans(),
+    st.sampled_from([1, 3, 100]),
+    st.sampled_from([0, 1, 2, 2**39]),
+)
+def test_core_and_reference_find_the_same(data, of, order, strategy, split, n_chunks, chunk_bytes):
     links = data.draw(links_of(of))
     tuples, hosts = as_core(of)
     rates = list(links.rates(hosts).values())
-    arguments = (tuples, rates, links.latency_s, strategy, n_chunks, order, split, 5, 3000)
+    arguments = (
+        tuples, rates, links.latency_s, strategy, n_chunks, chunk_bytes, order, split, 5, 3000
+    )  # fmt: skip
     expected = [tuple(send) for send in reference_search.search(*arguments)]
     assert _core.search(*arguments) == expected
     assert _core.lower_bound(tuples, rates) == reference_share.lower_bound(tuples, rates)
@@ -73,14 +90,14 @@ def test_core_and_reference_find_the_same(data, of, order, strategy, split, n_ch
 @st.composite
 def jobs(draw):
     path = draw(st.lists(st.integers(0, 4), min_size=1, max_size=6))
-    return Job(
-        draw(st.sampled_from([0, 1, 7, 1000, 2**50])),
-        path,
-        draw(st.integers(1, len(path))),
-        draw(st.booleans()),
-        draw(STRATEGIES),
-        draw(st.sampled_from([1, 3, 100])),
-    )
+    n_adders = draw(st.integers(1, len(path)))
+    chained, strategy = draw(st.booleans()), draw(STRATEGIES)
+    n_chunks = draw(st.sampled_from([1, 3, 100]))
+    tree = []
+    if n_chunks == 1 and strategy == "broadcast" and chained and draw(st.booleans()):
+        tree = binomial_tree(n_adders, len(path) - n_adders)
+    n_bytes = draw(st.sampled_from([0, 1, 7, 1000, 2**50]))
+    return Job(n_bytes, path, n_adders, chained, strategy, n_chunks, tree)
 
 
 @given(

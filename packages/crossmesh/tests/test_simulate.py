@@ -1,5 +1,4 @@
 import math
-import random
 
 import pytest
 from crossmesh import Links, PlanError, TransferPlan, lower_bound_s, plan, simulate
@@ -8,7 +7,7 @@ from crossmesh.search import Order
 from crossmesh.task import Strategy
 from crossmesh.testing import transfers
 from crossmesh.testing_network import check_timeline
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec
 
@@ -77,7 +76,10 @@ def one_to_many(
     src = layout((1000,), "R", (1,), 0)
     dst = layout((1000,), "R", (n_hosts, devices_per_host), 1)
     hosts = {0: 99} | {device: (device - 1) // devices_per_host for device in dst.mesh.device_ids}
-    return plan(src, dst, "int8", hosts, strategy=strategy, chunks=chunks, chunk_bytes=1)
+    return plan(
+        src, dst, "int8", hosts,
+        strategy=strategy, chunks=chunks, chunk_bytes=1, order="load_balance",
+    )  # fmt: skip
 
 
 MESHES = pytest.mark.parametrize(("a", "b"), [(1, 1), (1, 4), (3, 1), (3, 2), (4, 2)])
@@ -120,7 +122,9 @@ def test_broadcasts_along_one_path_follow_each_other_closely():
     src = layout((1000,), "R", (1,), 0)
     dst = layout((1000,), "R", (3,), 1)
     pair = {"a": src, "b": src}, {"a": dst, "b": dst}
-    made = plan(*pair, "int8", links=network(), chunks=10, chunk_bytes=1, fuse_bytes=0)
+    made = plan(
+        *pair, "int8", links=network(), chunks=10, chunk_bytes=1, fuse_bytes=0, order="load_balance"
+    )
     assert len(made.tasks) == 2
     assert simulate(made).time_s == pytest.approx(2 + 2 / 10)
 
@@ -128,7 +132,7 @@ def test_broadcasts_along_one_path_follow_each_other_closely():
 def test_terms_of_a_sum_pass_along_a_chain():
     src = layout((1000,), "R+P0", (3,), 0)
     dst = layout((1000,), "R", (2,), 3)
-    made = plan(src, dst, "int8", links=network(), chunks=10, chunk_bytes=1)
+    made = plan(src, dst, "int8", links=network(), chunks=10, chunk_bytes=1, order="load_balance")
     assert simulate(made).time_s == pytest.approx(1 + 3 / 10)
     assert lower_bound_s(made) == pytest.approx(1)
 
@@ -215,44 +219,3 @@ def test_orders_of_less_thought_take_longer_in_table_2(case):
     """Figure 8: the naive order leaves hosts idle; in case 2 one sends all."""
     naive_s = simulate(table_2(case, "naive")).time_s
     assert naive_s > 1.2 * simulate(table_2(case)).time_s
-
-
-# Random pairs -------------------------------------------------------------------------------------
-
-
-def random_layout(draw: random.Random, shape, first: int) -> tuple[Layout, dict[int, int]]:
-    """On 1 to 4 hosts with 1 to 4 devices, in a mesh that need not be hosts by devices."""
-    n_hosts, n_devices = draw.randint(1, 4), draw.randint(1, 4)
-    n = n_hosts * n_devices
-    rows = draw.choice([n_hosts, *(rows for rows in range(1, n + 1) if n % rows == 0)])
-    axes_of: list[str] = ["", "", "", ""]  # the last are those of no dim
-    for axis in draw.sample("01", 2):
-        axes_of[draw.randint(0, 3)] += axis
-    spec = "".join(f"S{axes}" if axes else "R" for axes in axes_of[:3])
-    made = layout(shape, spec, (rows, n // rows), first)
-    return made, {first + i: 10 * first + i // n_devices for i in range(n)}
-
-
-def gaps(n_pairs: int, overlapping: bool) -> list[float]:
-    """How far the plans of random pairs are from their lower bounds."""
-    draw = random.Random(2023)
-    found = []
-    for _ in range(n_pairs):
-        shape = tuple(draw.choice((24, 60, 7, 64, 1)) for _ in range(3))
-        src, hosts = random_layout(draw, shape, 0)
-        dst, others = random_layout(draw, shape, 0 if overlapping else 100)
-        if overlapping:
-            n_devices = draw.randint(1, 4)
-            hosts = {device: device // n_devices for device in range(16)}
-        links = network(host_bytes_per_s=1e6)
-        made = plan(src, dst, "float32", {**others, **hosts}, links, chunk_bytes=1)
-        found.append(simulate(made).gap)
-    return found
-
-
-@pytest.mark.parametrize("overlapping", [False, True])
-def test_95_of_100_random_pairs_are_within_5_percent_of_the_lower_bound(overlapping):
-    """Of 400 pairs, or of 40,000 in the nightly profile."""
-    n_pairs = 4 * settings.default.max_examples
-    found = gaps(n_pairs, overlapping)
-    assert sum(gap <= 0.05 for gap in found) >= 0.95 * n_pairs

@@ -98,7 +98,7 @@ def test_a_rank_has_few_tasks_between_their_first_message_and_their_last(made, w
 def test_a_chain_passes_a_chunk_on_while_the_next_one_arrives():
     src = Layout((9,), Mesh((1,), ("x",), (0,)), Spec.parse("R"))
     dst = Layout((9,), Mesh((2,), ("x",), (1, 2)), Spec.parse("R"))
-    made = plan(src, dst, "int8", chunks=3, chunk_bytes=1)
+    made = plan(src, dst, "int8", chunks=3, chunk_bytes=1, order="load_balance")
     shown = [
         [f"{chunk.part[0]}:{leg.sender}->{leg.receiver}" for chunk, leg in batch]
         for batch in batches(made, 1, window=1)

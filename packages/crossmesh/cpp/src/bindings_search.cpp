@@ -23,9 +23,10 @@ namespace {
 using Hosts = std::vector<crossmesh::Host>;
 using Rates = std::vector<double>;
 using Flows = std::vector<std::tuple<std::int64_t, std::int64_t, std::vector<Hosts>, Hosts, bool>>;
-using Sends = std::vector<std::tuple<std::size_t, std::int64_t, std::int64_t, Hosts, Hosts>>;
-using Jobs =
-    std::vector<std::tuple<std::int64_t, Hosts, std::size_t, bool, std::string, std::int64_t>>;
+using Sends =
+    std::vector<std::tuple<std::size_t, std::int64_t, std::int64_t, Hosts, Hosts, std::string>>;
+using Jobs = std::vector<std::tuple<std::int64_t, Hosts, std::size_t, bool, std::string,
+                                    std::int64_t, std::vector<std::size_t>>>;
 using Hops = std::vector<std::tuple<crossmesh::Host, crossmesh::Host, double, double, double>>;
 
 template <typename Value>
@@ -62,6 +63,11 @@ crossmesh::Method to_method(const std::string& name) {
                        name);
 }
 
+std::string to_text(crossmesh::Route route) {
+  using crossmesh::Route;
+  return route == Route::tree ? "tree" : route == Route::relayed ? "relayed" : "pipelined";
+}
+
 std::vector<crossmesh::Flow> to_flows(const Flows& tuples) {
   std::vector<crossmesh::Flow> flows;
   for (const auto& [n_bytes, itemsize, senders, receivers, chained] : tuples) {
@@ -71,14 +77,14 @@ std::vector<crossmesh::Flow> to_flows(const Flows& tuples) {
 }
 
 Sends search(const Flows& flows, const Rates& rates, double latency_s, const std::string& strategy,
-             std::int64_t n_chunks, const std::string& order, bool split, std::uint64_t seed,
-             std::int64_t steps) {
+             std::int64_t n_chunks, std::int64_t chunk_bytes, const std::string& order, bool split,
+             std::uint64_t seed, std::int64_t steps) {
   const crossmesh::Problem problem(to_flows(flows), {rates, latency_s}, to_strategy(strategy),
-                                   n_chunks);
+                                   n_chunks, chunk_bytes);
   Sends sends;
   for (auto& send : crossmesh::search(problem, to_method(order), split, seed, steps)) {
     sends.emplace_back(send.flow, send.start, send.stop, std::move(send.senders),
-                       std::move(send.path));
+                       std::move(send.path), to_text(send.route));
   }
   return sends;
 }
@@ -86,8 +92,8 @@ Sends search(const Flows& flows, const Rates& rates, double latency_s, const std
 std::vector<std::pair<double, Hops>> simulate(const Jobs& tuples, const Rates& rates,
                                               double latency_s, bool together) {
   std::vector<crossmesh::Job> jobs;
-  for (const auto& [n_bytes, path, n_adders, chained, strategy, n_chunks] : tuples) {
-    jobs.push_back({n_bytes, path, n_adders, chained, to_strategy(strategy), n_chunks});
+  for (const auto& [n_bytes, path, n_adders, chained, strategy, n_chunks, tree] : tuples) {
+    jobs.push_back({n_bytes, path, n_adders, chained, to_strategy(strategy), n_chunks, tree});
   }
   const crossmesh::Network network{rates, latency_s};
   std::vector<std::pair<double, Hops>> result;
@@ -104,7 +110,7 @@ std::vector<std::pair<double, Hops>> simulate(const Jobs& tuples, const Rates& r
 
 double lower_bound(const Flows& flows, const Rates& rates) {
   return crossmesh::lower_bound_s(
-      {to_flows(flows), {rates, 0.0}, crossmesh::Strategy::broadcast, 1});
+      crossmesh::Problem(to_flows(flows), {rates, 0.0}, crossmesh::Strategy::broadcast, 1));
 }
 
 }  // namespace
@@ -112,8 +118,8 @@ double lower_bound(const Flows& flows, const Rates& rates) {
 void bind_search(py::module_& m) {
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   m.def("search", &search, "flows"_a, "rates"_a, "latency_s"_a, "strategy"_a, "n_chunks"_a,
-        "order"_a, "split"_a, "seed"_a, "steps"_a, unlocked,
-        "Choose senders, cuts, paths and order: (flow, start, stop, senders, path) each.");
+        "chunk_bytes"_a, "order"_a, "split"_a, "seed"_a, "steps"_a, unlocked,
+        "Choose senders, cuts, paths and order: (flow, start, stop, senders, path, route) each.");
   m.def("simulate", &simulate, "jobs"_a, "rates"_a, "latency_s"_a, "together"_a, unlocked,
         "When each job ends, and its hops: (from, to, start_s, duration_s, n_bytes) each.");
   m.def("lower_bound", &lower_bound, "flows"_a, "rates"_a, unlocked,

@@ -10,10 +10,20 @@
 
 namespace crossmesh {
 
+namespace {
+
+bool disjoint(const Hosts& hosts, const std::set<Host>& others) {
+  return std::none_of(hosts.begin(), hosts.end(),
+                      [&](Host host) { return others.count(host) > 0; });
+}
+
+}  // namespace
+
 double lower_bound_s(const Problem& problem) {
   const std::vector<double>& rates = problem.network().rates;
   std::vector<std::int64_t> received(rates.size(), 0);
   std::map<Hosts, std::int64_t> leaving;
+  std::map<Hosts, std::int64_t> arriving;  // of partial results, at hosts that may need none
   for (const Flow& flow : problem.flows()) {
     std::vector<Hosts> terms;
     for (const Hosts& term : flow.senders) {
@@ -30,36 +40,53 @@ double lower_bound_s(const Problem& problem) {
     for (const Host host : lacking) {
       received[at(host)] += flow.n_bytes;
     }
-    std::set<Host> counted;
+    std::set<Host> sending;  // hosts of disjoint terms, which leave them apart
+    std::set<Host> holding;  // the same, also of terms that every receiver has itself
+    std::int64_t n_leaving = 0;
+    std::int64_t n_terms = 0;
     for (const Hosts& term : terms) {
-      // Terms on disjoint hosts leave them apart, unless every receiver has its own.
-      const bool disjoint = std::none_of(term.begin(), term.end(),
-                                         [&](Host host) { return counted.count(host) > 0; });
-      if (disjoint && !std::includes(term.begin(), term.end(), lacking.begin(), lacking.end())) {
-        counted.insert(term.begin(), term.end());
+      if (disjoint(term, holding)) {
+        holding.insert(term.begin(), term.end());
+        ++n_terms;
+      }
+      if (disjoint(term, sending) &&
+          !std::includes(term.begin(), term.end(), lacking.begin(), lacking.end())) {
+        sending.insert(term.begin(), term.end());
         leaving[term] += flow.n_bytes;
+        ++n_leaving;
       }
     }
-    if (terms.size() == 1 && lacking.size() > 1) {
-      Hosts everyone = terms[0];
-      everyone.insert(everyone.end(), lacking.begin(), lacking.end());
-      leaving[sorted_set(everyone)] +=
-          static_cast<std::int64_t>(lacking.size() - 1) * flow.n_bytes;
+    // All messages: until the first receiver has the sum, one for each term that it lacks, then one
+    // for each other receiver.
+    const bool one_adds = !disjoint(lacking, holding);
+    const auto n_lacking = static_cast<std::int64_t>(lacking.size());
+    const std::int64_t n_messages = n_terms - (one_adds ? 1 : 0) + n_lacking - 1;
+    Hosts everyone = lacking;
+    for (const Hosts& term : terms) {
+      everyone.insert(everyone.end(), term.begin(), term.end());
+    }
+    everyone = sorted_set(std::move(everyone));
+    if (n_messages > n_leaving) {
+      leaving[everyone] += (n_messages - n_leaving) * flow.n_bytes;
+    }
+    if (n_messages > n_lacking) {
+      arriving[everyone] += (n_messages - n_lacking) * flow.n_bytes;
     }
   }
   double bound_s = 0.0;
   for (std::size_t host = 0; host < rates.size(); ++host) {
     bound_s = std::max(bound_s, static_cast<double>(received[host]) / rates[host]);
   }
-  if (!leaving.empty()) {
+  const auto level_s = [&](const std::map<Hosts, std::int64_t>& by_hosts,
+                           const std::vector<std::int64_t>& base) {
     std::vector<Demand> demands;
-    for (const auto& [hosts, n_bytes] : leaving) {
+    for (const auto& [hosts, n_bytes] : by_hosts) {
       demands.push_back({n_bytes, hosts, n_bytes});
     }
-    const std::vector<std::int64_t> base(rates.size(), 0);
-    bound_s = std::max(bound_s, level(demands, base, rates).first);
-  }
-  return bound_s;
+    return demands.empty() ? 0.0 : level(demands, base, rates).first;
+  };
+  bound_s = std::max(bound_s, level_s(leaving, std::vector<std::int64_t>(rates.size(), 0)));
+  return std::max(bound_s, level_s(arriving, received));
 }
 
 }  // namespace crossmesh

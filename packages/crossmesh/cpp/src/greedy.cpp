@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "crossmesh/ports.hpp"
+
 namespace crossmesh {
 namespace {
 
@@ -101,8 +103,11 @@ class Lanes {
       if (is_new) {
         lanes_.emplace_back();
         for (const Use& use : passages[i].uses) {
-          lanes_.back().ports.push_back(use.port);
-          on_port_[use.port].push_back(found->second);
+          auto& ports = lanes_.back().ports;
+          if (ports.empty() || ports.back() != use.port) {
+            ports.push_back(use.port);
+            on_port_[use.port].push_back(found->second);
+          }
         }
       }
       lanes_[found->second].sends.push_back(i);
@@ -126,7 +131,7 @@ class Lanes {
 
   Order dispatch(bool whole_lanes, const Indices& rank, const std::vector<double>& luck) const {
     std::vector<double> left_s = loads_s_;
-    std::vector<double> free_s(loads_s_.size(), 0.0);
+    Ports free(loads_s_.size());
     Indices n_waiting;
     for (const Lane& lane : lanes_) {
       n_waiting.push_back(lane.sends.size());
@@ -141,7 +146,7 @@ class Lanes {
         busiest_s = std::max(busiest_s, left_s[port]);
       }
       const Passage& passed = passages_[lanes_[i].sends[n_waiting[i] - 1]];
-      next.update(i, {start_s(passed, free_s), -busiest_s * luck[i], rank[i]});
+      next.update(i, {free.start_s(passed), -busiest_s * luck[i], rank[i]});
     };
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
       enter(i);
@@ -155,8 +160,8 @@ class Lanes {
       for (std::size_t n = whole_lanes ? n_waiting[chosen] : 1; n > 0; --n) {
         const std::size_t send = lane.sends[--n_waiting[chosen]];
         const Passage& passed = passages_[send];
-        const double at_s = start_s(passed, free_s);
-        occupy(passed, at_s, free_s);
+        const double at_s = free.start_s(passed);
+        free.occupy(passed, at_s);
         for (const Use& use : passed.uses) {
           left_s[use.port] -= use.stop_s - use.start_s;
         }

@@ -4,6 +4,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace crossmesh {
@@ -61,6 +62,43 @@ void pipeline(const Job& job, const Network& network, Passage& made) {
   }
 }
 
+// From place to place of the path, in an order in which each place has all that it sends on.
+std::vector<std::pair<std::size_t, std::size_t>> legs_of(const Job& job) {
+  std::vector<std::pair<std::size_t, std::size_t>> legs;
+  const std::size_t root = job.n_adders - 1;
+  for (std::size_t i = 0; i < root; ++i) {
+    legs.emplace_back(i, !job.tree.empty() ? job.tree[i] : job.chained ? i + 1 : root);
+  }
+  for (std::size_t i = root + 1; i < job.path.size(); ++i) {
+    legs.emplace_back(job.tree.empty() ? i - 1 : job.tree[i - 1], i);
+  }
+  return legs;
+}
+
+void relay(const Job& job, const Network& network, Passage& made) {
+  const auto n_bytes = static_cast<double>(job.n_bytes);
+  std::vector<double> ready_s(job.path.size(), 0.0);
+  std::map<std::size_t, double> free_s;
+  for (const auto& [from, to] : legs_of(job)) {
+    const Host here = job.path[from];
+    const Host there = job.path[to];
+    double arrival_s = ready_s[from];
+    if (here != there) {
+      double& out_s = free_s[out_port(here)];
+      double& in_s = free_s[in_port(there)];
+      const double start = std::max({ready_s[from], out_s, in_s});
+      out_s = start + n_bytes / rate(network, here);
+      in_s = start + n_bytes / rate(network, there);
+      const double duration_s = n_bytes / std::min(rate(network, here), rate(network, there));
+      made.hops.push_back({here, there, start, duration_s, n_bytes});
+      arrival_s = start + duration_s + network.latency_s;
+      made.total_s = std::max(made.total_s, arrival_s);
+    }
+    ready_s[to] = std::max(ready_s[to], arrival_s);
+  }
+  made.relayed = made.hops.size() > 1;
+}
+
 void send_one_after_the_other(const Job& job, const Network& network, Passage& made) {
   double& now_s = made.total_s;
   const auto passed_s = [&](Host here, Host there, double n_bytes) {
@@ -102,6 +140,20 @@ void send_one_after_the_other(const Job& job, const Network& network, Passage& m
   now_s += last_s;
 }
 
+std::vector<Use> each_hop(const std::vector<Hop>& hops, const Network& network) {
+  std::vector<Use> uses;
+  for (const Hop& hop : hops) {
+    for (const std::size_t port : {out_port(hop.from), in_port(hop.to)}) {
+      uses.push_back({port, hop.start_s, hop.start_s + hop.n_bytes / network.rates[port / 2]});
+    }
+  }
+  // The hops of a port do not overlap.
+  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
+    return std::tie(a.port, a.start_s) < std::tie(b.port, b.start_s);
+  });
+  return uses;
+}
+
 std::vector<Use> uses_of(const std::vector<Hop>& hops, const Network& network) {
   struct Span {
     double start_s;
@@ -136,6 +188,11 @@ void require(bool claim, const std::string& message) {
 
 Passage passage(const Job& job, const Network& network) {
   Passage made{{}, {}, 0.0};
+  if (job.strategy == Strategy::broadcast && job.n_chunks == 1) {
+    relay(job, network, made);
+    made.uses = each_hop(made.hops, network);
+    return made;
+  }
   if (job.strategy == Strategy::broadcast || job.strategy == Strategy::signal) {
     pipeline(job, network, made);
   } else {
@@ -143,6 +200,26 @@ Passage passage(const Job& job, const Network& network) {
   }
   made.uses = uses_of(made.hops, network);
   return made;
+}
+
+std::vector<std::size_t> binomial_tree(std::size_t n_adders, std::size_t n_followers) {
+  // Places are counted from the root; each hangs on the one without its highest bit.
+  const auto parent = [](std::size_t place) {
+    std::size_t bit = 1;
+    while (2 * bit <= place) {
+      bit *= 2;
+    }
+    return place - bit;
+  };
+  const std::size_t root = n_adders - 1;
+  std::vector<std::size_t> tree;
+  for (std::size_t i = 0; i < root; ++i) {
+    tree.push_back(root - parent(root - i));
+  }
+  for (std::size_t i = 1; i <= n_followers; ++i) {
+    tree.push_back(root + parent(i));
+  }
+  return tree;
 }
 
 double start_s(const Passage& passed, const std::vector<double>& free_s) {
@@ -179,6 +256,16 @@ void check(const Job& job, const Network& network) {
   require(job.n_adders >= 1 && job.n_adders <= job.path.size(),
           "a path begins with those that add, or send; got " + std::to_string(job.n_adders) +
               " of them on a path of " + std::to_string(job.path.size()));
+  if (!job.tree.empty()) {
+    bool leads = job.strategy == Strategy::broadcast && job.n_chunks == 1 &&
+                 job.tree.size() + 1 == job.path.size();
+    for (std::size_t i = 0; leads && i < job.tree.size(); ++i) {
+      const bool adds = i + 1 < job.n_adders;
+      leads = adds ? job.tree[i] > i && job.tree[i] < job.n_adders
+                   : job.tree[i] + 1 >= job.n_adders && job.tree[i] <= i;
+    }
+    require(leads, "a tree is of a broadcast in one chunk, and leads to the last adder and from it");
+  }
   for (const Host host : job.path) {
     require(host >= 0 && static_cast<std::size_t>(host) < network.rates.size(),
             "every host needs a rate; got none for host " + std::to_string(host));

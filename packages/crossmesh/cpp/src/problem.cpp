@@ -51,16 +51,21 @@ void check_flows(const std::vector<Flow>& flows, std::size_t n_hosts) {
 }  // namespace
 
 Problem::Problem(std::vector<Flow> flows, Network network, Strategy strategy,
-                 std::int64_t n_chunks)
+                 std::int64_t n_chunks, std::int64_t chunk_bytes)
     : flows_(std::move(flows)),
       network_(std::move(network)),
       strategy_(strategy),
-      n_chunks_(n_chunks) {
+      n_chunks_(n_chunks),
+      chunk_bytes_(chunk_bytes) {
   check(network_);
   check_flows(flows_, network_.rates.size());
   if (n_chunks < 1) {
     throw std::invalid_argument("there must be at least one chunk; got " +
                                 std::to_string(n_chunks));
+  }
+  if (chunk_bytes < 0) {
+    throw std::invalid_argument("a chunk has no less than 0 bytes; got " +
+                                std::to_string(chunk_bytes));
   }
   for (Flow& flow : flows_) {
     Hosts hosts = sorted_set(flow.receivers);
@@ -77,6 +82,10 @@ Problem::Problem(std::vector<Flow> flows, Network network, Strategy strategy,
   }
 }
 
+Problem Problem::of(std::vector<Flow> flows) const {
+  return {std::move(flows), network_, strategy_, n_chunks_, chunk_bytes_};
+}
+
 bool Problem::reaches(std::size_t flow, Host host) const {
   return std::binary_search(reached_[flow].begin(), reached_[flow].end(), host);
 }
@@ -87,8 +96,20 @@ Passage Problem::passage(const Send& send) const {
   for (const Host host : send.senders) {
     ++terms[host];
   }
-  Job job{send.stop - send.start, {}, send.senders.size(), flow.chained, strategy_,
-          n_chunks_};
+  const std::int64_t n_bytes = send.stop - send.start;
+  std::int64_t n_chunks = n_chunks_;
+  if (send.route != Route::pipelined) {
+    n_chunks = 1;
+  } else if (chunk_bytes_ > 0) {
+    n_chunks = std::max<std::int64_t>(1, std::min(n_chunks, n_bytes / chunk_bytes_));
+  }
+  Job job{n_bytes, {}, send.senders.size(), flow.chained, strategy_, n_chunks};
+  if (send.route == Route::tree) {
+    job.path = send.path;
+    job.n_adders = terms.size();
+    job.tree = binomial_tree(terms.size(), send.path.size() - terms.size());
+    return crossmesh::passage(job, network_);
+  }
   for (std::size_t i = 0; i < terms.size(); ++i) {
     job.path.insert(job.path.end(), terms[send.path[i]], send.path[i]);
   }

@@ -10,13 +10,18 @@
 #include "crossmesh/bound.hpp"
 #include "crossmesh/depth_first.hpp"
 #include "crossmesh/greedy.hpp"
+#include "crossmesh/ports.hpp"
 #include "crossmesh/senders.hpp"
 
 namespace crossmesh {
 namespace {
 
-// Cut flows must end before this part of the time of whole ones.
-constexpr double kWorth = 0.99;
+// Parts that are relayed, of all flows together [chosen: the first and last of them leave some
+// ports idle].
+constexpr std::int64_t kParts = 256;
+
+// So many more sends must end before this part of the time [chosen].
+constexpr double kManyWorth = 0.96;
 
 struct Plan {
   double end_s;
@@ -24,11 +29,11 @@ struct Plan {
 };
 
 double end_in_order_s(const std::vector<Passage>& passages, std::size_t n_ports) {
-  std::vector<double> free_s(n_ports, 0.0);
+  Ports ports(n_ports);
   double end_s = 0.0;
   for (const Passage& passed : passages) {
-    const double at_s = start_s(passed, free_s);
-    occupy(passed, at_s, free_s);
+    const double at_s = ports.start_s(passed);
+    ports.occupy(passed, at_s);
     end_s = std::max(end_s, at_s + passed.total_s);
   }
   return end_s;
@@ -103,29 +108,95 @@ Plan ordered(const Problem& problem, const std::vector<Send>& sends, Method meth
       best.sends.push_back(sends[i]);
     }
   }
-  if (method == Method::greedy || best.end_s <= goal_s) {
+  const bool relays = std::any_of(passages.begin(), passages.end(),
+                                  [](const Passage& passed) { return passed.relayed; });
+  if (relays && sends.front().route == Route::relayed) {
+    // Parts of all flows in turn.
+    Plan in_turn{0.0, sends};
+    std::stable_sort(in_turn.sends.begin(), in_turn.sends.end(),
+                     [](const Send& a, const Send& b) { return a.flow < b.flow; });
+    in_turn.end_s = end_in_order_s(problem.passages(in_turn.sends), problem.n_ports());
+    if (in_turn.end_s < best.end_s * kBelow) {
+      best = std::move(in_turn);
+    }
+  }
+  if (method == Method::greedy || best.end_s <= goal_s || relays) {
     return best;
   }
   return searched(problem, sends, passages, any_sender, std::move(best), steps);
 }
 
-// A flow for each host that a copy must reach, and which flow each of them is.
-std::pair<std::vector<Flow>, std::vector<std::size_t>> apart(const Problem& problem) {
+// Where a flow comes from that is a part of another.
+struct Origin {
+  std::size_t flow;
+  std::int64_t start;
+};
+
+// The flows of another problem, and what each of them is of ours.
+struct Parts {
   std::vector<Flow> flows;
-  std::vector<std::size_t> origin;
+  std::vector<Origin> origins;
+};
+
+// A flow for each host that a copy must reach.
+Parts apart(const Problem& problem) {
+  Parts parts;
   for (std::size_t i = 0; i < problem.flows().size(); ++i) {
     const Flow& flow = problem.flows()[i];
     if (flow.senders.size() > 1 || problem.reached(i).size() < 2) {
-      flows.push_back(flow);
-      origin.push_back(i);
+      parts.flows.push_back(flow);
+      parts.origins.push_back({i, 0});
       continue;
     }
     for (const Host host : problem.reached(i)) {
-      flows.push_back({flow.n_bytes, flow.itemsize, flow.senders, {host}, flow.chained});
-      origin.push_back(i);
+      parts.flows.push_back({flow.n_bytes, flow.itemsize, flow.senders, {host}, flow.chained});
+      parts.origins.push_back({i, 0});
     }
   }
-  return {std::move(flows), std::move(origin)};
+  return parts;
+}
+
+// Flows in parts of about the same size, some `kParts` of them, those of all flows in turn.
+Parts in_parts(const Problem& problem) {
+  std::int64_t n_bytes = 0;
+  for (const Flow& flow : problem.flows()) {
+    n_bytes += flow.n_bytes;
+  }
+  const std::int64_t part_bytes = std::max(problem.chunk_bytes(), n_bytes / kParts + 1);
+  struct Part {
+    double middle;  // of it, in parts of its flow
+    Origin origin;
+    std::int64_t n_bytes;
+  };
+  std::vector<Part> found;
+  for (std::size_t i = 0; i < problem.flows().size(); ++i) {
+    const Flow& flow = problem.flows()[i];
+    const std::int64_t items = (flow.n_bytes + flow.itemsize - 1) / flow.itemsize;
+    std::int64_t n = std::max<std::int64_t>(1, flow.n_bytes / part_bytes);
+    if (flow.senders.size() > 1 && n > 1) {
+      // On a ring, one part for each host that begins.
+      const auto ring = std::max<std::int64_t>(
+          1, static_cast<std::int64_t>(problem.reached(i).size()));
+      n = (n + ring - 1) / ring * ring;
+    }
+    n = std::min(n, std::max<std::int64_t>(1, items));
+    for (std::int64_t k = 0; k < n; ++k) {
+      const std::int64_t start = (items / n * k + std::min(k, items % n)) * flow.itemsize;
+      const std::int64_t n_items = items / n + (k < items % n ? 1 : 0);
+      found.push_back({(static_cast<double>(k) + 0.5) / static_cast<double>(n),
+                       {i, start},
+                       std::min(n_items * flow.itemsize, flow.n_bytes - start)});
+    }
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Part& a, const Part& b) { return a.middle < b.middle; });
+  Parts parts;
+  for (const Part& part : found) {
+    parts.flows.push_back(problem.flows()[part.origin.flow]);
+    parts.flows.back().n_bytes = part.n_bytes;
+    parts.origins.push_back(part.origin);
+  }
+  return parts;
 }
 
 // The best of the ways to choose senders, so far.
@@ -135,26 +206,45 @@ class Best {
       : method_(method), seed_(seed), steps_(steps) {}
 
   // Whether what ends at `earliest_s`, at best, is worth more sends.
-  bool may_gain(double earliest_s) const { return earliest_s < end_s_ * kWorth; }
+  bool may_gain(double earliest_s, double worth = kWorth) const {
+    return earliest_s < end_s_ * worth;
+  }
 
-  void try_senders(const Problem& problem, bool whole, const std::vector<std::size_t>& origin) {
-    const double bound_s = lower_bound_s(problem);
-    if (!may_gain(bound_s)) {
+  // Orders sends of a problem, of which no order can end before `earliest_s`.
+  void order(const Problem& problem, const std::vector<Send>& sends, double earliest_s,
+             bool any_sender, const std::vector<Origin>& origins, double worth = kWorth) {
+    if (!may_gain(earliest_s, worth)) {
       return;
     }
-    const std::vector<Send> chosen = whole ? balanced(problem) : shared(problem);
-    const double earliest_s =
-        whole ? bound_s : floor_s(problem.passages(chosen), problem.n_ports());
-    if (!may_gain(earliest_s)) {
-      return;
-    }
-    Plan found = ordered(problem, chosen, method_, earliest_s / kBelow, whole, seed_, steps_);
-    if (found.end_s < end_s_ * kWorth) {
+    Plan found =
+        ordered(problem, sends, method_, earliest_s / kBelow, any_sender, seed_, steps_);
+    if (found.end_s < end_s_ * worth) {
       end_s_ = found.end_s;
       sends_ = std::move(found.sends);
       for (Send& send : sends_) {
-        send.flow = origin[send.flow];
+        const Origin& origin = origins[send.flow];
+        send.flow = origin.flow;
+        send.start += origin.start;
+        send.stop += origin.start;
       }
+    }
+  }
+
+  // Orders sends whose hosts are chosen for good.
+  void order_chosen(const Problem& problem, const std::vector<Send>& sends,
+                    const std::vector<Origin>& origins, double worth = kWorth) {
+    const double earliest_s = floor_s(problem.passages(sends), problem.n_ports());
+    order(problem, sends, earliest_s, false, origins, worth);
+  }
+
+  // Whole flows, and if `cut`, cut ones.
+  void try_senders(const Problem& problem, bool cut, const std::vector<Origin>& origins) {
+    const double bound_s = lower_bound_s(problem);
+    if (may_gain(bound_s)) {
+      order(problem, balanced(problem), bound_s, true, origins);
+    }
+    if (cut && may_gain(bound_s)) {
+      order_chosen(problem, shared(problem), origins);
     }
   }
 
@@ -179,24 +269,33 @@ std::vector<Send> search(const Problem& problem, Method method, bool split, std:
   if (method == Method::load_balance || method == Method::all_at_once) {
     return cut ? shared(problem) : balanced(problem);
   }
-  std::vector<std::size_t> itself(problem.flows().size());
-  std::iota(itself.begin(), itself.end(), std::size_t{0});
-  Best best(method, seed, steps);
-  best.try_senders(problem, true, itself);
-  if (cut) {
-    best.try_senders(problem, false, itself);
+  std::vector<Origin> itself;
+  for (std::size_t i = 0; i < problem.flows().size(); ++i) {
+    itself.push_back({i, 0});
   }
-  if (problem.strategy() == Strategy::broadcast &&
-      best.may_gain(lower_bound_s(problem))) {
-    auto [flows, origin] = apart(problem);
-    if (origin.size() > itself.size()) {
-      const Problem other(std::move(flows), problem.network(), problem.strategy(),
-                          problem.n_chunks());
-      best.try_senders(other, true, origin);
-      if (cut) {
-        best.try_senders(other, false, origin);
-      }
+  Best best(method, seed, steps);
+  best.try_senders(problem, cut, itself);
+  const double bound_s = lower_bound_s(problem);
+  if (problem.strategy() != Strategy::broadcast || !best.may_gain(bound_s)) {
+    return std::move(best).sends();
+  }
+  const std::vector<Send> sends = along_trees(problem, balanced(problem));
+  if (std::any_of(sends.begin(), sends.end(),
+                  [](const Send& send) { return send.route == Route::tree; })) {
+    best.order_chosen(problem, sends, itself);
+  }
+  Parts parts = apart(problem);
+  if (parts.flows.size() > itself.size()) {
+    best.try_senders(problem.of(std::move(parts.flows)), cut, parts.origins);
+  }
+  if (cut && itself.size() <= kParts && best.may_gain(bound_s, kManyWorth)) {
+    parts = in_parts(problem);
+    const Problem other = problem.of(std::move(parts.flows));
+    std::vector<Send> relayed = balanced(other);
+    for (Send& send : relayed) {
+      send.route = Route::relayed;
     }
+    best.order_chosen(other, relayed, parts.origins, kManyWorth);
   }
   return std::move(best).sends();
 }

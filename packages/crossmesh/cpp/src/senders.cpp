@@ -26,32 +26,72 @@ bool contains(const Hosts& hosts, Host host) {
   return std::find(hosts.begin(), hosts.end(), host) != hosts.end();
 }
 
-// Those that add, then the receivers, in a circle from the last that adds on. Who adds and receives
-// adds last, where the sum ends up.
-Hosts path_of(const Hosts& senders, const Hosts& reached) {
+// Hosts in a circle, from the one after `start` on.
+Hosts circle(const Hosts& sorted, Host start) {
+  Hosts result = sorted;
+  std::rotate(result.begin(), std::upper_bound(result.begin(), result.end(), start), result.end());
+  return result;
+}
+
+// Without one of them.
+Hosts without(const Hosts& hosts, Host host) {
+  return filtered(hosts, [&](Host other) { return other != host; });
+}
+
+// The sender, then the receivers in a circle from it on.
+Hosts path_of(Host sender, const Hosts& reached) {
+  Hosts path = without(circle(reached, sender), sender);
+  path.insert(path.begin(), sender);
+  return path;
+}
+
+// Of equal ones the first.
+Host busiest(const Hosts& hosts, const std::vector<double>& load_s) {
+  return *std::max_element(hosts.begin(), hosts.end(),
+                           [&](Host a, Host b) { return load_s[at(a)] < load_s[at(b)]; });
+}
+
+// Those that add, then the receivers. A host that does both and is not at an end passes the bytes
+// twice. So the last that adds is one that receives; if there are two such, one begins and ends the
+// path, and if there are more, all are on a ring, as in a ring all-reduce, of which parts that
+// begin elsewhere fill the gaps. Who is busiest is where there is less to do.
+Hosts sum_path(const Hosts& adders, const Hosts& reached, const std::vector<double>& sent_s,
+               const std::vector<double>& received_s) {
+  const Hosts both = filtered(adders, [&](Host host) {
+    return std::binary_search(reached.begin(), reached.end(), host);
+  });
   Hosts path;
-  for (const Host host : senders) {
-    if (!contains(path, host)) {
-      path.push_back(host);
+  if (both.empty()) {
+    const Host first = busiest(adders, received_s);
+    path = circle(without(adders, first), first);
+    path.insert(path.begin(), first);
+  } else {
+    const Host root = busiest(both, sent_s);
+    path = circle(without(adders, root), root);
+    if (both.size() < 3 && !path.empty()) {
+      const Host first =
+          both.size() == 2 ? without(both, root).front() : busiest(path, received_s);
+      std::rotate(path.begin(), std::find(path.begin(), path.end(), first), path.end());
     }
+    path.push_back(root);
   }
-  if (path.size() > 1) {
-    std::stable_partition(path.begin(), path.end(), [&](Host host) {
-      return !std::binary_search(reached.begin(), reached.end(), host);
-    });
+  const Host root = path.back();
+  Hosts followers = without(circle(reached, root), root);
+  if (both.size() == 2) {
+    followers = without(followers, path.front());
+    followers.push_back(path.front());
   }
-  const Host last_adder = path.back();
-  const auto above = std::upper_bound(reached.begin(), reached.end(), last_adder);
-  path.insert(path.end(), above, reached.end());
-  std::copy_if(reached.begin(), above, std::back_inserter(path),
-               [&](Host host) { return host != last_adder; });
+  // Who does not add has time to pass the bytes on.
+  std::stable_partition(followers.begin(), followers.end(), [&](Host host) {
+    return !std::binary_search(adders.begin(), adders.end(), host);
+  });
+  path.insert(path.end(), followers.begin(), followers.end());
   return path;
 }
 
 // Lets a receiver be the last.
-void put_last(Hosts& path, std::size_t n_adders, Host tail) {
-  const auto receivers = path.begin() + static_cast<std::ptrdiff_t>(n_adders);
-  const auto found = std::find(receivers, path.end(), tail);
+void put_last(Hosts& path, Host tail) {
+  const auto found = std::find(path.begin() + 1, path.end(), tail);
   if (found != path.end()) {
     std::rotate(found, found + 1, path.end());
   }
@@ -72,9 +112,15 @@ Flags contested(const Problem& problem) {
   return result;
 }
 
+// How long hosts send and receive what was given to them so far.
+struct Loads {
+  explicit Loads(std::size_t n_hosts) : sent_s(n_hosts, 0.0), received_s(n_hosts, 0.0) {}
+  std::vector<double> sent_s;
+  std::vector<double> received_s;
+};
+
 // One flow in one piece, by the loads so far, which it adds to.
-Send whole(const Problem& problem, std::size_t index, const Flags& busy,
-           std::vector<double>& load_s) {
+Send whole(const Problem& problem, std::size_t index, const Flags& busy, Loads& loads) {
   const Flow& flow = problem.flows()[index];
   const auto& rates = problem.network().rates;
   const Hosts& reached = problem.reached(index);
@@ -85,7 +131,7 @@ Send whole(const Problem& problem, std::size_t index, const Flags& busy,
   const auto done = [&](Host host) {
     const double duration_s =
         static_cast<double>(flow.n_bytes) / std::min(rates[at(host)], slowest);
-    return std::make_pair(load_s[at(host)] + duration_s, host);
+    return std::make_pair(loads.sent_s[at(host)] + duration_s, host);
   };
 
   Hosts senders;
@@ -100,20 +146,26 @@ Send whole(const Problem& problem, std::size_t index, const Flags& busy,
     senders.push_back(*std::min_element(among.begin(), among.end(),
                                         [&](Host a, Host b) { return done(a) < done(b); }));
   }
-  const std::size_t n_adders = sorted_set(senders).size();
-  Hosts path = path_of(senders, reached);
-  std::optional<Host> tail;
-  for (std::size_t i = n_adders; i < path.size(); ++i) {
-    if (busy[at(path[i])] && (!tail || load_s[at(path[i])] >= load_s[at(*tail)])) {
-      tail = path[i];
+  Hosts path;
+  if (flow.senders.size() > 1) {
+    path = sum_path(sorted_set(senders), reached, loads.sent_s, loads.received_s);
+  } else {
+    path = path_of(senders[0], reached);
+    std::optional<Host> tail;
+    for (std::size_t i = 1; i < path.size(); ++i) {
+      if (busy[at(path[i])] &&
+          (!tail || loads.sent_s[at(path[i])] >= loads.sent_s[at(*tail)])) {
+        tail = path[i];
+      }
     }
-  }
-  if (tail) {
-    put_last(path, n_adders, *tail);
+    if (tail) {
+      put_last(path, *tail);
+    }
   }
   Send send{index, 0, flow.n_bytes, std::move(senders), std::move(path)};
   for (const Hop& hop : problem.passage(send).hops) {
-    load_s[at(hop.from)] += hop.duration_s;
+    loads.sent_s[at(hop.from)] += hop.duration_s;
+    loads.received_s[at(hop.to)] += hop.duration_s;
   }
   return send;
 }
@@ -169,10 +221,10 @@ void add_pieces(const Problem& problem, std::size_t index, const std::vector<Cut
   for (const Cut& cut : cuts) {
     while (start < cut.stop) {
       std::int64_t stop = cut.stop;
-      Hosts path = path_of({cut.host}, problem.reached(index));
+      Hosts path = path_of(cut.host, problem.reached(index));
       if (!tails.empty()) {
         stop = std::min(stop, tail_cut->stop);
-        put_last(path, 1, tail_cut->host);
+        put_last(path, tail_cut->host);
         tail_cut += stop == tail_cut->stop ? 1 : 0;
       }
       sends.push_back({index, start, stop, {cut.host}, std::move(path)});
@@ -184,6 +236,7 @@ void add_pieces(const Problem& problem, std::size_t index, const std::vector<Cut
 }  // namespace
 
 std::vector<Send> naive(const Problem& problem) {
+  const std::vector<double> idle(problem.network().rates.size(), 0.0);
   std::vector<Send> sends;
   for (std::size_t index = 0; index < problem.flows().size(); ++index) {
     const Flow& flow = problem.flows()[index];
@@ -191,7 +244,9 @@ std::vector<Send> naive(const Problem& problem) {
     for (const Hosts& term : flow.senders) {
       senders.push_back(*std::min_element(term.begin(), term.end()));
     }
-    Hosts path = path_of(senders, problem.reached(index));
+    const Hosts& reached = problem.reached(index);
+    Hosts path = senders.size() > 1 ? sum_path(sorted_set(senders), reached, idle, idle)
+                                    : path_of(senders[0], reached);
     sends.push_back({index, 0, flow.n_bytes, std::move(senders), std::move(path)});
   }
   return sends;
@@ -205,10 +260,24 @@ std::vector<Send> balanced(const Problem& problem) {
     return flows[a].n_bytes > flows[b].n_bytes;
   });
   const Flags busy = contested(problem);
-  std::vector<double> load_s(problem.network().rates.size(), 0.0);
+  Loads loads(problem.network().rates.size());
   std::vector<Send> sends;
   for (const std::size_t index : largest_first) {
-    sends.push_back(whole(problem, index, busy, load_s));
+    sends.push_back(whole(problem, index, busy, loads));
+  }
+  return sends;
+}
+
+std::vector<Send> along_trees(const Problem& problem, std::vector<Send> sends) {
+  for (Send& send : sends) {
+    const Flow& flow = problem.flows()[send.flow];
+    if (send.path.size() > 3 && (flow.chained || flow.senders.size() == 1)) {
+      Send other = send;
+      other.route = Route::tree;
+      if (problem.passage(other).total_s < problem.passage(send).total_s * kWorth) {
+        send = std::move(other);
+      }
+    }
   }
   return sends;
 }
@@ -216,7 +285,7 @@ std::vector<Send> balanced(const Problem& problem) {
 std::vector<Send> shared(const Problem& problem) {
   const auto& flows = problem.flows();
   const Flags busy = contested(problem);
-  std::vector<double> load_s(problem.network().rates.size(), 0.0);
+  Loads loads(problem.network().rates.size());
   std::vector<std::int64_t> base(problem.network().rates.size(), 0);
   std::vector<Send> sends;
   std::map<Hosts, std::vector<std::size_t>> sources;  // flows by their senders
@@ -225,7 +294,7 @@ std::vector<Send> shared(const Problem& problem) {
     const Flow& flow = flows[index];
     const Hosts& reached = problem.reached(index);
     if (flow.senders.size() > 1 || reached.empty() || flow.n_bytes == 0) {
-      Send send = whole(problem, index, busy, load_s);
+      Send send = whole(problem, index, busy, loads);
       for (const Hop& hop : problem.passage(send).hops) {
         base[at(hop.from)] += static_cast<std::int64_t>(hop.n_bytes);
       }

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "crossmesh/ports.hpp"
+
 namespace crossmesh {
 namespace {
 
@@ -79,11 +81,11 @@ std::vector<double> fair_speeds(const std::vector<std::size_t>& active,
 }  // namespace
 
 std::vector<Run> simulate_in_order(const std::vector<Job>& jobs, const Network& network) {
-  std::vector<double> free_s(2 * network.rates.size(), 0.0);
+  Ports ports(2 * network.rates.size());
   std::vector<Run> runs;
   for (Passage& passed : passages_of(jobs, network)) {
-    const double at_s = start_s(passed, free_s);
-    occupy(passed, at_s, free_s);
+    const double at_s = ports.start_s(passed);
+    ports.occupy(passed, at_s);
     for (Hop& hop : passed.hops) {
       hop.start_s = at_s + hop.start_s;
     }

@@ -14,13 +14,14 @@ def search(
     latency_s: float,
     strategy: str,
     n_chunks: int,
+    chunk_bytes: int,
     order: str,
     split: bool,
     seed: int,
     steps: int,
-) -> list[tuple[int, int, int, list[int], list[int]]]: ...
+) -> list[tuple[int, int, int, list[int], list[int], str]]: ...
 def simulate(
-    jobs: Sequence[tuple[int, Sequence[int], int, bool, str, int]],
+    jobs: Sequence[tuple[int, Sequence[int], int, bool, str, int, Sequence[int]]],
     rates: Sequence[float],
     latency_s: float,
     together: bool,

@@ -21,6 +21,7 @@ from crossmesh.cases import cases, rows_as_hosts
 from crossmesh.compare import PAPER, compare, compare_case, compare_text
 from crossmesh.errors import CrossmeshError, PlanError
 from crossmesh.explain import explain
+from crossmesh.gaps import gaps_text
 from crossmesh.links import Links
 from crossmesh.picture import check_picture, picture
 from crossmesh.plan import TransferPlan
@@ -39,7 +40,8 @@ examples:
   python -m crossmesh show plan.json --gbit 10
   python -m crossmesh compare --src "S1RR on 2x4" --dst "S0RR on 2x4" --shape 64x64x64 \\
       --dtype float32
-  python -m crossmesh cases"""
+  python -m crossmesh cases
+  python -m crossmesh gaps --pairs 100"""
 
 _LAYOUTS = """
 layouts: a letter for each dim of the tensor, R (whole) or S with the axes of the mesh that cut it,
@@ -161,6 +163,10 @@ def _cases(options: argparse.Namespace) -> str:
     return "\n".join(words.table(rows, right=range(3, len(rows[0]))))
 
 
+def _gaps(options: argparse.Namespace) -> str:
+    return gaps_text(options.pairs)
+
+
 def _transfer(options: argparse.Namespace) -> tuple[Layout, Layout, dict[int, int]]:
     src_mesh = options.src.mesh(0)
     dst_mesh = options.dst.mesh(max(src_mesh.device_ids, default=-1) + 1)
@@ -269,6 +275,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_cases)
+
+    command = commands.add_parser(
+        "gaps",
+        help="how far plans of random transfers are from the lower bound",
+        description="How much longer than any plan must take the plans of random transfers take, "
+        "by class of transfers, between meshes of up to 4 hosts with up to 4 devices each.",
+    )
+    command.add_argument(
+        "--pairs", type=positive, default=1000, metavar="N", help="of each class (default: 1000)"
+    )
+    command.set_defaults(run=_gaps)
     return parser
 
 

@@ -38,7 +38,7 @@ def tasks_of(
     """
     sent: defaultdict[int, int] = defaultdict(int)
     tasks: list[UnitTask] = []
-    for number, (start, stop), senders, hosts in sends:
+    for number, (start, stop), senders, hosts, route in sends:
         draft = drafts[number]
         part = _border(draft, start, tensors), _border(draft, stop, tensors)
         n_bytes = part[1] - part[0]
@@ -60,10 +60,34 @@ def tasks_of(
                 receivers=receivers,
                 strategy=strategy,
                 path=path,
-                n_chunks=max(1, min(chunks, n_bytes // at_least)),
+                n_chunks=max(1, min(chunks if route == "pipelined" else 1, n_bytes // at_least)),
+                tree=_tree(path, len(draft.terms), host_of) if route == "tree" else (),
             )
         )
     return tuple(tasks)
+
+
+def _tree(path: Sequence[int], n_terms: int, host_of: Mapping[int, int]) -> tuple[int, ...]:
+    """The binomial tree of the hosts on a path; on each, devices pass the bytes in their order.
+
+    Counted from the root, each host hangs on the one whose number lacks its highest bit, so that
+    each of `ceil(log2 n)` steps reaches as many hosts as all before it (Thakur, Rabenseifner,
+    Gropp, IJHPCA 19(1), 2005, section 4). Terms go the other way.
+    """
+    tree: dict[int, int] = {}
+    root = n_terms - 1
+    for places in (range(root, -1, -1), range(root, len(path))):
+        first_on_host: list[int] = []  # of each host on the way from the root
+        for place in places:
+            before = place - places.step
+            if place != root and host_of[path[place]] == host_of[path[before]]:
+                tree[place] = before
+                continue
+            number = len(first_on_host)
+            first_on_host.append(place)
+            if number:
+                tree[place] = first_on_host[number - 2 ** (number.bit_length() - 1)]
+    return tuple(tree[place] for place in range(len(path)) if place != root)
 
 
 def _border(draft: Draft, at: int, tensors: Sequence[Tensor]) -> int:

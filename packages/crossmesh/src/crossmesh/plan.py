@@ -71,7 +71,17 @@ class TransferPlan:
         """
         tensors = [(t.name, t.dtype, _layout_key(t.src), _layout_key(t.dst)) for t in self.tensors]
         tasks = [
-            (t.pieces, t.part, t.terms, t.reduction, t.receivers, t.strategy, t.path, t.n_chunks)
+            (
+                t.pieces,
+                t.part,
+                t.terms,
+                t.reduction,
+                t.receivers,
+                t.strategy,
+                t.path,
+                t.n_chunks,
+                t.tree,
+            )
             for t in self.tasks
         ]
         at_once = self.order == "all_at_once"

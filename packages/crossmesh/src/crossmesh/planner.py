@@ -125,6 +125,7 @@ def plan(
         order=order,
         split=bool(split),
         n_chunks=chunks,
+        chunk_bytes=chunk_bytes,
         seed=seed,
         steps=steps,
     )

@@ -80,7 +80,10 @@ def program(plan: TransferPlan, devices: Collection[int] | None = None) -> Itera
 
 def _chunks(task: UnitTask, tensors: Sequence[Tensor]) -> Iterator[Chunk]:
     start, stop = task.part
-    adding = _adding(task, tensors)
+    together, passing = task.legs(
+        in_a_row=in_a_row(task.reduction, tensors[task.pieces[0].tensor].dtype)
+    )
+    adding = tuple(Leg(a, b, adds=True) for a, b in together)
     if task.strategy == "signal":
         yield Chunk(task, (start, start + 1), adding + _chain((task.sender, *task.followers)))
     elif task.strategy in ("local_allgather", "global_allgather") and task.followers:
@@ -92,16 +95,9 @@ def _chunks(task: UnitTask, tensors: Sequence[Tensor]) -> Iterator[Chunk]:
             for part in _cut(*share, n_chunks, _unit(task, tensors)):
                 yield Chunk(task, part, legs)
     else:
-        legs = adding + _chain((task.sender, *task.followers))
+        legs = adding + tuple(Leg(a, b, adds=False) for a, b in passing)
         for part in _cut(start, stop, task.n_chunks, _unit(task, tensors)):
             yield Chunk(task, part, legs)
-
-
-def _adding(task: UnitTask, tensors: Sequence[Tensor]) -> tuple[Leg, ...]:
-    """How the terms come together at the sender: passed on and added, or all sent to it."""
-    if not in_a_row(task.reduction, tensors[task.pieces[0].tensor].dtype):
-        return tuple(Leg(adder, task.sender, adds=True) for adder in task.adders[:-1])
-    return tuple(Leg(a, b, adds=True) for a, b in itertools.pairwise(task.adders))
 
 
 def _chain(devices: Sequence[int]) -> tuple[Leg, ...]:

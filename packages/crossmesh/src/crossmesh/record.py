@@ -80,7 +80,17 @@ def write(
     return json.dumps(document, allow_nan=False)
 
 
-_TASK = ("pieces", "part", "terms", "reduction", "receivers", "strategy", "path", "n_chunks")
+_TASK = (
+    "pieces",
+    "part",
+    "terms",
+    "reduction",
+    "receivers",
+    "strategy",
+    "path",
+    "n_chunks",
+    "tree",
+)
 
 
 def _layout_record(layout: Layout) -> dict[str, Any]:
@@ -177,7 +187,7 @@ class _Reader:
         return Copy(known, self._pieces(pieces, where))
 
     def task(self, value: object, index: int, where: str) -> UnitTask:
-        pieces, part, terms, reduction, receivers, strategy, path, n_chunks = _entries(
+        pieces, part, terms, reduction, receivers, strategy, path, n_chunks, tree = _entries(
             value, _TASK, where
         )
         task = UnitTask(
@@ -190,6 +200,7 @@ class _Reader:
             _one_of(strategy, get_args(Strategy), f"{where} strategy"),
             self._known(path, f"{where} path"),
             _integer(n_chunks, where),
+            _integers(tree, f"{where} tree"),
         )
         packed = sum(n_elements(box) * self.tensors[i].item_bytes for i, box in task.pieces)
         if not 0 <= task.part[0] < task.part[1] <= packed:
@@ -201,6 +212,8 @@ class _Reader:
         leads = len(task.adders) == n_terms and adders == [1] * n_terms
         if not leads or sorted(task.followers) != sorted({*task.receivers} - {task.sender}):
             _fail(f"{where} path", "one device of each term, then the receivers", path)
+        if tree and not _leads(task.tree, len(task.path), n_terms):
+            _fail(f"{where} tree", "for each place but the last adder's one on the way", tree)
         return task
 
     def _pieces(self, value: object, where: str) -> tuple[Piece, ...]:
@@ -222,6 +235,13 @@ class _Reader:
         if not self._devices.issuperset(devices) or not devices:
             _fail(where, "devices that have a host", value)
         return devices
+
+
+def _leads(tree: Sequence[int], n_places: int, n_terms: int) -> bool:
+    return len(tree) == n_places - 1 and all(
+        i < place < n_terms if i < n_terms - 1 else n_terms - 1 <= place <= i
+        for i, place in enumerate(tree)
+    )
 
 
 def _chunking(value: object, where: str) -> Chunking:

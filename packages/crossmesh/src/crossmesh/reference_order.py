@@ -8,10 +8,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from crossmesh.reference_simulate import Passage, occupy, start_s
+from crossmesh.reference_simulate import BELOW, Passage, Ports, occupy, start_s
 
 # As in the headers and sources.
-BELOW = 1 - 1e-12
 LUCK = 0.5
 DEEPEST = 256
 
@@ -61,7 +60,7 @@ def greedy(
         members.setdefault(tuple(path), []).append(index)
     lanes = []
     for sends in members.values():
-        ports = [port for port, _, _ in passages[sends[0]].uses]
+        ports = list(dict.fromkeys(port for port, _, _ in passages[sends[0]].uses))
         sends.sort(key=lambda index: (-passages[index].total_s, index))
         lanes.append(Lane(sends[::-1], ports))
     cost = len(passages) * sum(1 + len(lane.ports) for lane in lanes)
@@ -91,21 +90,21 @@ def _dispatch(
 ) -> tuple[float, list[int]]:
     waiting = [list(lane.sends) for lane in lanes]
     left_s = _loads(passages, n_ports)
-    free_s = [0.0] * n_ports
+    ports = Ports(n_ports)
     order: list[int] = []
     end_s = 0.0
 
     def key(lane: int) -> tuple[float, float, int]:
         busiest_s = max([0.0, *(left_s[port] for port in lanes[lane].ports)])
-        return start_s(passages[waiting[lane][-1]], free_s), -busiest_s * luck[lane], rank[lane]
+        return ports.start_s(passages[waiting[lane][-1]]), -busiest_s * luck[lane], rank[lane]
 
     while len(order) < len(passages):
         lane = min((lane for lane in range(len(lanes)) if waiting[lane]), key=key)
         for _ in range(len(waiting[lane]) if whole_lanes else 1):
             send = waiting[lane].pop()
             passed = passages[send]
-            at_s = start_s(passed, free_s)
-            occupy(passed, at_s, free_s)
+            at_s = ports.start_s(passed)
+            ports.occupy(passed, at_s)
             for port, first_s, last_s in passed.uses:
                 left_s[port] -= last_s - first_s
             order.append(send)

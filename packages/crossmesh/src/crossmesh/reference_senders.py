@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from crossmesh.reference_share import Demand, Flow, level
-from crossmesh.reference_simulate import Job, Network, Passage, passage
+from crossmesh.reference_simulate import Job, Network, Passage, binomial_tree, passage
+
+WORTH = 0.99  # as in senders.hpp
 
 
 class Send(NamedTuple):
@@ -19,6 +21,7 @@ class Send(NamedTuple):
     stop: int
     senders: list[int]
     path: list[int]
+    route: str = "pipelined"
 
 
 class Problem(NamedTuple):
@@ -28,19 +31,29 @@ class Problem(NamedTuple):
     network: Network
     strategy: str
     n_chunks: int
+    chunk_bytes: int = 0
 
     def passage(self, send: Send) -> Passage:
         """What a send occupies."""
         flow = self.flows[send.flow]
         n_adders = len(set(send.senders))
+        n_bytes = send.stop - send.start
+        if send.route == "tree":
+            tree = binomial_tree(n_adders, len(send.path) - n_adders)
+            job = Job(n_bytes, send.path, n_adders, flow.chained, self.strategy, 1, tree)
+            return passage(job, self.network)
         path = []
         for host in send.path[:n_adders]:
             path += [host] * list(send.senders).count(host)
         for host in send.path[n_adders:]:
             by_device = self.strategy in ("send_recv", "global_allgather")
             path += [host] * (list(flow.receivers).count(host) if by_device else 1)
-        n_bytes, n_terms = send.stop - send.start, len(send.senders)
-        job = Job(n_bytes, path, n_terms, flow.chained, self.strategy, self.n_chunks)
+        n_chunks = self.n_chunks
+        if send.route == "relayed":
+            n_chunks = 1
+        elif self.chunk_bytes:
+            n_chunks = max(1, min(n_chunks, n_bytes // self.chunk_bytes))
+        job = Job(n_bytes, path, len(send.senders), flow.chained, self.strategy, n_chunks)
         return passage(job, self.network)
 
 
@@ -50,17 +63,45 @@ def remote(flow: Flow) -> list[int]:
     return hosts if len(flow.senders) > 1 else [h for h in hosts if h not in flow.senders[0]]
 
 
-def _path(senders: Sequence[int], reached: Sequence[int]) -> list[int]:
-    adders = list(dict.fromkeys(senders))
-    # Who adds and receives adds last, so that the sum is already there.
-    adders.sort(key=lambda host: host in reached)
-    receivers = [host for host in reached if host != adders[-1]]
-    return adders + sorted(receivers, key=lambda host: host < adders[-1])
+def _circle(hosts: Sequence[int], start: int) -> list[int]:
+    return sorted(hosts, key=lambda host: (host <= start, host))
 
 
-def _put_last(path: list[int], n_adders: int, tail: int) -> None:
-    if tail in path[n_adders:]:
-        del path[path.index(tail, n_adders)]
+def _path(sender: int, reached: Sequence[int]) -> list[int]:
+    return [sender, *_circle([host for host in reached if host != sender], sender)]
+
+
+def _sum_path(
+    adders: Sequence[int],
+    reached: Sequence[int],
+    sent_s: Sequence[float],
+    received_s: Sequence[float],
+) -> list[int]:
+    both = [host for host in adders if host in reached]
+    if not both:
+        first = max(adders, key=received_s.__getitem__)
+        path = [first, *_circle([host for host in adders if host != first], first)]
+    else:
+        root = max(both, key=sent_s.__getitem__)
+        path = _circle([host for host in adders if host != root], root)
+        if len(both) < 3 and path:
+            (first,) = (
+                [host for host in both if host != root]
+                if len(both) == 2
+                else [max(path, key=received_s.__getitem__)]
+            )
+            path = path[path.index(first) :] + path[: path.index(first)]
+        path.append(root)
+    followers = _circle([host for host in reached if host != path[-1]], path[-1])
+    if len(both) == 2:
+        followers.remove(path[0])
+        followers.append(path[0])
+    return path + sorted(followers, key=lambda host: host in adders)
+
+
+def _put_last(path: list[int], tail: int) -> None:
+    if tail in path[1:]:
+        path.remove(tail)
         path.append(tail)
 
 
@@ -71,12 +112,24 @@ def served_at_home(flow: Flow) -> Flow:
     return flow._replace(senders=[sorted(set(flow.receivers))])
 
 
+class Loads(NamedTuple):
+    """How long hosts send and receive what was given to them so far."""
+
+    sent_s: list[float]
+    received_s: list[float]
+
+
 def naive(problem: Problem) -> list[Send]:
     """Each flow from the lowest hosts that hold it, in the order given."""
+    idle = [0.0] * len(problem.network.rates)
     sends = []
     for index, flow in enumerate(problem.flows):
         senders = [min(term) for term in flow.senders]
-        path = _path(senders, remote(flow))
+        reached = remote(flow)
+        if len(senders) > 1:
+            path = _sum_path(sorted(set(senders)), reached, idle, idle)
+        else:
+            path = _path(senders[0], reached)
         sends.append(Send(index, 0, flow.n_bytes, senders, path))
     return sends
 
@@ -84,11 +137,11 @@ def naive(problem: Problem) -> list[Send]:
 def balanced(problem: Problem) -> list[Send]:
     """Eq. 4, greedily: the largest first, each from the host that is done with it first."""
     contested = _contested(problem)
-    load_s = [0.0] * len(problem.network.rates)
+    loads = Loads(*([0.0] * len(problem.network.rates) for _ in range(2)))
     largest_first = sorted(
         range(len(problem.flows)), key=lambda index: -problem.flows[index].n_bytes
     )
-    return [_whole(problem, index, contested, load_s) for index in largest_first]
+    return [_whole(problem, index, contested, loads) for index in largest_first]
 
 
 def _contested(problem: Problem) -> list[bool]:
@@ -101,38 +154,54 @@ def _contested(problem: Problem) -> list[bool]:
     return contested
 
 
-def _whole(problem: Problem, index: int, contested: Sequence[bool], load_s: list[float]) -> Send:
+def _whole(problem: Problem, index: int, contested: Sequence[bool], loads: Loads) -> Send:
     flow = problem.flows[index]
     rates = problem.network.rates
     reached = remote(flow)
     slowest = min((rates[host] for host in reached), default=math.inf)
 
     def done(host: int) -> tuple[float, int]:
-        return load_s[host] + flow.n_bytes / min(rates[host], slowest), host
+        return loads.sent_s[host] + flow.n_bytes / min(rates[host], slowest), host
 
     senders: list[int] = []
     for term in flow.senders:
         taken = [host for host in term if host in senders]
         wanting = [host for host in term if host in reached]
         senders.append(min(taken or wanting or term, key=done))
-    path = _path(senders, reached)
-    n_adders = len(set(senders))
-    tail = None
-    for host in path[n_adders:]:
-        if contested[host] and (tail is None or load_s[host] >= load_s[tail]):
-            tail = host
-    if tail is not None:
-        _put_last(path, n_adders, tail)
+    if len(senders) > 1:
+        path = _sum_path(sorted(set(senders)), reached, *loads)
+    else:
+        path = _path(senders[0], reached)
+        tail = None
+        for host in path[1:]:
+            if contested[host] and (tail is None or loads.sent_s[host] >= loads.sent_s[tail]):
+                tail = host
+        if tail is not None:
+            _put_last(path, tail)
     send = Send(index, 0, flow.n_bytes, senders, path)
-    for here, _, _, duration_s, _ in problem.passage(send).hops:
-        load_s[here] += duration_s
+    for here, there, _, duration_s, _ in problem.passage(send).hops:
+        loads.sent_s[here] += duration_s
+        loads.received_s[there] += duration_s
     return send
+
+
+def along_trees(problem: Problem, sends: Sequence[Send]) -> list[Send]:
+    """The same, each along a binomial tree if by itself it ends earlier so."""
+    found = []
+    for send in sends:
+        flow = problem.flows[send.flow]
+        other = send._replace(route="tree")
+        if len(send.path) > 3 and (flow.chained or len(flow.senders) == 1):
+            way_s, tree_s = (problem.passage(way).total_s for way in (send, other))
+            send = other if tree_s < way_s * WORTH else send
+        found.append(send)
+    return found
 
 
 def shared(problem: Problem) -> list[Send]:
     """Flows cut among the hosts that hold them, so that the busiest interface is least busy."""
     contested = _contested(problem)
-    load_s = [0.0] * len(problem.network.rates)
+    loads = Loads(*([0.0] * len(problem.network.rates) for _ in range(2)))
     base = [0] * len(problem.network.rates)
     sends = []
     sources: dict[tuple[int, ...], list[tuple[list[int], int]]] = {}
@@ -140,7 +209,7 @@ def shared(problem: Problem) -> list[Send]:
     for index, flow in enumerate(problem.flows):
         reached = remote(flow)
         if len(flow.senders) > 1 or not reached or not flow.n_bytes:
-            send = _whole(problem, index, contested, load_s)
+            send = _whole(problem, index, contested, loads)
             for here, _, _, _, moved in problem.passage(send).hops:
                 base[here] += int(moved)
             sends.append(send)
@@ -228,10 +297,10 @@ def _pieces(
     start = i = j = 0
     while start < flow.n_bytes:
         stop, sender = cuts[i]
-        path = _path([sender], reached)
+        path = _path(sender, reached)
         if tails:
             stop = min(stop, tails[j][0])
-            _put_last(path, 1, tails[j][1])
+            _put_last(path, tails[j][1])
             j += stop == tails[j][0]
         i += stop == cuts[i][0]
         sends.append(Send(index, start, stop, [sender], path))

@@ -126,6 +126,7 @@ def lower_bound(flows: Sequence[Flow], rates: Sequence[float]) -> float:
     """Seconds that no choice of senders, forwarders, cuts and orders can beat."""
     received = [0] * len(rates)
     leaving: dict[tuple[int, ...], int] = {}
+    arriving: dict[tuple[int, ...], int] = {}
     for flow in map(Flow._make, flows):
         terms = [sorted(set(term)) for term in flow.senders]
         complete = set(terms[0]).intersection(*terms[1:])
@@ -134,19 +135,28 @@ def lower_bound(flows: Sequence[Flow], rates: Sequence[float]) -> float:
             continue
         for host in lacking:
             received[host] += flow.n_bytes
-        counted: set[int] = set()
+        sending: set[int] = set()
+        holding: set[int] = set()
+        n_leaving = n_terms = 0
         for term in terms:
+            if holding.isdisjoint(term):
+                holding.update(term)
+                n_terms += 1
             # Terms of disjoint hosts leave them apart, unless every receiver has its own.
-            if counted.isdisjoint(term) and not set(lacking) <= set(term):
-                counted.update(term)
+            if sending.isdisjoint(term) and not set(lacking) <= set(term):
+                sending.update(term)
                 leaving[tuple(term)] = leaving.get(tuple(term), 0) + flow.n_bytes
-        if len(terms) == 1 and len(lacking) > 1:
-            everyone = tuple(sorted({*terms[0], *lacking}))
-            leaving[everyone] = leaving.get(everyone, 0) + (len(lacking) - 1) * flow.n_bytes
+                n_leaving += 1
+        one_adds = not holding.isdisjoint(lacking)
+        n_messages = n_terms - one_adds + len(lacking) - 1
+        everyone = tuple(sorted({*lacking, *(host for term in terms for host in term)}))
+        for known, least in ((leaving, n_leaving), (arriving, len(lacking))):
+            if n_messages > least:
+                known[everyone] = known.get(everyone, 0) + (n_messages - least) * flow.n_bytes
     bound_s = 0.0
     for n_bytes, rate in zip(received, rates, strict=True):
         bound_s = max(bound_s, n_bytes / rate)
-    if leaving:
-        demands = [Demand(n_bytes, hosts, n_bytes) for hosts, n_bytes in sorted(leaving.items())]
-        bound_s = max(bound_s, level(demands, [0] * len(rates), rates)[0])
+    for known, base in ((leaving, [0] * len(rates)), (arriving, received)):
+        demands = [Demand(n_bytes, hosts, n_bytes) for hosts, n_bytes in sorted(known.items())]
+        bound_s = max(bound_s, level(demands, base, rates)[0] if demands else 0.0)
     return bound_s

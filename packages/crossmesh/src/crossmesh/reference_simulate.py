@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+BELOW = 1 - 1e-12  # as in greedy.hpp
+
 
 class Network(NamedTuple):
     """What a send's time depends on."""
@@ -26,6 +28,7 @@ class Job(NamedTuple):
     chained: bool
     strategy: str
     n_chunks: int
+    tree: Sequence[int] = ()
 
 
 Hop = tuple[int, int, float, float, float]
@@ -39,6 +42,7 @@ class Passage(NamedTuple):
     uses: list[tuple[int, float, float]]
     """(port, start, stop): a port in the hands of the job; out is 2h, in is 2h + 1."""
     total_s: float
+    relayed: bool = False
 
 
 def _passage(hops: list[Hop], total_s: float, network: Network) -> Passage:
@@ -57,6 +61,8 @@ def _passage(hops: list[Hop], total_s: float, network: Network) -> Passage:
 
 def passage(job: Job, network: Network) -> Passage:
     """How a job passes the hosts of its path, by its strategy (section 3.1)."""
+    if job.strategy == "broadcast" and job.n_chunks == 1:
+        return _relayed(job, network)
     if job.strategy in ("broadcast", "signal"):
         return _pipelined(job, network)
     return _one_after_the_other(job, network)
@@ -87,6 +93,51 @@ def _pipelined(job: Job, network: Network) -> Passage:
     hops = [(here, there, before * step_s, duration_s, n_bytes) for here, there, before in passed]
     total_s = hops[-1][2] + duration_s + network.latency_s if hops else 0.0
     return _passage(hops, total_s, network)
+
+
+def _legs(job: Job) -> list[tuple[int, int]]:
+    root = job.n_adders - 1
+    after = job.tree or (
+        *((i + 1 if job.chained else root) for i in range(root)),
+        *range(root, len(job.path) - 1),
+    )
+    adding = [(i, after[i]) for i in range(root)]
+    return adding + [(after[i - 1], i) for i in range(root + 1, len(job.path))]
+
+
+def _relayed(job: Job, network: Network) -> Passage:
+    n_bytes = float(job.n_bytes)
+    ready_s = [0.0] * len(job.path)
+    free_s: defaultdict[int, float] = defaultdict(float)
+    hops: list[Hop] = []
+    uses: list[tuple[int, float, float]] = []
+    total_s = 0.0
+    for a, b in _legs(job):
+        here, there = job.path[a], job.path[b]
+        arrival_s = ready_s[a]
+        if here != there:
+            at_s = max(ready_s[a], free_s[2 * here], free_s[2 * there + 1])
+            for host, port in ((here, 2 * here), (there, 2 * there + 1)):
+                free_s[port] = at_s + n_bytes / network.rates[host]
+                uses.append((port, at_s, free_s[port]))
+            duration_s = n_bytes / min(network.rates[here], network.rates[there])
+            hops.append((here, there, at_s, duration_s, n_bytes))
+            arrival_s = at_s + duration_s + network.latency_s
+            total_s = max(total_s, arrival_s)
+        ready_s[b] = max(ready_s[b], arrival_s)
+    uses.sort(key=lambda use: use[:2])
+    return Passage(hops, uses, total_s, len(hops) > 1)
+
+
+def binomial_tree(n_adders: int, n_followers: int) -> list[int]:
+    """Two binomial trees with a root in common: `Job.tree`."""
+
+    def parent(place: int) -> int:
+        return place - (1 << (place.bit_length() - 1))
+
+    root = n_adders - 1
+    adding = [root - parent(root - i) for i in range(root)]
+    return adding + [root + parent(i) for i in range(1, n_followers + 1)]
 
 
 def _one_after_the_other(job: Job, network: Network) -> Passage:
@@ -132,6 +183,37 @@ def occupy(passed: Passage, at_s: float, free_s: list[float]) -> None:
         free_s[port] = max(free_s[port], at_s + last_s)
 
 
+class Ports:
+    """Which ports are free when, while sends are put one after the other."""
+
+    def __init__(self, n_ports: int) -> None:
+        self._free_s = [0.0] * n_ports
+        self._taken: list[list[tuple[float, float]]] = [[] for _ in range(n_ports)]
+
+    def start_s(self, passed: Passage) -> float:
+        """The earliest start at which every port is free when the passage comes to it."""
+        at_s = start_s(passed, self._free_s)
+        moved = True
+        while moved:
+            moved = False
+            for port, first_s, last_s in passed.uses:
+                for taken_s, left_s in self._taken[port]:
+                    ends = left_s * BELOW <= at_s + first_s
+                    if not ends and taken_s < (at_s + last_s) * BELOW:
+                        at_s = left_s - first_s
+                        moved = True
+        return at_s
+
+    def occupy(self, passed: Passage, at_s: float) -> None:
+        """Say that a passage starts at `at_s`."""
+        if passed.relayed:
+            for port, first_s, last_s in passed.uses:
+                self._taken[port].append((at_s + first_s, at_s + last_s))
+                self._taken[port].sort()
+        else:
+            occupy(passed, at_s, self._free_s)
+
+
 def simulate(
     jobs: Sequence[Job], rates: Sequence[float], latency_s: float, together: bool
 ) -> list[tuple[float, list[Hop]]]:
@@ -143,11 +225,11 @@ def simulate(
 
 def in_order(passages: Sequence[Passage], network: Network) -> list[tuple[float, list[Hop]]]:
     """Each in turn starts as soon as its ports are free."""
-    free_s = [0.0] * (2 * len(network.rates))
+    ports = Ports(2 * len(network.rates))
     result = []
     for passed in passages:
-        at_s = start_s(passed, free_s)
-        occupy(passed, at_s, free_s)
+        at_s = ports.start_s(passed)
+        ports.occupy(passed, at_s)
         hops = [(a, b, at_s + start, long, n) for a, b, start, long, n in passed.hops]
         result.append((at_s + passed.total_s, hops))
     return result

@@ -13,7 +13,7 @@ The compiled core searches; `reference_search.py` says the same in plain Python.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 from crossmesh._native import core
 from crossmesh.errors import PlanError
@@ -53,6 +53,11 @@ class Flow:
     """Whether terms are added on the way; if not, all of them go to the last host that adds."""
 
 
+Route = Literal["pipelined", "relayed", "tree"]
+"""How a broadcast passes its hosts: in chunks from each to the next; whole from each to the next,
+while others use the ports that wait; or whole along a binomial tree."""
+
+
 class Send(NamedTuple):
     """Bytes of a flow on their way."""
 
@@ -66,6 +71,7 @@ class Send(NamedTuple):
     """Hosts in the order in which the bytes pass: those that add, each once, then those that
     receive; the last that adds may be one of these. A copy may have a send for each host that it
     must reach."""
+    route: Route = "pipelined"
 
 
 def search(
@@ -76,6 +82,7 @@ def search(
     order: Order,
     split: bool,
     n_chunks: int,
+    chunk_bytes: int = 0,
     seed: int = 0,
     steps: int = STEPS,
 ) -> tuple[Send, ...]:
@@ -89,6 +96,7 @@ def search(
         split: Whether a flow may be cut among the hosts that hold it, if that ends at least 1 %
             earlier; "naive" never cuts.
         n_chunks: `K` of broadcasts.
+        chunk_bytes: A chunk has at least as many bytes; 0: whatever they are.
         seed: Of the retries of "greedy".
         steps: A budget for each of at most eight searches; the same on every machine, unlike time.
 
@@ -129,13 +137,22 @@ def search(
         rates, latency_s = [1.0] * len(rates), latency_s * rates[0]
     try:
         sends = core.search(
-            network.flows, rates, latency_s, strategy, n_chunks, order, split, seed, steps
+            network.flows,
+            rates,
+            latency_s,
+            strategy,
+            n_chunks,
+            chunk_bytes,
+            order,
+            split,
+            seed,
+            steps,
         )
     except ValueError as error:
         raise PlanError(str(error)) from None
     return tuple(
-        Send(flow, (start, stop), network.names(senders), network.names(path))
-        for flow, start, stop, senders, path in sends
+        Send(flow, (start, stop), network.names(senders), network.names(path), cast(Route, route))
+        for flow, start, stop, senders, path, route in sends
     )
 
 

@@ -190,6 +190,7 @@ def _run(
             len(task.reduction) <= 1,
             task.strategy,
             task.n_chunks,
+            task.tree,
         )
         for task in tasks
     ]

@@ -61,6 +61,10 @@ class UnitTask:
     receivers, without the last adder if it is one. Neighbours on one host are together."""
     n_chunks: int
     """Into how many chunks the bytes are cut on the way."""
+    tree: tuple[int, ...] = ()
+    """For each place on the path but that of the last adder: the place that it sends to, if it
+    adds, or gets the bytes from; later than an adder's, earlier than a receiver's. () is a chain:
+    each passes them to the next."""
 
     @property
     def n_bytes(self) -> int:
@@ -96,15 +100,27 @@ class UnitTask:
         several kinds, such as a sum of maxima, do not combine in a row: the sender gets all.
         """
         n_bytes = 1 if self.strategy == "signal" else self.n_bytes
-        if len(self.reduction) > 1:
-            yield from (Hop(adder, self.sender, n_bytes) for adder in self.adders[:-1])
-        else:
-            yield from (Hop(a, b, n_bytes) for a, b in itertools.pairwise(self.adders))
+        adding, passing = self.legs(in_a_row=len(self.reduction) < 2)
+        yield from (Hop(a, b, n_bytes) for a, b in adding)
         if self.strategy in ("local_allgather", "global_allgather"):
             yield from self._scatter_and_gather()
         else:
-            ring = (self.sender, *self.followers)
-            yield from (Hop(a, b, n_bytes) for a, b in itertools.pairwise(ring))
+            yield from (Hop(a, b, n_bytes) for a, b in passing)
+
+    def legs(self, *, in_a_row: bool) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """From which device to which the terms come together, and the result passes on.
+
+        Args:
+            in_a_row: Whether an adder combines its term with what it gets and sends the result on;
+                else all terms go to the last one.
+
+        Returns:
+            Pairs of devices, in an order in which each has all that it sends on.
+        """
+        path, root = self.path, len(self.terms) - 1
+        after = self.tree or (*range(1, root + 1), *range(root, len(path) - 1))
+        adding = [(path[i], path[after[i] if in_a_row else root]) for i in range(root)]
+        return adding, [(path[after[i - 1]], path[i]) for i in range(root + 1, len(path))]
 
     def shares(self) -> tuple[tuple[int, int], ...]:
         """What each follower gets of an all-gather's bytes from the sender: starts and stops."""

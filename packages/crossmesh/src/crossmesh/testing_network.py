@@ -154,12 +154,15 @@ def _check_passing_on(task: UnitTask, hops: Sequence[TimedHop]) -> None:
 
 
 def _check_exclusive(hops: Sequence[TimedHop], rate: float) -> None:
-    of_task: dict[int, tuple[float, float]] = {}
-    for hop in hops:
+    spans: list[tuple[float, float, int]] = []
+    for hop in sorted(hops, key=lambda hop: (hop.task, hop.start_s)):
         stop_s = hop.start_s + hop.n_bytes / rate
-        first_s, last_s = of_task.get(hop.task, (hop.start_s, stop_s))
-        of_task[hop.task] = min(first_s, hop.start_s), max(last_s, stop_s)
-    for (_, stop_s), (start_s, _) in itertools.pairwise(sorted(of_task.values())):
+        if spans and spans[-1][2] == hop.task and hop.start_s <= spans[-1][1]:
+            # A task may cross a port several times at a time.
+            spans[-1] = spans[-1][0], max(spans[-1][1], stop_s), hop.task
+        else:
+            spans.append((hop.start_s, stop_s, hop.task))
+    for (_, stop_s, _), (start_s, _, _) in itertools.pairwise(sorted(spans)):
         assert start_s >= stop_s * (1 - CLOSE), f"two tasks at a time: {hops}"
 
 

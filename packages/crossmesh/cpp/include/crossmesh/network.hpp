@@ -35,6 +35,9 @@ struct Job {
   bool chained;  ///< terms are added on the way; if not, all of them go to the last that adds
   Strategy strategy;
   std::int64_t n_chunks;  ///< K; of broadcasts
+  /// Of a broadcast in one chunk, for each place on the path but that of the last adder: the place
+  /// that it sends to, if it adds, or gets the bytes from. Nothing: each passes them to the next.
+  std::vector<std::size_t> tree = {};
 };
 
 /// Bytes on their way from one host to another.
@@ -58,8 +61,9 @@ struct Use {
 /// The hops of a job and the ports that it uses, timed from its own start, and when it is done.
 struct Passage {
   std::vector<Hop> hops;
-  std::vector<Use> uses;  ///< by port, one span for each
+  std::vector<Use> uses;  ///< by port, then by start; one span for each port unless `relayed`
   double total_s;
+  bool relayed = false;  ///< in one chunk over several hops, one after the other (`Ports`)
 };
 
 /// How a job passes through the network, with t = bytes / rate of the slowest host, A receiver
@@ -71,8 +75,17 @@ struct Passage {
 ///   global_allgather  t, and t (A B - 1) / (A B) more if A > 1; the paper rounds up to 2 t
 ///
 /// and the latency of every hop that waits for another. A broadcast that crosses a port several
-/// times shares it among these. Terms pass in chunks, too, if they are broadcast, else whole.
+/// several times shares it among these. Terms pass in chunks, too, if they are broadcast, else whole.
+///
+/// A broadcast in one chunk is relayed: each hop begins when its sender has the bytes, and terms,
+/// and both its ports are free, so that a port is idle, for others, between two hops. With
+/// `binomial_tree` as its tree it takes as many steps as the number of hosts has digits.
 Passage passage(const Job& job, const Network& network);
+
+/// `Job::tree` of a sum over `n_adders` places, which then reaches `n_followers` more: two binomial
+/// trees with a root in common, of ceil(log2 n) steps each (Thakur, Rabenseifner, Gropp,
+/// "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005, section 4).
+std::vector<std::size_t> binomial_tree(std::size_t n_adders, std::size_t n_followers);
 
 /// The earliest start at which every port is free when the passage comes to it.
 double start_s(const Passage& passed, const std::vector<double>& free_s);
@@ -85,7 +98,7 @@ void occupy(const Passage& passed, double at_s, std::vector<double>& free_s);
 void check(const Network& network);
 
 /// Throws std::invalid_argument if the path leaves the network or is too short, bytes are not from
-/// 0 to 2**62 - 1, or there is no chunk.
+/// 0 to 2**62 - 1, there is no chunk, or a tree of something else than one chunk, or that is none.
 void check(const Job& job, const Network& network);
 
 }  // namespace crossmesh

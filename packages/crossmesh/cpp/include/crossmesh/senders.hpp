@@ -25,6 +25,14 @@ std::vector<Send> naive(const Problem& problem);
 /// Grows as the flows times their senders and receivers.
 std::vector<Send> balanced(const Problem& problem);
 
+/// What is worth a change: it must end before this part of the time.
+constexpr double kWorth = 0.99;
+
+/// The same broadcasts, each along a binomial tree if by itself it ends at least 1 % earlier so:
+/// what is too short for chunks takes as many steps as there are hosts along a chain, and as many
+/// as their number has digits along a tree.
+std::vector<Send> along_trees(const Problem& problem, std::vector<Send> sends);
+
 /// Flows cut among the hosts that hold them so that the busiest interface is as little busy as it
 /// can be (`level`); who passes a broadcast on is chosen with it, where hosts both send and
 /// receive. Sums are not cut. Flows of the same hosts lie on a line, next to those of the same
