@@ -110,6 +110,20 @@ def test_an_uneven_spec_is_reached_from_itself_only():
     assert price(mesh, value, uneven, whole) == math.inf
 
 
+@given(st.sampled_from([(3,), (2, 3), (4,)]), st.tuples(st.integers(4, 9), st.integers(4, 9)))
+def test_an_uneven_move_takes_as_long_as_that_of_the_padded_tensor(sizes, shape):
+    mesh = Mesh(sizes, tuple("xyz"[: len(sizes)]))
+    graph = SpecGraph(shape, mesh.shape, uneven=True)
+    links = CLUSTER.links(mesh)
+    seconds = graph.weights(4.0 * math.prod(shape), links)
+    for src, dst in zip(*np.nonzero(np.isfinite(seconds)), strict=True):
+        specs = graph.specs[src], graph.specs[dst]
+        lengths = [math.lcm(*(mesh.axis_size(s.sharding_of(d)) for s in specs)) for d in range(2)]
+        padded = [-(-size // n) * n for size, n in zip(shape, lengths, strict=True)]
+        plan = reshard_whole_axes(*(Layout(tuple(padded), mesh, spec) for spec in specs))
+        assert seconds[src, dst] >= reshard_time(plan, 4, links) * (1 - 1e-9)
+
+
 def test_specs_that_come_later_are_priced_too():
     mesh = Mesh((2,), ("x",))
     value = Value("v", (8,), "float32")

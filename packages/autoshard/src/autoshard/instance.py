@@ -64,7 +64,8 @@ def problem_of(instance: core.Instance) -> Problem:
         node_costs.append(np.zeros(len(usage)))
         usages.append(usage)
         intervals.append((first, last))
-    for row, usage in enumerate(fixed.tolist()):
+    # Sums and differences of fractions may leave a little less than nothing.
+    for row, usage in enumerate(np.maximum(fixed, 0.0).tolist()):
         node_costs.append(np.zeros(1))
         usages.append(np.array([usage]))
         intervals.append((row, row + 1))

@@ -68,7 +68,8 @@ class SpecGraph:
             n_bytes: Of the whole tensor.
             links: Of the mesh.
         """
-        local = n_bytes * np.array([self._part(spec) for spec in self.specs])
+        parts = np.array([self._parts(spec) for spec in self.specs]).reshape(len(self.specs), -1)
+        local = n_bytes * parts.prod(axis=1)
         found = np.full((len(self.specs),) * 2, math.inf)
         for (kind, axes), pairs in self._moves.items():
             sources, targets = np.array(pairs, dtype=np.intp).T
@@ -77,21 +78,24 @@ class SpecGraph:
                 continue
             # What costmodel prices is the input of a reduce-scatter and the output of the others;
             # of uneven splits, with the padding that makes the parts equal.
-            small, large = (sources, targets) if kind == "all_gather" else (targets, sources)
-            n = self._length(axes) if kind in ("all_gather", "reduce_scatter") else 1
-            priced = np.maximum(local[large], n * local[small])
+            n = self._length(axes)
+            if kind == "all_gather":
+                priced = np.maximum(local[targets], n * local[sources])
+            elif kind == "reduce_scatter":
+                priced = np.maximum(local[sources], n * local[targets])
+            else:  # an all-to-all pads the dim that it cuts, too; others change no part
+                cut = np.where(parts[targets] < parts[sources], n * parts[targets], parts[sources])
+                priced = n_bytes * cut.prod(axis=1)
             seconds = collective_time(kind, priced, links.group(axes))
             np.minimum.at(found, (sources, targets), seconds)
         return found
 
-    def _part(self, spec: Spec) -> float:
-        """The largest part of a tensor, of all of it."""
+    def _parts(self, spec: Spec) -> list[float]:
+        """Of each dim the largest part that a device holds, of all of it."""
         if not spec.is_plain:
-            return 1.0
-        parts = map(self._length, spec.plain_dims)
-        return math.prod(
-            -(-size // n) / max(size, 1) for size, n in zip(self.sizes, parts, strict=True)
-        )
+            return [1.0] * len(self.sizes)
+        lengths = map(self._length, spec.plain_dims)
+        return [-(-size // n) / max(size, 1) for size, n in zip(self.sizes, lengths, strict=True)]
 
     def _length(self, axes: tuple[int, ...]) -> int:
         return math.prod(self.mesh_shape[axis] for axis in axes)
