@@ -79,7 +79,7 @@ def wheel(session: nox.Session, package: str) -> str:
             require_compiler(session)
         shutil.rmtree(target.parent, ignore_errors=True)
         build = ("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir")
-        session.run(*build, str(target), f"./{folder}")
+        session.run_install(*build, str(target), f"./{folder}")
     return str(next(target.glob("*.whl")))
 
 
@@ -90,7 +90,7 @@ def install(session: nox.Session, requirements: list[str]) -> None:
     # In a reused environment pip takes a changed wheel of the same version for installed.
     stamp = Path(session.virtualenv.location, "meshwright-wheels.txt")
     if stamp.exists() and stamp.read_text().split("\n") != wheels:
-        session.run(
+        session.run_install(
             "python", "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", *wheels
         )
     stamp.write_text("\n".join(wheels))
