@@ -28,11 +28,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, product
 from typing import Literal
 
-from pipesched.action import Action
 from pipesched.costs import Costs
 from pipesched.edge import Edge
 from pipesched.errors import ArgumentError, InfeasibleError
-from pipesched.generators.order import forward, input_gradient, weight_gradient
+from pipesched.generators.order import numbered
 from pipesched.kind import Kind
 from pipesched.schedule import Schedule, check_sizes
 
@@ -112,12 +111,15 @@ def zb_auto(
     fills: tuple[_Fill, ...] = ("largest", "always", "never")
     attempts += [problem.run(warm_up, fill) for warm_up, fill in product(warm_ups, fills)]
     best = min(attempts, key=lambda a: (a.span_s, a.makespan_s)[:: 1 if by_span else -1])
-    return Schedule("zb-auto", n_stages, n_microbatches, best.ranks)
+    steps = ([(kind, stage) for kind in kinds] for stage, kinds in enumerate(best.kinds))
+    ranks = tuple(numbered(of_rank, n_microbatches) for of_rank in steps)
+    return Schedule("zb-auto", n_stages, n_microbatches, ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    ranks: tuple[tuple[Action, ...], ...]
+    kinds: list[list[Kind]]
+    """What each rank does, in order, each kind on one microbatch after the other."""
     makespan_s: float
     span_s: float
     """From a rank's first start to its last stop, of the rank where it is longest."""
@@ -190,7 +192,8 @@ class _Problem:
         """
         n, m = len(self.f), self.n_microbatches
         stages = [_Stage() for _ in range(n)]
-        ranks: list[list[Action]] = [[] for _ in range(n)]
+        kinds: list[list[Kind]] = [[] for _ in range(n)]
+        longest_wait_s = 0.0
         # When what stage s needs has arrived; the first activations and last gradients are there.
         activations: list[list[float]] = [[0.0] * m] + [[] for _ in range(n - 1)]
         gradients: list[list[float]] = [[] for _ in range(n)]
@@ -205,16 +208,17 @@ class _Problem:
                 count = at.forwards if ahead else at.input_gradients
                 if count >= len(arrived):
                     break
-                self._wait(stage, stages, ranks[stage], arrived[count], ahead, weights)
+                self._wait(stage, at, kinds[stage], arrived[count], ahead, weights, longest_wait_s)
                 ready_s = max(at.stop_s, arrived[count])
                 if at.start_s is None:
                     at.start_s = ready_s
                 else:
                     at.waited_s += ready_s - at.stop_s
+                    longest_wait_s = max(longest_wait_s, at.waited_s)
                 if ahead:
                     at.stop_s = ready_s + self.f[stage]
                     at.forwards += 1
-                    ranks[stage].append(forward(stage, count))
+                    kinds[stage].append(Kind.FORWARD)
                     if stage == n - 1:
                         gradients[stage].append(at.stop_s)
                     else:
@@ -223,7 +227,7 @@ class _Problem:
                 else:
                     at.stop_s = ready_s + self.i[stage]
                     at.input_gradients += 1
-                    ranks[stage].append(input_gradient(stage, count))
+                    kinds[stage].append(Kind.INPUT_GRADIENT)
                     if stage:
                         self._send("up", stage, at.stop_s, free_s, gradients[stage - 1])
                         todo.append(stage - 1)
@@ -231,12 +235,12 @@ class _Problem:
                 if not isinstance(weights, str) and (
                     at.input_gradients - at.weight_gradients > weights[stage]
                 ):
-                    self._weight(stage, at, ranks[stage])
+                    self._weight(stage, at, kinds[stage])
         for stage, at in enumerate(stages):
             while at.weight_gradients < m:
-                self._weight(stage, at, ranks[stage])
+                self._weight(stage, at, kinds[stage])
         return _Attempt(
-            tuple(map(tuple, ranks)),
+            kinds,
             max(at.stop_s for at in stages),
             max(at.stop_s - (at.start_s or 0.0) for at in stages),
             all(at.fits for at in stages),
@@ -245,16 +249,16 @@ class _Problem:
     def _wait(
         self,
         stage: int,
-        stages: list[_Stage],
-        order: list[Action],
+        at: _Stage,
+        order: list[Kind],
         ready_s: float,
         ahead: bool,
         weights: Sequence[int] | _Fill,
+        longest_wait_s: float,
     ) -> None:
         """Weight gradients before an action that could start at `ready_s`."""
         if not isinstance(weights, str):
             return
-        at = stages[stage]
         taken = self.kept[stage] if ahead else self.left[stage] - self.kept[stage]
         while at.weight_gradients < at.input_gradients:
             wait_s = ready_s - at.stop_s
@@ -263,16 +267,13 @@ class _Problem:
                     break
                 if wait_s < self.w[stage] and (
                     weights == "never"
-                    or (
-                        weights == "largest"
-                        and at.waited_s + wait_s <= max(other.waited_s for other in stages)
-                    )
+                    or (weights == "largest" and at.waited_s + wait_s <= longest_wait_s)
                 ):
                     break
             self._weight(stage, at, order)
 
-    def _weight(self, stage: int, at: _Stage, order: list[Action]) -> None:
-        order.append(weight_gradient(stage, at.weight_gradients))
+    def _weight(self, stage: int, at: _Stage, order: list[Kind]) -> None:
+        order.append(Kind.WEIGHT_GRADIENT)
         at.weight_gradients += 1
         at.stop_s += self.w[stage]
 

@@ -69,7 +69,7 @@ def zb_v(n_stages: int, n_microbatches: int) -> Schedule:
 
 
 def v_half(n_stages: int, n_microbatches: int) -> Schedule:
-    """V-Half: about half of 1F1B's activations, for a bubble about half as large.
+    """V-Half: about half of 1F1B's activations, for a bubble half as large.
 
     Made for stages whose F, I and W take the same time.
 
@@ -88,7 +88,7 @@ def v_half(n_stages: int, n_microbatches: int) -> Schedule:
 
 
 def v_min(n_stages: int, n_microbatches: int) -> Schedule:
-    """V-Min: about a third of 1F1B's activations, for a bubble about half as large.
+    """V-Min: about a third of 1F1B's activations, for a bubble two thirds as large.
 
     Made for stages whose F, I and W take the same time; with others, it leaves a bubble for every
     microbatch.
