@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pipesched import (
     Action,
@@ -18,6 +18,7 @@ from pipesched.check import Semantics
 from pipesched.testing import can_be_run, made, schedules, steps
 
 valid = made() | schedules() | steps(communicates=None)
+shared = settings(max_examples=max(1, settings().max_examples // 2))
 semantics = st.sampled_from(["buffered", "rendezvous", "stream"])
 Ranks = list[list[Action]]
 
@@ -47,11 +48,13 @@ def refusal(schedule: Schedule, **options) -> ScheduleError:
     return error
 
 
+@shared
 @given(valid)
 def test_accepts_whatever_can_be_run(schedule: Schedule) -> None:
     check(schedule)
 
 
+@shared
 @given(valid, st.data())
 def test_a_dropped_action_is_missed(schedule: Schedule, data: st.DataObject) -> None:
     rank, position = pick(data, schedule)
@@ -69,6 +72,7 @@ def test_a_dropped_action_is_missed(schedule: Schedule, data: st.DataObject) -> 
         assert (error.action, error.rank) == (dropped, rank)
 
 
+@shared
 @given(steps(communicates=True))
 def test_what_is_all_or_nothing_may_be_dropped_as_a_whole(schedule: Schedule) -> None:
     kept = [
@@ -77,6 +81,7 @@ def test_what_is_all_or_nothing_may_be_dropped_as_a_whole(schedule: Schedule) ->
     check(with_rows(schedule, kept))
 
 
+@shared
 @given(valid, st.data())
 def test_a_duplicated_action_is_found(schedule: Schedule, data: st.DataObject) -> None:
     rank, position = pick(data, schedule)
@@ -90,6 +95,7 @@ def test_a_duplicated_action_is_found(schedule: Schedule, data: st.DataObject) -
     assert (error.rule, error.action) == ("completeness", action)
 
 
+@shared
 @given(valid, st.data(), st.sampled_from(["stage", "microbatch"]))
 def test_an_action_of_no_stage_or_microbatch_is_found(
     schedule: Schedule, data: st.DataObject, field: str
@@ -104,6 +110,7 @@ def test_an_action_of_no_stage_or_microbatch_is_found(
     assert (error.rule, error.action) == ("completeness", ranks[rank][position])
 
 
+@shared
 @given(valid, st.data())
 def test_an_action_moved_to_another_rank_is_found(schedule: Schedule, data: st.DataObject) -> None:
     assume(sum(map(bool, schedule.ranks)) > 1)
@@ -118,6 +125,7 @@ def test_an_action_moved_to_another_rank_is_found(schedule: Schedule, data: st.D
     assert (error.rule, error.action, error.rank) == ("placement", moved, to_rank)
 
 
+@shared
 @given(valid, semantics, st.data())
 def test_a_swap_is_refused_exactly_if_the_order_can_no_longer_be_run(
     schedule: Schedule, how: Semantics, data: st.DataObject
@@ -135,6 +143,7 @@ def test_a_swap_is_refused_exactly_if_the_order_can_no_longer_be_run(
         assert refusal(swapped, semantics=how).rule in ("dependency", "deadlock", "stream")
 
 
+@shared
 @given(steps(communicates=True, chained=True), semantics)
 def test_transfers_are_judged_by_what_they_wait_for(schedule: Schedule, how: Semantics) -> None:
     assume(schedule.communicates)
@@ -146,6 +155,7 @@ def test_transfers_are_judged_by_what_they_wait_for(schedule: Schedule, how: Sem
         )
 
 
+@shared
 @given(schedules() | steps(), st.data())
 def test_memory_is_what_is_between_forward_and_backward(
     schedule: Schedule, data: st.DataObject

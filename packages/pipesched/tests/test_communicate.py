@@ -19,21 +19,23 @@ from pipesched import (
     with_reductions,
     without_communication,
 )
-from pipesched.testing import schedules, steps
+from pipesched.testing import LINEAR, made, schedules, steps
 
-any_schedule = schedules() | steps()
+any_schedule = made() | schedules() | steps()
+shared = settings(max_examples=max(1, settings().max_examples // 4))
 times = st.integers(0, 4).map(float)
 
 
+@shared
 @given(any_schedule)
 def test_transfers_never_get_stuck_under_any_semantics(schedule: Schedule) -> None:
     full = with_communication(schedule)
     check(full)
-    if full.communicates:
-        check(full, semantics="rendezvous")
-        check(full, semantics="stream")
+    check(full, semantics="rendezvous")
+    check(full, semantics="stream")
 
 
+@shared
 @given(any_schedule, times, times, times)
 def test_any_timeline_orders_the_transfers(
     schedule: Schedule, forward_s: float, backward_s: float, latency_s: float
@@ -41,11 +43,11 @@ def test_any_timeline_orders_the_transfers(
     """Also one in which nothing takes time."""
     timeline = simulate(schedule, Costs(forward_s, backward_s, latency_s=latency_s))
     full = with_communication(schedule, timeline)
-    if full.communicates:
-        check(full, semantics="rendezvous")
-        check(full, semantics="stream")
+    check(full, semantics="rendezvous")
+    check(full, semantics="stream")
 
 
+@shared
 @given(any_schedule)
 def test_nothing_else_changes(schedule: Schedule) -> None:
     full = with_communication(schedule)
@@ -53,6 +55,7 @@ def test_nothing_else_changes(schedule: Schedule) -> None:
     assert replace(full, ranks=schedule.ranks) == schedule
 
 
+@shared
 @given(any_schedule)
 def test_a_send_follows_its_maker_at_once(schedule: Schedule) -> None:
     for actions in with_communication(schedule).ranks:
@@ -74,6 +77,7 @@ def test_every_generated_schedule_gets_transfers(name: str) -> None:
     check(full, semantics="stream")
 
 
+@shared
 @given(any_schedule)
 def test_copies_of_a_stage_reduce_without_waiting_in_a_circle(schedule: Schedule) -> None:
     assume(schedule.backward and not schedule.updates)
@@ -82,14 +86,13 @@ def test_copies_of_a_stage_reduce_without_waiting_in_a_circle(schedule: Schedule
     kept = [tuple(a for a in row if a.kind is not Kind.REDUCE) for row in reduced.ranks]
     assert tuple(kept) == schedule.ranks
     assert sum(map(len, reduced.ranks)) > sum(map(len, schedule.ranks))
-    full = with_communication(reduced)
-    if full.communicates:
-        check(full, semantics="rendezvous")
+    check(with_communication(reduced), semantics="rendezvous")
     if len(schedule.placement.routes) == 1:
         check(with_reductions(with_communication(schedule)))
 
 
-@given(schedules())
+@shared
+@given(schedules() | made(LINEAR))
 def test_one_copy_reduces_right_after_its_last_gradient(schedule: Schedule) -> None:
     for row in with_reductions(schedule).ranks:
         for position, action in enumerate(row):
@@ -98,7 +101,7 @@ def test_one_copy_reduces_right_after_its_last_gradient(schedule: Schedule) -> N
                 assert (before.kind, before.stage) == (Kind.BACKWARD, action.stage)
 
 
-@settings(max_examples=max(1, settings().max_examples // 4))
+@shared
 @given(any_schedule, times, times, times, times, st.booleans())
 def test_a_simulation_is_the_same_with_and_without(
     schedule: Schedule,

@@ -60,7 +60,7 @@ def check(
     Args:
         schedule: What to judge.
         semantics: What sends and receives wait for. A schedule without them passes "buffered" if
-            there is a way to run it; the other two are of those that have them.
+            there is a way to run it; the other two ask for them, if anything changes ranks.
         activation_bytes: What a stage keeps of a microbatch from forward to backward, one number
             or one for each stage; 1 counts microbatches.
         weight_gradient_bytes: What of it, and of the gradients, the weight gradient still needs
@@ -71,12 +71,12 @@ def check(
 
     Raises:
         ScheduleError: The schedule breaks a rule; names the rule, rank, position and action.
-        ArgumentError: Unknown semantics, or any but "buffered" of a schedule without sends and
-            receives; not one number of bytes for each stage or rank.
+        ArgumentError: Unknown semantics, or any but "buffered" of a schedule that lacks its sends
+            and receives; not one number of bytes for each stage or rank.
     """
     if semantics not in _SEMANTICS:
         raise ArgumentError(f"semantics is one of {', '.join(_SEMANTICS)}; got {semantics!r}")
-    if semantics != "buffered" and not schedule.communicates:
+    if semantics != "buffered" and not schedule.communicates and _changes_ranks(schedule):
         raise ArgumentError(
             f"semantics={semantics!r} judges sends and receives; got {schedule.name} without any; "
             "add them by with_communication, or check it as buffered"
@@ -94,6 +94,13 @@ def check(
         checkpoint = _numbers("checkpoint_bytes", checkpoint_bytes, n_stages)
         bounds = _numbers("memory_bytes", memory_bytes, len(schedule.ranks))
         _check_memory(schedule, places, whole, kept, checkpoint, bounds)
+
+
+def _changes_ranks(schedule: Schedule) -> bool:
+    """Whether any result is needed on another rank than the one that makes it."""
+    routes = schedule.placement.routes
+    taken = [routes[route] for route in set(schedule.placement.route_of or (0,))]
+    return any(r[edge.src[1]] != r[edge.dst[1]] for r in taken for edge in schedule.edges)
 
 
 def _waits(schedule: Schedule, places: Places, rendezvous: bool) -> list[list[list[_Wait]]]:
