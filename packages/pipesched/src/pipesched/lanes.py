@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil, inf
 from typing import NamedTuple
 
 from pipesched.costs import Costs
@@ -64,6 +65,8 @@ class Lane:
     """What comes from other ranks."""
     departures: list[Departure] = field(default_factory=list)
     """What goes there."""
+    depth: float = inf
+    """Of forwards: the most that may have run before their backwards."""
     tail_s: float = 0.0
     """Seconds from the end of an action to the end of its microbatch, at least."""
 
@@ -83,6 +86,17 @@ class Lanes:
     queues: tuple[tuple[float, ...], ...]
     """Of what is on its way from rank to rank, when it arrives; empty at the start, but for
     `alone`."""
+    after_s: float = 0.0
+    """Seconds from the end of the last action to that of the step, at least; also for `alone`."""
+
+    def back(self, forward: Lane) -> int:
+        """The lane that brings back what a forward keeps: its whole backward or input gradient."""
+        return next(
+            i
+            for i, lane in enumerate(self.lanes)
+            if lane.kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT)
+            and (lane.stage, lane.microbatches) == (forward.stage, forward.microbatches)
+        )
 
     @property
     def n_actions(self) -> int:
@@ -146,6 +160,52 @@ def lanes_of(
     return Lanes(tuple(lanes), tuple(bounds), costs.overlap, len(links), ((),) * n_queues)
 
 
+def busy_depths(lanes: Lanes) -> list[float]:
+    """Per lane of forwards, the microbatches on their way that keep its rank busy; 0.0 of others.
+
+    On their way from a forward to its backward: as many as the rank could run in that time.
+    """
+    work_s = [0.0] * len(lanes.bounds)
+    for lane in lanes.lanes:
+        work_s[lane.rank] += lane.seconds
+    depths = []
+    for lane in lanes.lanes:
+        depth = 0.0
+        if lane.kind is Kind.FORWARD and work_s[lane.rank]:
+            way_s = lane.seconds + lane.tail_s - lanes.lanes[lanes.back(lane)].tail_s
+            depth = way_s / work_s[lane.rank]
+        depths.append(depth)
+    return depths
+
+
+def with_depths(lanes: Lanes, share: float) -> Lanes:
+    """The same with at most this share of `busy_depths` on their way, but one at least."""
+    limited = [
+        replace(lane, depth=max(1, ceil(share * depth))) if depth else lane
+        for lane, depth in zip(lanes.lanes, busy_depths(lanes), strict=True)
+    ]
+    return replace(lanes, lanes=tuple(limited))
+
+
+def fitting_share(lanes: Lanes) -> float:
+    """The largest share, 1 at most, for which all ranks have the memory at all times."""
+
+    def fits(share: float) -> bool:
+        needed = [0.0] * len(lanes.bounds)
+        for lane in with_depths(lanes, share).lanes:
+            if lane.depth < inf:
+                needed[lane.rank] += lane.taken * lane.depth
+        return all(n <= bound for n, bound in zip(needed, lanes.bounds, strict=True))
+
+    if fits(1.0):
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(8):  # to 1/256, finer than a microbatch of most depths
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
 def alone(lanes: Lanes, rank: int) -> Lanes:
     """One rank's lanes, as if all others had as many devices and as much memory as they like.
 
@@ -177,7 +237,10 @@ def alone(lanes: Lanes, rank: int) -> Lanes:
             kept[new[i]].departures.append(Departure(len(queues), 0, 0.0, way_s - seconds))
             kept[new[j]].arrivals.append(Arrival(len(queues), new[i], way_s))
             queues.append(())
-    return Lanes(tuple(kept), (lanes.bounds[rank],), True, 1, tuple(queues))
+    followed = {src for lane in kept for src in lane.follows}
+    followed |= {arrival.src for lane in kept for arrival in lane.arrivals if arrival.lag_s}
+    last = [lane.tail_s for i, lane in enumerate(kept) if i not in followed]
+    return Lanes(tuple(kept), (lanes.bounds[rank],), True, 1, tuple(queues), min(last, default=0.0))
 
 
 def _of_route(

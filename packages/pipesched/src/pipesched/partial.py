@@ -54,6 +54,8 @@ class Moves:
                 len(lane.microbatches),
                 self.bounds[lane.rank] - lane.taken if lane.taken > 0 else inf,
                 self.bounds[lane.rank] < inf and len(self._forwards[i]) > 1,
+                lane.depth,
+                lanes.back(lane) if lane.depth < inf else i,
                 [(src, self.lanes[src].seconds) for src in lane.follows],
                 lane.arrivals,
             )
@@ -196,7 +198,9 @@ class Moves:
         done, free_s, held, _, queues, waiting = state
         earliest_s: list[float] = []
         ready, full = [], []
-        for i, (rank, n_actions, most_held, shares, follows, arrivals) in enumerate(self._needs):
+        for i, (rank, n_actions, most_held, shares, depth, back, follows, arrivals) in enumerate(
+            self._needs
+        ):
             n_done = done[i]
             if n_done == n_actions:
                 earliest_s.append(inf)
@@ -218,7 +222,12 @@ class Moves:
                     time_s = earliest_s[src] + lag_s
                 if time_s > start_s:
                     start_s = time_s
-            if held[rank] > most_held or i in waiting or (shares and self._blocks(i, done)):
+            if (
+                held[rank] > most_held
+                or n_done - done[back] >= depth
+                or i in waiting
+                or (shares and self._blocks(i, done))
+            ):
                 full.append(i)
                 if i in room_s and room_s[i] > start_s:
                     start_s = room_s[i]
@@ -231,8 +240,10 @@ class Moves:
         """What the step takes at least, and the sum of what each rank does."""
         done, free_s = state.done, state.free_s
         best_s = total_s = 0.0
+        after_s = self.pipeline.after_s
         for rank_s, on in zip(free_s, self._by_tail, strict=True):
             first_s, work_s = inf, 0.0
+            rank_s += after_s  # unless there is work left
             for i, n_actions, seconds, tail_s in on:
                 lane_s = (n_actions - done[i]) * seconds
                 if lane_s:

@@ -4,10 +4,10 @@ What is tried, in this order, until a bound proves that nothing is better or the
 
 1. the known schedules of the placement that keep within the memory, so that the result is never
    worse than any of them;
-2. one greedy schedule (a beam of width 1), then more, each with fewer microbatches in flight on
-   later ranks: rank r of n may hold 1 + k (n - 1 - r), for some k. A greedy schedule that fills the
-   memory of every rank as soon as it can stalls more than one that does not [measured: at 8 ranks,
-   32 microbatches and a cap of 8 it takes 308 s, that of k = 1 takes 302 s];
+2. greedy schedules (beams of width 1): one that starts every forward when it can, and some that
+   keep fewer microbatches on their way than would fit, see `pipesched.lanes.busy_depths`. Filling
+   the memory as soon as it can be makes all ranks wait for the same few microbatches [measured: at
+   8 ranks, 32 microbatches, F = 2, B = 4, latency 1 and a cap of 12, 268 s instead of 258 s];
 3. beams of growing width, see `pipesched.beam`; one that leaves nothing out proves its result.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import inf
 from typing import Any
 
 from pipesched.action import Action
@@ -25,7 +25,7 @@ from pipesched.edge import Edge, chain
 from pipesched.errors import ArgumentError, InfeasibleError
 from pipesched.generators import make
 from pipesched.kind import Kind
-from pipesched.lanes import Lanes, alone, lanes_of
+from pipesched.lanes import alone, fitting_share, lanes_of, with_depths
 from pipesched.partial import Moves
 from pipesched.placement import Placement
 from pipesched.schedule import Schedule, check_sizes
@@ -61,7 +61,7 @@ def search(
     placement: Placement | None = None,
     edges: Sequence[Edge] | None = None,
     split_backward: bool = False,
-    steps: int = 4096,
+    steps: int = 3072,
 ) -> Found:
     """The best schedule that is found within a number of steps.
 
@@ -120,7 +120,16 @@ class _Search:
             empty, costs, activation_cap, memory_bytes
         )
         self.split = split
-        self.lanes = self.bounded(bounds)
+        self.sizes = empty.n_stages, empty.n_microbatches
+        self.lanes = lanes_of(
+            empty.n_microbatches,
+            costs,
+            empty.placement,
+            empty.edges,
+            self.activations,
+            self.weight_gradients if split else None,
+            bounds,
+        )
         self.moves = Moves(self.lanes)
         self.best: Path = None
         self.makespan_s = inf
@@ -128,31 +137,29 @@ class _Search:
         self.n_steps = 0
         self.trace: list[tuple[int, float, str]] = []
 
-    def bounded(self, bounds: Sequence[float]) -> Lanes:
-        """The lanes of ranks that may hold that much."""
-        return lanes_of(
-            self.empty.n_microbatches,
-            self.costs,
-            self.empty.placement,
-            self.empty.edges,
-            self.activations,
-            self.weight_gradients if self.split else None,
-            bounds,
-        )
-
     def run(self, steps: int) -> Found:
-        for schedule in self.known():
-            self.replay(schedule)
-        self.relax()
-        self.beam(self.moves, 1, "greedy")
-        n_actions = self.lanes.n_actions
-        for slope in (1.0, 1.25, 1.5, 2.0, 3.0):
-            bounds = self.sloped(slope)
-            if bounds != self.lanes.bounds and self.n_steps + n_actions <= steps:
-                self.beam(Moves(self.bounded(bounds)), 1, f"greedy, {slope} a rank")
+        for name, options in self.known():
+            if self.lower_bound_s < self.makespan_s:
+                try:
+                    self.replay(make(name, *self.sizes, **options))
+                except ArgumentError:  # not defined for these sizes
+                    continue
+        n_actions, fitting = self.lanes.n_actions, fitting_share(self.lanes)
+        limited = self.moves
+        for factor in (1.0, 1.25, inf, 1.6, 2.0):
+            if self.n_steps == 0 or self.n_steps + n_actions <= steps:
+                moves, name = self.moves, "greedy"
+                if factor < inf:
+                    moves = Moves(with_depths(self.lanes, factor * fitting))
+                    name = f"greedy, {factor * fitting:.3g} of the depth"
+                if self.beam(moves, 1, name):
+                    limited = moves
+        self.relax(steps)
         width = 4
         while self.lower_bound_s < self.makespan_s and self.n_steps + n_actions * width <= steps:
             self.beam(self.moves, width, f"beam of {width}")
+            if limited is not self.moves and self.n_steps + n_actions * width <= steps:
+                self.beam(limited, width, f"beam of {width}, limited depth")
             width *= 4
         if self.best is None:
             self.one_by_one()
@@ -163,55 +170,43 @@ class _Search:
             tuple(self.trace),
         )
 
-    def known(self) -> Iterator[Schedule]:
-        """Known schedules for the placement; which keep within the memory is seen later."""
-        n_stages, n_microbatches = self.empty.n_stages, self.empty.n_microbatches
-        placement = self.empty.placement
+    def known(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Names and options of schedules for the placement; which fit is seen later."""
+        placement, n_stages = self.empty.placement, self.empty.n_stages
         n_ranks = placement.n_ranks
-        options: list[tuple[str, dict[str, Any]]] = []
+        n_chunks = n_stages // n_ranks
         if placement == Placement.linear(n_stages):
+            yield "1f1b", {}
             fitting = [self.fitting(rank) for rank in range(n_ranks)]
             for slope in (1, 2):
-                depth = [
-                    max(1, min(n, 1 + slope * (n_stages - 1 - rank)))
-                    for rank, n in enumerate(fitting)
-                ]
-                depth = [min(depth[: rank + 1]) for rank in range(n_stages)]
-                options.append(("eager-1f1b", {"depth": depth}))
-            options += [("gpipe", {})]
+                depth = [min(n, 1 + slope * (n_ranks - 1 - r)) for r, n in enumerate(fitting)]
+                yield "eager-1f1b", {"depth": [min(depth[: rank + 1]) for rank in range(n_ranks)]}
+            yield "gpipe", {}
             if self.split:
-                options += [("zb-h1", {}), ("zb-h2", {})]
+                yield "zb-h1", {}
+                yield "zb-h2", {}
+                costs = replace(
+                    self.costs,
+                    activation_bytes=self.activations,
+                    weight_gradient_bytes=self.weight_gradients,
+                    parameter_bytes=0,
+                )
+                yield "zb-auto", {"costs": costs, "memory_bytes": self.lanes.bounds}
         elif placement == Placement.v(n_ranks):
-            options += [(name, {}) for name in ("zb-v", "v-half", "v-min", "dualpipe-v")]
-        elif n_stages % n_ranks == 0 and placement == Placement.looped(
-            n_ranks, n_stages // n_ranks
-        ):
-            n_chunks = {"n_chunks": n_stages // n_ranks}
-            options += [("interleaved-1f1b", n_chunks), ("looped-bfs", n_chunks)]
-        elif placement == Placement.bidirectional(n_ranks, n_microbatches):
-            options += [("chimera", {}), ("dualpipe", {})]
-        for name, given in options:
-            try:
-                yield make(name, n_stages, n_microbatches, **given)
-            except ArgumentError:  # not defined for these sizes
-                continue
+            for name in ("zb-v", "v-half", "v-min", "dualpipe-v"):
+                yield name, {}
+        elif n_stages == n_chunks * n_ranks and placement == Placement.looped(n_ranks, n_chunks):
+            yield "interleaved-1f1b", {"n_chunks": n_chunks}
+            yield "looped-bfs", {"n_chunks": n_chunks}
+        elif placement == Placement.bidirectional(n_ranks, self.empty.n_microbatches):
+            yield "chimera", {}
+            yield "dualpipe", {}
 
     def fitting(self, rank: int) -> int:
-        """How many microbatches of its first stage a rank may hold."""
-        size = self.activations[self.empty.placement.stages_of(rank)[0]]
+        """How many microbatches of its stage a rank may hold."""
+        size, n_microbatches = self.activations[rank], self.empty.n_microbatches
         bound = self.lanes.bounds[rank]
-        n_microbatches = self.empty.n_microbatches
-        return min(n_microbatches, int(bound // size)) if size and bound < inf else n_microbatches
-
-    def sloped(self, slope: float) -> tuple[float, ...]:
-        """Bounds for 1 + slope * (ranks that follow) microbatches, within those that hold."""
-        bounds = []
-        for rank, bound in enumerate(self.lanes.bounds):
-            n = 1 + ceil(slope * (len(self.lanes.bounds) - 1 - rank))
-            stages = self.empty.placement.stages_of(rank)
-            one = sum(max(self.activations[s], self.weight_gradients[s]) for s in stages)
-            bounds.append(min(bound, one * (n + 2 * self.split)))
-        return tuple(bounds)
+        return max(1, int(min(n_microbatches, bound / size))) if size else n_microbatches
 
     def replay(self, schedule: Schedule) -> None:
         """Take a known schedule, if it keeps within the memory and is better than the best."""
@@ -245,10 +240,16 @@ class _Search:
             return Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
         return (kind,)
 
-    def relax(self) -> None:
-        """Raise the lower bound to what each rank takes alone, see `pipesched.lanes.alone`."""
+    def relax(self, steps: int) -> None:
+        """Raise the lower bound to what each rank takes alone, see `pipesched.lanes.alone`.
+
+        Only of whole backwards: with weight gradients, which fill any gap, a narrow beam proves
+        nothing [measured: at 8 ranks and 32 microbatches, width 512 still does not].
+        """
         for rank, bound in enumerate(self.lanes.bounds):
-            if bound < inf and self.lower_bound_s < self.makespan_s:
+            if self.split or self.n_steps >= steps or self.lower_bound_s >= self.makespan_s:
+                return
+            if bound < inf:
                 moves = Moves(alone(self.lanes, rank))
                 greedy = beam_search(moves, 1)
                 self.n_steps += greedy.n_steps
@@ -260,15 +261,17 @@ class _Search:
     def raise_bound(self, bound_s: float) -> None:
         self.lower_bound_s = max(self.lower_bound_s, min(bound_s, self.makespan_s))
 
-    def beam(self, moves: Moves, width: int, name: str) -> None:
+    def beam(self, moves: Moves, width: int, name: str) -> bool:
+        """Search with a beam; whether what it finds is the best so far."""
         if self.lower_bound_s >= self.makespan_s:
-            return
+            return False
         beam = beam_search(moves, width, self.makespan_s)
         self.n_steps += beam.n_steps
         if moves is self.moves:
             self.raise_bound(beam.bound_s)
         if beam.node is not None:
             self.take(beam.node.path, beam.node.bound_s, name)
+        return beam.node is not None
 
     def take(self, path: Path, makespan_s: float, name: str) -> None:
         if makespan_s < self.makespan_s:
