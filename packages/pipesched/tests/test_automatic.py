@@ -55,6 +55,7 @@ def split_1f1b(schedule: Schedule) -> Schedule:
     return Schedule.parse("\n".join(rows))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(problems(), st.data())
 def test_keeps_within_the_memory(
     problem: tuple[tuple[int, int], Costs], data: st.DataObject
@@ -70,7 +71,7 @@ def test_keeps_within_the_memory(
         assert peak_bytes <= most
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=max(50, settings().max_examples // 5))
 @given(problems())
 def test_is_never_slower_than_the_handcrafted_orders_in_the_same_memory(
     problem: tuple[tuple[int, int], Costs],

@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipesched import NAMES, ArgumentError, Costs, Timeline, closed_form, make, simulate
 
+WITH_FORM = [name for name in NAMES if name not in ("zb-1p", "zb-auto")]
 LOOPED = ("interleaved-1f1b", "looped-bfs", "inference")
 V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipe-v")
 TWO_WAYS = ("dualpipe", "chimera")
@@ -35,8 +36,8 @@ def largest_span_bubble_s(timeline: Timeline) -> float:
     return max(idle)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=settings().max_examples // 2)
+@pytest.mark.parametrize("name", WITH_FORM)
+@settings(max_examples=max(50, settings().max_examples // 5))
 @given(st.data())
 def test_the_simulation_equals_the_closed_form(name: str, data: st.DataObject) -> None:
     sizes, (f, i, w), options = data.draw(arguments(name))
@@ -51,7 +52,7 @@ def test_the_simulation_equals_the_closed_form(name: str, data: st.DataObject) -
     assert max(timeline.peak_bytes) == form.peak_activations
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"zb-1p", "zb-auto"}))
+@pytest.mark.parametrize("name", WITH_FORM)
 def test_there_is_a_form_where_all_takes_as_long(name: str) -> None:
     form = closed_form(name, 4, 8, forward_s=1.0, input_gradient_s=1.0, weight_gradient_s=1.0)
     assert form.peak_activations <= 16

@@ -48,6 +48,7 @@ def at_once(schedule: Schedule) -> Schedule:
     return replace(schedule, ranks=tuple(ranks))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(problems())
 def test_only_weight_gradients_move(problem: tuple[Schedule, Costs]) -> None:
     delayed = delay_weight_gradients(*problem)
@@ -55,6 +56,7 @@ def test_only_weight_gradients_move(problem: tuple[Schedule, Costs]) -> None:
     assert without_weight_gradients(delayed) == without_weight_gradients(problem[0])
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(problems())
 def test_is_never_slower(problem: tuple[Schedule, Costs]) -> None:
     schedule, costs = problem
@@ -63,7 +65,7 @@ def test_is_never_slower(problem: tuple[Schedule, Costs]) -> None:
         assert makespan_s <= simulate(other, costs).makespan_s * (1 + 1e-8)
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=max(50, settings().max_examples // 5))
 @given(problems(overlap=True))
 def test_no_weight_gradient_could_run_an_action_earlier(problem: tuple[Schedule, Costs]) -> None:
     """Delays the least: whichever ran before the action that it now follows costs time."""

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipesched import (
     NAMES,
@@ -32,6 +32,7 @@ def test_every_schedule_passes_the_checker(name: str) -> None:
         check(make(name, *size))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(
     st.sampled_from(LOOPED),
     st.integers(1, 6),
@@ -48,6 +49,7 @@ def test_looped_schedules_of_any_group_pass_the_checker(
     assert schedule.placement == Placement.looped(n_ranks, n_chunks)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.data(), st.integers(1, 8), st.integers(1, 16))
 def test_eager_1f1b_holds_the_depth_that_is_asked_for(
     data: st.DataObject, n_stages: int, n_microbatches: int
@@ -148,6 +150,7 @@ def test_depth_of_1f1b_makes_eager_1f1b_the_same() -> None:
     )  # the paper: it "is based on 1F1B but shifts forward"
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.integers(2, 8), st.integers(2, 4), st.integers(0, 4), st.integers(1, 4), st.data())
 def test_warm_ups_are_those_of_megatron(
     n_ranks: int, n_chunks: int, more: int, n_groups: int, data: st.DataObject
