@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pipesched import (
+    Schedule,
     ScheduleError,
     check,
     from_torch_csv,
@@ -16,8 +17,14 @@ from pipesched import (
     to_torch_csv,
     with_communication,
     with_reductions,
+    without_communication,
 )
-from torch.distributed.pipelining.schedules import Schedule1F1B
+from torch.distributed.pipelining.schedules import (
+    Schedule1F1B,
+    _Action,
+    _add_send_recv,
+    _simulate_comms_compute,
+)
 
 from .schedules.ranks import batch, loss, model
 
@@ -47,6 +54,33 @@ def test_torchs_order_of_1f1b_on_the_last_rank_is_refused(n_ranks, n_microbatche
     kept = (*schedule.ranks[:last], make("1f1b", n_ranks, n_microbatches).ranks[last])
     others = [[a for a in row if a.microbatch is not None] for row in kept]
     assert list(map(list, make("1f1b", n_ranks, n_microbatches).ranks)) == others
+
+
+@pytest.mark.parametrize(
+    ("name", "n_stages"), [("1f1b", 4), ("zb-h1", 4), ("interleaved-1f1b", 8), ("dualpipe-v", 8)]
+)
+def test_either_accepts_the_transfers_that_the_other_places(name, n_stages):
+    """Torch's pass our checker under every semantics, ours its dry run, which finds deadlocks."""
+    schedule = make(name, n_stages, 8)
+    rank_of = schedule.placement.routes[0].__getitem__
+
+    theirs = _add_send_recv(in_torch(schedule), rank_of, n_stages)
+    rows = [",".join(map(str, theirs[rank])) for rank in sorted(theirs)]
+    read = from_torch_csv("\n".join(rows))
+    assert without_communication(read).ranks == schedule.ranks
+    for semantics in ("buffered", "rendezvous", "stream"):
+        check(read, semantics=semantics)
+
+    full = with_communication(schedule)
+    ran = _simulate_comms_compute(in_torch(full), rank_of, n_stages)
+    assert sum(action is not None for row in ran.values() for action in row) == sum(
+        map(len, full.ranks)
+    )
+
+
+def in_torch(schedule: Schedule) -> dict[int, list[_Action]]:
+    rows = to_torch_csv(schedule).splitlines()
+    return {rank: list(map(_Action.from_str, row.split(","))) for rank, row in enumerate(rows)}
 
 
 def test_torchs_runtime_runs_our_schedules(tmp_path: Path):
