@@ -1,0 +1,281 @@
+"""The command line: draw, compare and check pipeline schedules.
+
+Nothing is run and no device is needed. What can go wrong on purpose ends as one sentence and exit
+code 1, wrong usage as exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from pipesched.check import Semantics, check
+from pipesched.compare import compare
+from pipesched.costs import Costs
+from pipesched.delay import delay_weight_gradients
+from pipesched.draw import draw, legend
+from pipesched.errors import ArgumentError, ParseError, PipeschedError
+from pipesched.generators import NAMES, make
+from pipesched.placement import Placement
+from pipesched.plot import plot
+from pipesched.plot_memory import plot_memory
+from pipesched.schedule import Schedule
+from pipesched.search import search
+from pipesched.simulate import simulate
+from pipesched.timeline import Timeline
+from pipesched.torch_csv import from_torch_csv, to_torch_csv
+from pipesched.trace import to_trace
+
+_CHUNKED = ("interleaved-1f1b", "looped-bfs", "inference")  # their stages a rank can be chosen
+_V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipe-v")  # two stages a rank
+_PLANNED = ("zb-auto", "zb-1p")  # made for given costs
+_DELAY = "+delay"
+
+_DESCRIPTION = f"""\
+Pipeline schedules, drawn, compared and checked, by the times that you give.
+
+schedules:
+  {", ".join(NAMES[: len(NAMES) // 2])},
+  {", ".join(NAMES[len(NAMES) // 2 :])};
+  search: the best that is found for these times, and how far from the best it can be at most;
+  any of these followed by {_DELAY}, as eager-1f1b{_DELAY}: weight gradients are put off to cover
+  transfers; or a file with a schedule: what str() prints, JSON, or torch's CSV"""
+
+_EXAMPLES = """\
+examples:
+  python -m pipesched show eager-1f1b --stages 4 --microbatches 8 --comm 0.5
+  python -m pipesched compare 1f1b eager-1f1b zb-auto search --stages 4 --microbatches 8 \\
+      --comm 0.5 --plot timelines.png --memory memory.png --cap 7
+  python -m pipesched compare 1f1b interleaved-1f1b zb-v --ranks 4 --microbatches 8
+  python -m pipesched show zb-v --ranks 4 --microbatches 8 --save zb_v.csv
+  python -m pipesched check zb_v.csv"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        text: str = options.run(options)
+    except (PipeschedError, OSError) as error:
+        print(f"python -m pipesched {options.command}: {error}", file=sys.stderr)
+        return 1
+    print(text)
+    return 0
+
+
+def _show(options: argparse.Namespace) -> str:
+    timeline, notes = _timeline(options.schedule, options)
+    _write_files([timeline], options)
+    if options.save:
+        _save(timeline.schedule, Path(options.save))
+    return "\n".join([draw(timeline, options.width), legend(timeline), *notes])
+
+
+def _compare(options: argparse.Namespace) -> str:
+    found = [_timeline(name, options) for name in options.schedules]
+    timelines = [timeline for timeline, _ in found]
+    notes = dict.fromkeys(note for _, of_one in found for note in of_one)
+    span_s = max(timeline.makespan_s for timeline in timelines)
+    _write_files(timelines, options)
+    drawings = [f"{draw(timeline, options.width, span_s)}\n" for timeline in timelines]
+    about_memory = "peak memory: microbatches of a whole rank's stages, of the rank that holds most"
+    return "\n".join([compare(*timelines), about_memory, *notes, "", *drawings, legend(*timelines)])
+
+
+def _check(options: argparse.Namespace) -> str:
+    schedule = _read(Path(options.file))
+    check(schedule, semantics=options.semantics)
+    return (
+        f"{schedule.name} is right: {schedule.n_stages} stages on {len(schedule.ranks)} ranks, "
+        f"{schedule.n_microbatches} microbatches, {sum(map(len, schedule.ranks))} actions, "
+        f"with {options.semantics} transfers"
+    )
+
+
+def _timeline(name: str, options: argparse.Namespace) -> tuple[Timeline, list[str]]:
+    """What a name or file stands for, and what else there is to say of it."""
+    base = name.removesuffix(_DELAY)
+    if base not in (*NAMES, "search"):
+        if not Path(base).exists():
+            raise ArgumentError(
+                f"a schedule is one of {', '.join(NAMES)}, search, any of them with {_DELAY}, or a "
+                f"file; got {name}"
+            )
+        schedule = _read(Path(base))
+        route = schedule.placement.routes[0]
+        n_chunks = max(map(route.count, route))
+    else:
+        if options.microbatches is None or (options.stages is None) is (options.ranks is None):
+            raise ArgumentError(
+                f"{name} is made for --microbatches and for --stages or --ranks; got "
+                f"--stages {options.stages}, --ranks {options.ranks} and "
+                f"--microbatches {options.microbatches}"
+            )
+        n_chunks = options.chunks if base in _CHUNKED else 2 if base in _V_SHAPED else 1
+        if n_chunks < 1:
+            raise ArgumentError(f"a rank has at least one stage; got --chunks {n_chunks}")
+        schedule = None
+    # Of a model on that many ranks, stages are the smaller the more of them a rank has.
+    costs = _costs(options, n_chunks if options.ranks is not None else 1)
+    costs = replace(costs, activation_bytes=1.0 / n_chunks)
+    notes = []
+    if schedule is None:
+        n_stages = options.ranks * n_chunks if options.stages is None else options.stages
+        if base == "search":
+            found = search(
+                n_stages,
+                options.microbatches,
+                costs,
+                activation_cap=options.cap,
+                placement=Placement.linear(n_stages),
+                split_backward=options.split,
+            )
+            schedule = found.schedule
+            notes = [
+                f"search: none with one stage a rank and {'split' if options.split else 'whole'} "
+                f"backwards takes less than {found.lower_bound_s:.4g} s (gap {found.gap:.1%})"
+            ]
+        else:
+            given: dict[str, Any] = {"n_chunks": n_chunks} if base in _CHUNKED else {}
+            if base in _PLANNED:
+                given = {"costs": costs}
+            if base == "zb-auto":
+                given["activation_cap"] = options.cap
+            schedule = make(base, n_stages, options.microbatches, **given)
+    if name.endswith(_DELAY):
+        schedule = replace(delay_weight_gradients(schedule, costs), name=name)
+    return simulate(schedule, costs), notes
+
+
+def _costs(options: argparse.Namespace, parts: int) -> Costs:
+    """The times of a stage that is one of so many parts of what the options are for."""
+    given = (options.backward, options.input_gradient, options.weight_gradient)
+    backward, *halves = (None if seconds is None else seconds / parts for seconds in given)
+    if backward is None and None in halves:
+        backward = 2.0 / parts
+    return Costs(
+        options.forward / parts,
+        backward,
+        input_gradient_s=halves[0],
+        weight_gradient_s=halves[1],
+        transfer_s=options.comm,
+        latency_s=options.latency,
+        overlap=not options.no_overlap,
+    )
+
+
+def _write_files(timelines: list[Timeline], options: argparse.Namespace) -> None:
+    if options.plot:
+        plot(timelines, options.plot)
+    if options.memory:
+        plot_memory(timelines, options.memory, options.cap)
+    if options.trace:
+        Path(options.trace).write_text(to_trace(*timelines), encoding="utf-8")
+
+
+def _save(schedule: Schedule, path: Path) -> None:
+    write = {".json": Schedule.to_json, ".csv": to_torch_csv}.get(path.suffix.lower(), str)
+    path.write_text(write(schedule).rstrip("\n") + "\n", encoding="utf-8")
+
+
+def _read(path: Path) -> Schedule:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ParseError(f"a schedule's file is text in UTF-8; got {path}: {error}") from error
+    if text.lstrip().startswith("{"):
+        return Schedule.from_json(text)
+    if path.suffix.lower() == ".csv":
+        return from_torch_csv(text, path.stem.replace(" ", "_"))
+    return Schedule.parse(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    as_is = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m pipesched",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=as_is,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    both = _shared()
+    show = commands.add_parser(
+        "show",
+        parents=[both],
+        help="draw one schedule's timeline",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=as_is,
+    )
+    show.add_argument("schedule", help="a name or a file, see above")
+    show.add_argument(
+        "--save", metavar="FILE", help="write the schedule: .json, .csv for torch, or text"
+    )
+    show.set_defaults(run=_show)
+    several = commands.add_parser(
+        "compare",
+        parents=[both],
+        help="a table of several schedules, and their timelines to one scale",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=as_is,
+    )
+    several.add_argument("schedules", nargs="+", metavar="schedule", help="names or files")
+    several.set_defaults(run=_compare)
+    judge = commands.add_parser("check", help="say whether a schedule in a file is right")
+    judge.add_argument("file", help="what str() of a schedule prints, its JSON, or torch's CSV")
+    judge.add_argument(
+        "--semantics",
+        choices=get_args(Semantics),
+        default="buffered",
+        help="what sends and receives wait for (default: %(default)s)",
+    )
+    judge.set_defaults(run=_check)
+    return parser
+
+
+def _shared() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    sizes = shared.add_argument_group("sizes")
+    sizes.add_argument("--stages", type=int, help="stages of the model, each with the times below")
+    sizes.add_argument(
+        "--ranks",
+        type=int,
+        help="instead of --stages: cut a model into as many stages as the schedule has on so many "
+        "ranks; the times below are of all stages of a rank together",
+    )
+    sizes.add_argument("--microbatches", type=int, help="parts of the batch")
+    sizes.add_argument(
+        "--chunks",
+        type=int,
+        default=2,
+        help=f"stages a rank, of {', '.join(_CHUNKED)} (default: %(default)s)",
+    )
+    times = shared.add_argument_group("times of one microbatch, in seconds")
+    times.add_argument("--forward", type=float, default=1.0, help="default: %(default)s")
+    times.add_argument("--backward", type=float, help="default: 2.0, half of it for each gradient")
+    times.add_argument("--input-gradient", type=float, help="part of the backward")
+    times.add_argument("--weight-gradient", type=float, help="part of the backward")
+    times.add_argument(
+        "--comm", type=float, default=0.0, help="a message on its link (default: %(default)s)"
+    )
+    times.add_argument(
+        "--latency", type=float, default=0.0, help="until it arrives after that (%(default)s)"
+    )
+    times.add_argument("--no-overlap", action="store_true", help="do not compute while sending")
+    limits = shared.add_argument_group("what search and zb-auto may do")
+    limits.add_argument("--cap", type=float, help="the most microbatches that a rank may hold")
+    limits.add_argument(
+        "--split", action="store_true", help="let search run backwards as two gradients"
+    )
+    files = shared.add_argument_group("output")
+    files.add_argument("--width", type=int, default=96, help="columns (default: %(default)s)")
+    files.add_argument("--plot", metavar="FILE", help="write a picture, PNG or SVG")
+    files.add_argument("--memory", metavar="FILE", help="write a picture of the memory, PNG or SVG")
+    files.add_argument("--trace", metavar="FILE", help="write a trace for ui.perfetto.dev, JSON")
+    return shared
