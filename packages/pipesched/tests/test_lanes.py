@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipesched import Costs, Placement, chain
 from pipesched.beam import beam_search
-from pipesched.lanes import Lanes, alone, busy_depths, fitting_share, lanes_of, with_depths
+from pipesched.lanes import (
+    Lanes,
+    alone,
+    busy_depths,
+    fitting_share,
+    lanes_of,
+    memory_bound_s,
+    with_depths,
+)
 from pipesched.partial import Moves
 
 
@@ -44,3 +52,9 @@ def test_a_rank_alone_takes_what_its_memory_asks_for(rank: int, bound_s: int) ->
     beam = beam_search(Moves(alone(lanes, rank)), 64)
     assert beam.node is not None
     assert (beam.node.bound_s, beam.bound_s) == (bound_s, bound_s)
+
+
+def test_memory_is_held_for_the_way_there_and_back() -> None:
+    """Rank 0: 8 microbatches of 30 s, in 4 places that fill in 2 s and empty in 4 s each."""
+    lanes = whole(Placement.linear(4), 8, Costs(2, 4, latency_s=1), cap=4)
+    assert memory_bound_s(lanes) == (8 * 30 + 6 * (2 + 4)) / 4

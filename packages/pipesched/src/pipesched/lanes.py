@@ -169,11 +169,10 @@ def busy_depths(lanes: Lanes) -> list[float]:
     for lane in lanes.lanes:
         work_s[lane.rank] += lane.seconds
     depths = []
-    for lane in lanes.lanes:
+    for i, lane in enumerate(lanes.lanes):
         depth = 0.0
         if lane.kind is Kind.FORWARD and work_s[lane.rank]:
-            way_s = lane.seconds + lane.tail_s - lanes.lanes[lanes.back(lane)].tail_s
-            depth = way_s / work_s[lane.rank]
+            depth = _way_s(lanes, i, lanes.back(lane)) / work_s[lane.rank]
         depths.append(depth)
     return depths
 
@@ -204,6 +203,41 @@ def fitting_share(lanes: Lanes) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def memory_bound_s(lanes: Lanes) -> float:
+    """What the step takes at least, as every rank holds every microbatch for some time.
+
+    From its forward to its backward a microbatch is on its way, and takes bytes of the bound; the
+    sum over all of bytes times seconds is at most the bound times the seconds from the rank's first
+    forward to the last end of what gives back. If all take and give back a bytes at a time, of
+    which c fit, they come no faster than forwards run, and go no faster than what gives back, so
+    that a c (c - 1) / 2 times the seconds of both are never used.
+    """
+    starts_s = _earliest_of_all(lanes)
+    best_s = 0.0
+    for rank, bound in enumerate(lanes.bounds):
+        own = [i for i, lane in enumerate(lanes.lanes) if lane.rank == rank and lane.microbatches]
+        takers = [i for i in own if lanes.lanes[i].taken > 0]
+        givers = [lanes.lanes[i] for i in own if lanes.lanes[i].taken < 0]
+        if not takers or not givers or bound == inf:
+            continue
+        used = 0.0
+        for i in own:
+            lane = lanes.lanes[i]
+            n = len(lane.microbatches)
+            if lane.kind is Kind.FORWARD:
+                used += n * lane.taken * _way_s(lanes, i, lanes.back(lane))
+            elif lane.kind is Kind.WEIGHT_GRADIENT:
+                used -= n * lane.taken * lane.seconds
+        first = lanes.lanes[takers[0]]
+        if len(takers) == len(givers) == 1 and first.taken == -givers[0].taken:
+            c = min(bound // first.taken, len(first.microbatches))
+            bound = c * first.taken
+            used += first.taken * c * (c - 1) / 2 * (first.seconds + givers[0].seconds)
+        head_s = min(starts_s[i][0] for i in own)
+        best_s = max(best_s, head_s + used / bound + min(giver.tail_s for giver in givers))
+    return best_s
 
 
 def alone(lanes: Lanes, rank: int) -> Lanes:
@@ -296,6 +330,16 @@ def _earliest_of_all(lanes: Lanes) -> list[list[float]]:
             starts_s[i].append(start_s)
             free_s = start_s + lane.seconds
     return starts_s
+
+
+def _way_s(lanes: Lanes, src: int, dst: int) -> float:
+    """Seconds from the start of an action to the end of the same microbatch's in a later lane."""
+    farthest_s = {src: 0.0}
+    for i in range(src + 1, dst + 1):
+        reached = [farthest_s[j] + lag_s for j, lag_s in _needed(lanes, i) if j in farthest_s]
+        if reached:
+            farthest_s[i] = max(reached)
+    return farthest_s[dst] + lanes.lanes[dst].seconds
 
 
 def _ways(lanes: Lanes, index: int) -> dict[int, float]:

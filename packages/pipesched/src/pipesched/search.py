@@ -25,7 +25,7 @@ from pipesched.edge import Edge, chain
 from pipesched.errors import ArgumentError, InfeasibleError
 from pipesched.generators import make
 from pipesched.kind import Kind
-from pipesched.lanes import alone, fitting_share, lanes_of, with_depths
+from pipesched.lanes import alone, fitting_share, lanes_of, memory_bound_s, with_depths
 from pipesched.partial import Moves
 from pipesched.placement import Placement
 from pipesched.schedule import Schedule, check_sizes
@@ -133,7 +133,7 @@ class _Search:
         self.moves = Moves(self.lanes)
         self.best: Path = None
         self.makespan_s = inf
-        self.lower_bound_s = root(self.moves).bound_s
+        self.lower_bound_s = max(root(self.moves).bound_s, memory_bound_s(self.lanes))
         self.n_steps = 0
         self.trace: list[tuple[int, float, str]] = []
 
