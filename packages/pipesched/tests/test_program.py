@@ -2,7 +2,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipesched import (
     Accumulate,
@@ -45,12 +45,15 @@ instructions = st.one_of(
     st.builds(Apply, numbers),
 )
 
+shared = settings(max_examples=max(1, settings().max_examples // 4))
+
 
 @given(instructions)
 def test_text_round_trip(instruction: Instruction) -> None:
     assert parse_instruction(str(instruction)) == instruction
 
 
+@shared
 @given(st.lists(st.lists(instructions), min_size=3), st.booleans())
 def test_json_round_trip(ranks: list[list[Instruction]], backward: bool) -> None:
     placement = Placement.bidirectional(3, 2)

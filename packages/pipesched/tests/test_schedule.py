@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipesched import (
     Action,
@@ -15,6 +15,8 @@ from pipesched import (
     gpipe,
 )
 from pipesched.testing import actions, edge_sets, placements, schedules
+
+shared = settings(max_examples=max(1, settings().max_examples // 4))
 
 
 @st.composite
@@ -32,11 +34,13 @@ def lists(draw: st.DrawFn) -> Schedule:
     return Schedule("any", n_stages, n_microbatches, ranks, placement, edges, backward)
 
 
+@shared
 @given(schedules() | lists())
 def test_text_round_trip(schedule: Schedule) -> None:
     assert Schedule.parse(str(schedule)) == schedule
 
 
+@shared
 @given(schedules() | lists())
 def test_json_round_trip(schedule: Schedule) -> None:
     assert Schedule.from_json(schedule.to_json()) == schedule

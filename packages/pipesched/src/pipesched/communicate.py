@@ -107,13 +107,13 @@ def _insert(
     before: dict[int, int] = {}  # by rank
     for event in timeline.events:
         rank, action = event.rank, event.action
-        if action.kind is Kind.REDUCE and action.stage in together:
+        if action.kind is Kind.REDUCE:
+            if action.stage not in together:
+                together[action.stage] = order.add(event.start_s, [])
             node = together[action.stage]
             order.join(node, event.start_s, (rank, action))
         else:
             node = order.add(event.start_s, [(rank, action)])
-        if action.kind is Kind.REDUCE:
-            together[action.stage] = node
         if action.kind in ENDPOINTS:
             assert action.microbatch is not None
             end = ENDPOINTS[action.kind], action.stage, action.microbatch
