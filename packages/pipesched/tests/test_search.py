@@ -107,8 +107,8 @@ def test_two_chunks_a_rank_are_solved_to_the_optimum(data: st.DataObject) -> Non
     compare_with_enumeration(empty, data.draw(costs_of(empty)), False, data)
 
 
-def test_a_rank_may_do_better_to_wait_than_to_run_what_it_could() -> None:
-    """Where ranks never wait so, see `Moves.may_wait`, the best takes 59 s."""
+def test_a_rank_may_do_better_to_wait_than_to_take_a_link() -> None:
+    """Where no rank waits so, see `Moves.may_wait`, the best takes 59 s."""
     costs = Costs(
         [2, 0, 0, 4],
         [6, 6, 3, 3],
@@ -120,6 +120,14 @@ def test_a_rank_may_do_better_to_wait_than_to_run_what_it_could() -> None:
     empty = Schedule("empty", 4, 2, ((), ()), placement)
     best_s = optimum_s(empty, costs, [4, 7], split=False)
     assert found.makespan_s == found.lower_bound_s == best_s == 55
+
+
+def test_a_rank_may_do_better_to_wait_than_to_take_memory() -> None:
+    """Where no rank waits so, the best takes 75 s."""
+    costs = Costs([5, 3, 3, 0], [1, 2, 8, 3], latency_s=2, activation_bytes=[3, 2, 1, 3])
+    placement = Placement.looped(2, 2)
+    found = search(4, 3, costs, memory_bytes=[9, 7], placement=placement)
+    assert found.makespan_s == found.lower_bound_s == 70
 
 
 def compare_with_enumeration(
