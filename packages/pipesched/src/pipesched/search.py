@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import inf
 from typing import Any
 
@@ -61,7 +62,7 @@ def search(
     placement: Placement | None = None,
     edges: Sequence[Edge] | None = None,
     split_backward: bool = False,
-    steps: int = 3072,
+    steps: int = 2500,
 ) -> Found:
     """The best schedule that is found within a number of steps.
 
@@ -178,9 +179,11 @@ class _Search:
         if placement == Placement.linear(n_stages):
             yield "1f1b", {}
             fitting = [self.fitting(rank) for rank in range(n_ranks)]
-            for slope in (1, 2):
-                depth = [min(n, 1 + slope * (n_ranks - 1 - r)) for r, n in enumerate(fitting)]
-                yield "eager-1f1b", {"depth": [min(depth[: rank + 1]) for rank in range(n_ranks)]}
+            plain = range(n_ranks, 0, -1)
+            for wanted in (plain, range(2 * n_ranks - 1, 0, -2)):
+                depths = list(accumulate(map(min, wanted, fitting), min))
+                if depths != list(plain):
+                    yield "eager-1f1b", {"depth": depths}
             yield "gpipe", {}
             if self.split:
                 yield "zb-h1", {}
