@@ -13,6 +13,10 @@ is of use. By the cost model, with the orders of F and I as they are:
 3. Each rank runs F and I in order, and a W that is due before the next of them if that still starts
    in time: so a W is put off only where the step would take longer if it were not.
 
+Step 3 looks at one W and one action at a time, so it can run out of waits for the W that are left,
+and end after T. Then its latest starts leave the W of the fastest of step 1 in their places, and W
+run there or before; that always ends in time, but can put some off for longer than need be.
+
 All of this is linear in the actions, and takes computing and sending to overlap. The result is
 never slower than any of step 1, nor than the schedule given.
 
@@ -42,9 +46,9 @@ _TOLERANCE = 1e-9  # sums of the same seconds in another order
 _Place = tuple[Endpoint, int]
 """Where edges begin and end, and of which microbatch."""
 
-_MayRun = Callable[[Action, float, float, float], bool]
+_MayRun = Callable[[Action, float, float, float, int], bool]
 """Whether a weight gradient may run before an action, given when its rank is free, when the action
-could start, and how long the weight gradient takes."""
+could start, how long the weight gradient takes, and how many have run on the rank."""
 
 
 def delay_weight_gradients(schedule: Schedule, costs: Costs) -> Schedule:
@@ -77,21 +81,28 @@ def delay_weight_gradients(schedule: Schedule, costs: Costs) -> Schedule:
     simulate(schedule, costs)  # refuses what is wrong with them
     problem = _Problem(schedule, costs)
     candidates = [
-        problem.ordered(lambda action, free_s, ready_s, w: True),
-        problem.ordered(lambda action, free_s, ready_s, w: free_s < ready_s),
-        problem.ordered(lambda action, free_s, ready_s, w: free_s + w <= ready_s),
+        problem.ordered(lambda action, free_s, ready_s, w, n_run: True),
+        problem.ordered(lambda action, free_s, ready_s, w, n_run: free_s < ready_s),
+        problem.ordered(lambda action, free_s, ready_s, w, n_run: free_s + w <= ready_s),
         schedule,
     ]
-    makespans = [simulate(candidate, costs).makespan_s for candidate in candidates]
-    shortest_s = min(makespans)
-    limit_s = shortest_s * (1 + _TOLERANCE)
+    fastest = min(candidates, key=lambda candidate: simulate(candidate, costs).makespan_s)
+    limit_s = simulate(fastest, costs).makespan_s * (1 + _TOLERANCE)
     latest_s = problem.latest_starts(limit_s)
     least = problem.ordered(
-        lambda action, free_s, ready_s, w: max(free_s + w, ready_s) <= latest_s[action]
+        lambda action, free_s, ready_s, w, n_run: max(free_s + w, ready_s) <= latest_s[action]
     )
     if simulate(least, costs).makespan_s <= limit_s * (1 + _TOLERANCE):
         return least
-    return candidates[makespans.index(shortest_s)]
+    n_before, placed_s = problem.places(fastest)
+    latest_s = problem.latest_starts(limit_s, placed_s)
+    less = problem.ordered(
+        lambda action, free_s, ready_s, w, n_run: (
+            n_run < n_before[action] or max(free_s + w, ready_s) <= latest_s[action]
+        )
+    )
+    in_time = simulate(less, costs).makespan_s <= limit_s * (1 + _TOLERANCE)
+    return less if in_time else fastest
 
 
 class _Problem:
@@ -125,6 +136,7 @@ class _Problem:
         heads, free_s = [0] * len(self.rows), [0.0] * len(self.rows)
         due: list[deque[Action]] = [deque() for _ in self.rows]
         orders: list[list[Action]] = [[] for _ in self.rows]
+        n_run = [0] * len(self.rows)
         in_time = []
         todo = list(range(len(self.rows)))
         while todo:
@@ -139,10 +151,11 @@ class _Problem:
                 ready_s = max(arrived[here, m], default=0.0)
                 while due[rank]:
                     w = self.weight_s[due[rank][0].stage]
-                    if not may_run(action, free_s[rank], ready_s, w):
+                    if not may_run(action, free_s[rank], ready_s, w, n_run[rank]):
                         break
                     order.append(due[rank].popleft())
                     free_s[rank] += w
+                    n_run[rank] += 1
                 free_s[rank] = max(free_s[rank], ready_s) + self.seconds[action.kind][action.stage]
                 heads[rank] += 1
                 order.append(action)
@@ -161,8 +174,36 @@ class _Problem:
         ranks = tuple((*order, *left) for order, left in zip(orders, due, strict=True))
         return replace(self.schedule, ranks=ranks)
 
-    def latest_starts(self, makespan_s: float) -> dict[Action, float]:
-        """When each action has to start at the latest for the step to end in time."""
+    def places(self, schedule: Schedule) -> tuple[dict[Action, int], dict[Action, float]]:
+        """Where a schedule has its weight gradients, for each other action.
+
+        Returns:
+            How many have run on its rank before it, and seconds of those that follow it directly.
+        """
+        n_before: dict[Action, int] = {}
+        after_s: dict[Action, float] = defaultdict(float)
+        for row in schedule.ranks:
+            count, other = 0, row[0] if row else None
+            for action in row:
+                if action.kind is not Kind.WEIGHT_GRADIENT:
+                    other = _split(action)
+                    n_before[other] = count
+                if action.kind in (Kind.WEIGHT_GRADIENT, Kind.BACKWARD):
+                    assert other is not None
+                    count += 1
+                    after_s[other] += self.weight_s[action.stage]
+        return n_before, after_s
+
+    def latest_starts(
+        self, makespan_s: float, placed_s: dict[Action, float] | None = None
+    ) -> dict[Action, float]:
+        """When each action has to start at the latest for the step to end in time.
+
+        Args:
+            makespan_s: When the step ends.
+            placed_s: How long the weight gradients take that follow each action directly. If None,
+                they are free to run at any time after their input gradient.
+        """
         rank_of = self.schedule.placement.rank
         latest_s: dict[Action, float] = {}
         needed_s: dict[_Place, float] = {}
@@ -173,7 +214,10 @@ class _Problem:
             here, m = _endpoint(action), action.microbatch
             assert m is not None
             rank = rank_of(action.stage, m)
-            if action.kind is Kind.INPUT_GRADIENT:
+            if placed_s is not None:
+                next_s[rank] -= placed_s.get(action, 0.0)
+                end_s[rank] -= placed_s.get(action, 0.0)
+            elif action.kind is Kind.INPUT_GRADIENT:
                 end_s[rank] -= self.weight_s[action.stage]
             stop_s = min(end_s[rank], next_s[rank])
             for there, transfer_s, latency_s in reversed(self.gives[here]):
