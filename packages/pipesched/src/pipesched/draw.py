@@ -28,11 +28,11 @@ def draw(timeline: Timeline, width: int = 96, span_s: float | None = None) -> st
     Examples:
         >>> from pipesched import Costs, make, simulate
         >>> print(draw(simulate(make("zb-v", 4, 2), Costs(1.0, 2.0)), width=28))
-        zb-v: 4 stages, 2 microbatches, 13 s, 15.4% idle
-        rank 0 stage 0 |0░1░              0▒0█1▒1█| 1 s idle, 4 in flight
-               stage 3 |      0░0▒1░1▒0█1█        |
-        rank 1 stage 1 |  0░1░          0▒0█1▒1█  | 3 s idle, 4 in flight
-               stage 2 |    0░  1░0▒  1▒    0█1█  |
+        zb-v: 4 stages, 2 microbatches, 14 s, 14.3% idle
+        rank 0 stage 0 |0░1░              0▒0█  1▒1█| 2 s idle, 3 in flight
+               stage 3 |      0░0▒0█1░1▒1█          |
+        rank 1 stage 1 |  0░  1░      0▒0█    1▒1█  | 2 s idle, 4 in flight
+               stage 2 |    0░  1░0▒0█    1▒1█      |
     """
     makespan_s = timeline.makespan_s
     span_s = makespan_s if span_s is None else span_s

@@ -1,10 +1,12 @@
 """A timeline as a trace, for https://ui.perfetto.dev or chrome://tracing.
 
-The trace is a JSON object in the trace event format [1]. A timeline has two processes: in
-one, a track (thread) for each rank has a slice for each action; in the other, a track for each
-link between two ranks has a slice for each message, for as long as it occupies the link. Arrows
-(flows) lead from the action that makes a message to the one that uses it. A counter for each rank
-shows the bytes that it holds. Seconds of the timeline are seconds of the trace.
+The trace is a JSON object in the trace event format [1]. A timeline is a process. It has a track
+(thread) for each rank, with a slice for each action; then one for each link between two ranks, with
+a slice for each message, for as long as it occupies the link. Arrows (flows) lead from the action
+that makes a message to the one that uses it. A counter for each rank shows the bytes that it holds.
+
+Seconds of the timeline are seconds of the trace, rounded to whole microseconds: Perfetto drops
+slices of a track that overlap, if by no more than a fraction.
 
 References:
     [1] "Trace Event Format", Google,
@@ -23,8 +25,6 @@ from pipesched.event import Event
 from pipesched.looks import LOOKS
 from pipesched.timeline import Timeline
 
-_US_PER_S = 1e6  # the format counts microseconds
-
 
 def to_trace(*timelines: Timeline) -> str:
     """The JSON text of a trace of these timelines, one below the other.
@@ -40,14 +40,13 @@ def to_trace(*timelines: Timeline) -> str:
     flows = count(1)
     events = [
         event
-        for number, timeline in enumerate(timelines)
-        for event in _events(2 * number + 1, timeline, flows)
+        for pid, timeline in enumerate(timelines, start=1)
+        for event in _events(pid, timeline, flows)
     ]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
 def _events(pid: int, timeline: Timeline, flows: Iterator[int]) -> Iterator[dict[str, Any]]:
-    """The ranks as process `pid`, the links as the next one; threads count from 1."""
     yield _metadata("process_name", pid, 1, name=timeline.schedule.name)
     for rank, curve in enumerate(timeline.memory()):
         yield from _track(pid, rank + 1, f"rank {rank}")
@@ -56,7 +55,7 @@ def _events(pid: int, timeline: Timeline, flows: Iterator[int]) -> Iterator[dict
                 "ph": "C",
                 "name": f"memory of rank {rank}",
                 "pid": pid,
-                "ts": held.time_s * _US_PER_S,
+                "ts": _us(held.time_s),
                 "args": {"bytes": held.total_bytes},
             }
     for event in timeline.events:
@@ -72,12 +71,9 @@ def _of_action(pid: int, event: Event) -> dict[str, Any]:
         "cat": look.name if look else "receive",
         "pid": pid,
         "tid": event.rank + 1,
-        "ts": event.start_s * _US_PER_S,
         "args": {"stage": action.stage, "microbatch": action.microbatch},
     }
-    if event.stop_s > event.start_s:
-        return shown | {"ph": "X", "dur": (event.stop_s - event.start_s) * _US_PER_S}
-    return shown | {"ph": "i", "s": "t"}
+    return shown | _when(event.start_s, event.stop_s)
 
 
 def _of_transfers(pid: int, timeline: Timeline, flows: Iterator[int]) -> Iterator[dict[str, Any]]:
@@ -91,24 +87,27 @@ def _of_transfers(pid: int, timeline: Timeline, flows: Iterator[int]) -> Iterato
         edge, microbatch = transfer.edge, transfer.microbatch
         maker, user = ends[*edge.src, microbatch], ends[*edge.dst, microbatch]
         link = maker.rank, user.rank
-        if not tids:
-            yield _metadata("process_name", pid + 1, 1, name=f"links of {timeline.schedule.name}")
         if link not in tids:
-            tids[link] = len(tids) + 1
-            yield from _track(pid + 1, tids[link], f"rank {link[0]} to rank {link[1]}")
-        message = {"name": f"{edge}.{microbatch}", "cat": "transfer"}
-        if transfer.left_s > transfer.start_s:
-            yield message | {
-                "ph": "X",
-                "pid": pid + 1,
-                "tid": tids[link],
-                "ts": transfer.start_s * _US_PER_S,
-                "dur": (transfer.left_s - transfer.start_s) * _US_PER_S,
-            }
-        flow = message | {"id": next(flows), "pid": pid}
+            tids[link] = len(timeline.schedule.ranks) + len(tids) + 1
+            yield from _track(pid, tids[link], f"rank {link[0]} to rank {link[1]}")
+        message = {"name": f"{edge}.{microbatch}", "cat": "transfer", "pid": pid}
+        yield message | {"tid": tids[link]} | _when(transfer.start_s, transfer.left_s)
+        flow = message | {"id": next(flows)}
         for phase, end in ({"ph": "s"}, maker), ({"ph": "f", "bp": "e"}, user):
-            middle_s = (end.start_s + end.stop_s) / 2  # binds the flow's end to the action's slice
-            yield flow | phase | {"tid": end.rank + 1, "ts": middle_s * _US_PER_S}
+            # In the middle: a flow's end binds to the slice that it lies in.
+            middle_us = (_us(end.start_s) + _us(end.stop_s)) // 2
+            yield flow | phase | {"tid": end.rank + 1, "ts": middle_us}
+
+
+def _us(time_s: float) -> int:
+    return round(time_s * 1e6)
+
+
+def _when(start_s: float, stop_s: float) -> dict[str, Any]:
+    start_us, stop_us = _us(start_s), _us(stop_s)
+    if start_us == stop_us:
+        return {"ph": "i", "s": "t", "ts": start_us}
+    return {"ph": "X", "ts": start_us, "dur": stop_us - start_us}
 
 
 def _track(pid: int, tid: int, name: str) -> Iterator[dict[str, Any]]:
