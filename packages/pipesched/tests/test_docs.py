@@ -1,12 +1,14 @@
 """What the documentation shows, of Python and of the command line, is what is printed."""
 
 import doctest
+import math
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pipesched import NAMES
+from pipesched import NAMES, closed_form
 from pipesched.cli import main
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,3 +60,34 @@ def test_the_readme_runs() -> None:
 def test_the_table_has_every_schedule() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \|", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert tuple(rows) == NAMES
+
+
+def evaluated(formula: str, names: dict[str, Any]) -> float:
+    """What comes first in a cell of the table: "3 (p - 1) / 2, p even" is 3*(p - 1) / 2."""
+    first = re.split("; |, (?=if|more|p even)", formula)[0]
+    return float(eval(re.sub(r"(?<=[\d)]) (?=[(pm])", "*", first), names))
+
+
+@pytest.mark.parametrize(("n_ranks", "n_microbatches"), [(4, 16), (8, 32), (10, 60)])
+def test_the_tables_formulas_are_those_of_closed_form(n_ranks: int, n_microbatches: int) -> None:
+    rows = re.findall(
+        r"^\| `([\w-]+)` \|[^|]*\| (.*) \| (.*) \| (.*) \|$",
+        README.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
+    names = {"p": n_ranks, "m": n_microbatches, "v": 2, "floor": math.floor, "min": min}
+    known = [row for row in rows if row[2] != "planned"]
+    assert len(known) == len(NAMES) - 2
+    for name, sizes, bubble, peak in known:
+        chosen = "`n_chunks` v" in sizes
+        n_chunks = 2 if chosen or "2 stages a rank" in sizes else 1
+        form = closed_form(
+            name,
+            n_ranks * n_chunks,
+            n_microbatches,
+            **dict.fromkeys(("forward_s", "input_gradient_s", "weight_gradient_s"), 1 / n_chunks),
+            n_chunks=2 if chosen else None,
+        )
+        assert form.bubble_s == pytest.approx(evaluated(bubble, names)), name
+        if name != "inference":  # which holds one microbatch of one stage, not of a rank
+            assert form.peak_activations / n_chunks == pytest.approx(evaluated(peak, names)), name
