@@ -199,14 +199,14 @@ def bench(session: nox.Session) -> None:
 @nox.session(default=False)
 def ranking(session: nox.Session) -> None:
     """Measure collectives and strategies on emulated hosts, for docs/costs.md; needs root."""
-    install(session, [f"{PREFIX}costmodel[calibrate,mpi,plot,torch]"])
+    install(session, [f"{PREFIX}costmodel[calibrate,plot]", *group("integration")])
     session.run("python", "integration/ranking", *session.posargs)
 
 
 @nox.session(default=False)
 def crossnet(session: nox.Session) -> None:
     """Move tensors between emulated hosts, for docs/crossmesh_figures.md; needs root."""
-    install(session, [f"{PREFIX}crossmesh[mpi,plot,torch]"])
+    install(session, [f"{PREFIX}crossmesh[plot]", *group("integration")])
     session.run("python", "integration/crossnet", *session.posargs)
 
 
