@@ -14,7 +14,7 @@ from autoshard.picture import axis_roles
 from autoshard.tables import table_of
 from autoshard.testing import check_results, check_sharding, meshes
 from costmodel import Cluster, Device, Link, reshard_time, step_time
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shardspec import (
     WHOLE_AXES,
@@ -112,6 +112,9 @@ def test_the_steps_of_a_conversion_take_as_long_as_it_is_priced_and_do_it(conver
     assert total == pytest.approx(seconds)
 
 
+@example(
+    (SQUARE, Value("v", (16, 24, 2), "float32"), Spec.parse("S01RR"), Spec.parse("S[4]0RS1"), False)
+)
 @given(conversions())
 def test_no_collective_of_shardspec_is_faster(conversion):
     mesh, value, src, dst, turned = conversion

@@ -183,7 +183,7 @@ def _entries(
     for factor in dim:
         count = cut.get(factor, 1)
         left = factors[factor].size // (count * parts.get(factor, 1))
-        found += [Split(count), *axes.get(factor, ()), Split(left)]
+        found += [Split(count), *axes.get(factor, ()), Split(max(left, 1))]  # 0 of an empty dim
     while found and isinstance(found[-1], Split):
         found.pop()
     return tuple(found)

@@ -15,7 +15,17 @@ from functools import lru_cache
 
 import numpy as np
 from costmodel import MeshLinks, step_time
-from shardspec import Layout, Mesh, Reduction, ReshardError, Spec, Split, Step, reshard
+from shardspec import (
+    WHOLE_AXES,
+    Layout,
+    Mesh,
+    Reduction,
+    ReshardError,
+    Spec,
+    Split,
+    Step,
+    reshard,
+)
 
 from autoshard.graph import Value
 from autoshard.problem import Array
@@ -114,20 +124,23 @@ def single_step(
         return Step("all_gather", _in_order(moved, before), None, None, None, *layouts)
     if (old, new) == (None, "dim"):
         return Step("slice", _in_order(moved, after), None, None, None, *layouts)
+    turned = False
     if (old, new) == ("dim", "dim"):
         left, entered = ({_dim(of[axis]) for axis in moved} for of in (before, after))
         if left.isdisjoint(entered):
             return Step("all_to_all", _in_order(moved, before), None, None, None, *layouts)
-        # their price is counted, pair of devices by pair
-        if mesh.size > EXCHANGES or any(_dim(before[a]) != _dim(after[a]) for a in moved):
+        if mesh.size > EXCHANGES:
             return None
+        turned = any(_dim(before[axis]) != _dim(after[axis]) for axis in moved)
     elif new not in ("dim", None):
         return None
     try:  # what partial results may be combined, and how, shardspec knows
         steps = reshard(*layouts).steps
     except ReshardError:
         return None
-    return steps[0] if len(steps) == 1 else None
+    if len(steps) != 1 or (turned and steps[0].kind not in WHOLE_AXES):
+        return None
+    return steps[0]
 
 
 def padded_layouts(shape: tuple[int, ...], mesh: Mesh, *specs: Spec) -> tuple[Layout, ...]:
