@@ -133,7 +133,7 @@ def test_zb_1p_is_as_fast_as_zb_h1_in_the_memory_of_1f1b() -> None:
     ("options", "message"),
     [
         ({"activation_cap": 2, "memory_bytes": 2}, "in microbatches or in bytes, not in both"),
-        ({"activation_cap": [2]}, "or one for each rank; got 1 numbers for 2 ranks"),
+        ({"activation_cap": [2]}, "or one for each of 2; got 1 numbers"),
     ],
 )
 def test_bounds_that_cannot_be_are_refused(options: dict[str, object], message: str) -> None:

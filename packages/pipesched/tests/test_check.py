@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -194,8 +195,8 @@ def test_memory_is_what_is_between_forward_and_backward(
     }
     check(schedule, memory_bytes=peaks, **options)
     tight = data.draw(st.integers(0, len(peaks) - 1))
+    assume(peaks[tight] > 0)
     peaks[tight] -= 1
-    assume(schedule.ranks[tight])
     error = refusal(schedule, memory_bytes=peaks, **options)
     assert (error.rule, error.rank) == ("memory", tight)
     assert error.position is not None
@@ -360,8 +361,15 @@ def test_a_memory_message_names_bound_and_bytes() -> None:
     [
         ({"semantics": "lucky"}, "semantics is one of buffered, rendezvous, stream; got 'lucky'"),
         ({"semantics": "stream"}, "'stream' judges sends and receives; got gpipe without any"),
-        ({"memory_bytes": [1]}, "memory_bytes is one number or 2; got 1"),
-        ({"memory_bytes": 9, "activation_bytes": []}, "activation_bytes is one number or 2; got 0"),
+        ({"memory_bytes": [1]}, "memory_bytes is one number, or one for each of 2; got 1"),
+        (
+            {"memory_bytes": 9, "activation_bytes": []},
+            "activation_bytes is one number, or one for each of 2; got 0",
+        ),
+        ({"memory_bytes": math.nan}, "memory_bytes is a number that is not negative; got memory_b"),
+        ({"memory_bytes": [-1, 2]}, "memory_bytes is a number that is not negative"),
+        ({"checkpoint_bytes": "9"}, "checkpoint_bytes is a number that is not negative"),
+        ({"activation_bytes": None}, "activation_bytes is a number that is not negative"),
     ],
     ids=str,
 )

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -197,3 +198,45 @@ def test_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "pipesched", "show", "gpipe", *SIZES]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
     assert done.stdout.startswith("gpipe: 4 stages, 8 microbatches, 33 s")
+
+
+def test_a_csv_with_a_byte_order_mark_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("0F0,0B0\n", encoding="utf-8-sig")
+    assert printed(capsys, "check", str(path))[0].startswith("a is right")
+
+
+SHOW = [sys.executable, "-m", "pipesched", "show", "gpipe", "--stages", "64", "--microbatches", "8"]
+
+
+def test_a_terminal_without_shades_gets_question_marks() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(SHOW, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0
+    assert done.stdout.endswith(
+        "?? forward, ?? backward; a cell starts with its microbatch's number\n"
+    )
+    assert done.stderr == ""
+
+
+def test_a_reader_may_close_the_output_early() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(SHOW, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_output_that_cannot_be_written_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(SHOW, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert re.fullmatch(r"python -m pipesched show: .*No space left on device\n", done.stderr)
+
+
+def test_nothing_that_takes_time_is_said_in_the_legend(capsys: pytest.CaptureFixture[str]) -> None:
+    *_, last = printed(capsys, "show", "1f1b", *SIZES, "--forward", "0", "--backward", "0")
+    assert last.startswith("nothing takes time; ")

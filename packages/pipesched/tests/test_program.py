@@ -70,11 +70,9 @@ def test_other_texts_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"ranks": [[1]]},
         {"edges": 3},
         {"n_stages": "2"},
         {"n_microbatches": 0.5},
-        {"placement": 0},
         {"backward": "no"},
     ],
     ids=str,
@@ -82,6 +80,26 @@ def test_other_texts_are_refused(text: str) -> None:
 def test_json_of_something_else_is_refused(change: dict[str, object]) -> None:
     data = json.loads(lower(eager_1f1b(2, 2)).to_json()) | change
     with pytest.raises(ParseError, match="a program is a JSON object with version, name"):
+        Program.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("text", [9999 * "[", '{"version":' + 5000 * "1" + "}"])
+def test_another_json_document_is_refused(text: str) -> None:
+    with pytest.raises(ParseError, match="a program is a JSON object with version, name"):
+        Program.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ranks": [[1]]}, "an instruction reads .* got 1"),
+        ({"placement": 0}, "a placement reads .* got 0"),
+    ],
+    ids=str,
+)
+def test_json_of_other_texts_is_refused(change: dict[str, object], message: str) -> None:
+    data = json.loads(lower(eager_1f1b(2, 2)).to_json()) | change
+    with pytest.raises(ParseError, match=message):
         Program.from_json(json.dumps(data))
 
 

@@ -126,11 +126,10 @@ def test_a_text_with_another_row_is_refused(row: str) -> None:
     "change",
     [
         {"ranks": 1},
-        {"ranks": [[1]]},
+        {"n_stages": 1e400},
         {"n_stages": "1"},
         {"n_stages": 1.5},
         {"name": None},
-        {"placement": 0},
         {"edges": 1},
         {"backward": "no"},
     ],
@@ -142,7 +141,34 @@ def test_json_of_something_else_is_refused(change: dict[str, object]) -> None:
         Schedule.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", "1"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ranks": [[1]]}, "an action reads .* got 1"),
+        ({"ranks": [["F" + 10 * "1" + ".0"]]}, "an action reads .* got 'F1111111111.0'"),
+        ({"placement": 0}, "a placement reads .* got 0"),
+        ({"placement": "0,1|1,0:0x999999999"}, "a placement has at most 10,000,000 microbatches"),
+        ({"edges": [1]}, "an edge reads .* got 1"),
+    ],
+    ids=str,
+)
+def test_json_of_other_texts_is_refused(change: dict[str, object], message: str) -> None:
+    data = json.loads(gpipe(1, 1).to_json()) | change
+    with pytest.raises(ParseError, match=message):
+        Schedule.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("text", [9 * "1", None], ids=str)
+def test_only_texts_are_parsed(text: object) -> None:
+    with pytest.raises(ParseError, match="a schedule"):
+        Schedule.parse(text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "{}", "1", 9999 * "[", '{"version":' + 5000 * "1" + "}", None, 1],
+    ids=lambda text: f"{text!r:.12}",
+)
 def test_another_json_document_is_refused(text: str) -> None:
     with pytest.raises(ParseError, match="a schedule is a JSON object with version, name"):
         Schedule.from_json(text)

@@ -330,7 +330,7 @@ def test_both_bounds_are_refused() -> None:
 
 
 def test_a_bound_for_each_rank() -> None:
-    with pytest.raises(ArgumentError, match="or one for each rank; got 3 numbers for 2 ranks"):
+    with pytest.raises(ArgumentError, match="or one for each of 2; got 3 numbers"):
         search(2, 4, Costs(1, 1), activation_cap=[1, 2, 3])
 
 

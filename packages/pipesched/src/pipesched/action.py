@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pipesched.amounts import is_count, match
 from pipesched.edge import Edge
 from pipesched.errors import ArgumentError, ParseError
 from pipesched.kind import Kind
 
 _TEXT = re.compile(
-    r"([FBIWR])(\d+)\.(\d+)|([GU])(\d+)|(SEND|RECV)_([FB]\d+->[FB]\d+)\.(\d+)", re.ASCII
+    r"([FBIWR])(\d{1,9})\.(\d{1,9})|([GU])(\d{1,9})"
+    r"|(SEND|RECV)_([FB]\d{1,9}->[FB]\d{1,9})\.(\d{1,9})",
+    re.ASCII,
 )
 _ONCE_A_STEP = (Kind.REDUCE, Kind.UPDATE)
 
@@ -46,18 +49,23 @@ class Action:
 
     def __post_init__(self) -> None:
         kind, stage, microbatch, edge = self.kind, self.stage, self.microbatch, self.edge
-        if stage < 0 or (microbatch is not None and microbatch < 0):
+        if not (is_count(stage, 0) and (microbatch is None or is_count(microbatch, 0))):
             raise ArgumentError(
                 "stages and microbatches are counted from 0; "
-                f"got stage={stage} and microbatch={microbatch}"
+                f"got stage={stage!r} and microbatch={microbatch!r}"
             )
+        if not isinstance(kind, Kind):
+            raise ArgumentError(f"an action's kind is a Kind; got kind={kind!r}")
         if (microbatch is None) is not (kind in _ONCE_A_STEP):
             raise ArgumentError(
                 "a reduction and an update are of all microbatches (None), all else is of one; "
                 f"got kind={kind} and microbatch={microbatch}"
             )
         if kind is Kind.SEND or kind is Kind.RECEIVE:
-            if edge is None or stage != (edge.src if kind is Kind.SEND else edge.dst)[1]:
+            if (
+                not isinstance(edge, Edge)
+                or stage != (edge.src if kind is Kind.SEND else edge.dst)[1]
+            ):
                 raise ArgumentError(
                     "a send stands at its edge's src, a receive at its dst; "
                     f"got {kind} of edge {edge} at stage {stage}"
@@ -93,15 +101,15 @@ class Action:
             ParseError: Anything else.
             EdgeError: An edge that cannot be.
         """
-        match = _TEXT.fullmatch(text)
-        if match is None:
+        found = match(_TEXT, text)
+        if found is None:
             raise ParseError(
                 "an action reads <F|B|I|W|R><stage>.<microbatch>, as F2.0, or <G|U><stage>, or "
                 f"<SEND|RECV>_<edge>.<microbatch>, as SEND_F0->F1.3; got {text!r}"
             )
-        if match[1]:
-            return cls(Kind(match[1]), int(match[2]), int(match[3]))
-        if match[4]:
-            return cls(Kind(match[4]), int(match[5]))
-        make = cls.send if match[6] == Kind.SEND else cls.receive
-        return make(Edge.parse(match[7]), int(match[8]))
+        if found[1]:
+            return cls(Kind(found[1]), int(found[2]), int(found[3]))
+        if found[4]:
+            return cls(Kind(found[4]), int(found[5]))
+        make = cls.send if found[6] == Kind.SEND else cls.receive
+        return make(Edge.parse(found[7]), int(found[8]))

@@ -32,6 +32,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from pipesched.action import Action
+from pipesched.amounts import bounds_of, check_kind
 from pipesched.edge import Edge, Endpoint
 from pipesched.errors import ArgumentError, ScheduleError
 from pipesched.kind import Kind
@@ -72,8 +73,15 @@ def check(
     Raises:
         ScheduleError: The schedule breaks a rule; names the rule, rank, position and action.
         ArgumentError: Unknown semantics, or any but "buffered" of a schedule that lacks its sends
-            and receives; not one number of bytes for each stage or rank.
+            and receives; not one number of bytes for each stage or rank, or a negative one.
     """
+    check_kind("schedule", schedule, Schedule)
+    n_stages = schedule.n_stages
+    whole = bounds_of("activation_bytes", activation_bytes, n_stages)
+    kept = whole
+    if weight_gradient_bytes is not None:
+        kept = bounds_of("weight_gradient_bytes", weight_gradient_bytes, n_stages)
+    checkpoint = bounds_of("checkpoint_bytes", checkpoint_bytes, n_stages)
     if semantics not in _SEMANTICS:
         raise ArgumentError(f"semantics is one of {', '.join(_SEMANTICS)}; got {semantics!r}")
     if semantics != "buffered" and not schedule.communicates and _changes_ranks(schedule):
@@ -86,13 +94,7 @@ def check(
         _check_streams(schedule)
     _check_deadlock(schedule, _waits(schedule, places, semantics == "rendezvous"))
     if memory_bytes is not None:
-        n_stages = schedule.n_stages
-        whole = _numbers("activation_bytes", activation_bytes, n_stages)
-        kept = whole
-        if weight_gradient_bytes is not None:
-            kept = _numbers("weight_gradient_bytes", weight_gradient_bytes, n_stages)
-        checkpoint = _numbers("checkpoint_bytes", checkpoint_bytes, n_stages)
-        bounds = _numbers("memory_bytes", memory_bytes, len(schedule.ranks))
+        bounds = bounds_of("memory_bytes", memory_bytes, len(schedule.ranks))
         _check_memory(schedule, places, whole, kept, checkpoint, bounds)
 
 
@@ -340,10 +342,3 @@ def _check_memory(
                     position=position,
                     action=action,
                 )
-
-
-def _numbers(name: str, values: float | Sequence[float], n: int) -> tuple[float, ...]:
-    numbers = tuple(values) if isinstance(values, Sequence) else (values,) * n
-    if len(numbers) != n:
-        raise ArgumentError(f"{name} is one number or {n}; got {len(numbers)}")
-    return numbers

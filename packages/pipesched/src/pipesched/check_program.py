@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from pipesched.action import Action
+from pipesched.amounts import check_kind
 from pipesched.edge import Edge, checked_edges
 from pipesched.errors import ProgramError
 from pipesched.kind import Kind
@@ -52,6 +53,7 @@ def check_program(program: Program) -> None:
         ProgramError: The program breaks a rule; names the rule, rank, position and instruction.
         EdgeError: The program's edges leave its pipeline, or are there twice.
     """
+    check_kind("program", program, Program)
     checked_edges(program.edges, program.n_stages)
     work = _Work(program)
     positions = _check_completeness_and_placement(program, dict.fromkeys(work.wanted()))

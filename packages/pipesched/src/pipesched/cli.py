@@ -7,6 +7,7 @@ code 1, wrong usage as exit code 2.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,12 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     options = _parser().parse_args(argv)
     try:
-        text: str = options.run(options)
+        _print(options.run(options))
+    except BrokenPipeError:  # the reader, as `head`, has seen enough
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        return 0
     except (PipeschedError, OSError) as error:
         print(f"python -m pipesched {options.command}: {error}", file=sys.stderr)
         return 1
-    print(text)
     return 0
+
+
+def _print(text: str) -> None:
+    """Print, with ? for what the terminal's encoding does not have."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 def _show(options: argparse.Namespace) -> str:
@@ -184,7 +193,7 @@ def _save(schedule: Schedule, path: Path) -> None:
 
 def _read(path: Path) -> Schedule:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # with a byte order mark or without
     except UnicodeDecodeError as error:
         raise ParseError(f"a schedule's file is text in UTF-8; got {path}: {error}") from error
     if text.lstrip().startswith("{"):

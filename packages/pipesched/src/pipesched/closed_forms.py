@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pipesched.amounts import is_amount
 from pipesched.errors import ArgumentError
 from pipesched.generators import make
 
@@ -90,6 +91,10 @@ def closed_form(
     options = {} if n_chunks is None else {"n_chunks": n_chunks}
     p = len(make(name, n_stages, n_microbatches, **options).ranks)
     times = forward_s, input_gradient_s, weight_gradient_s
+    if not all(map(is_amount, times)):
+        raise ArgumentError(
+            f"a time is finite and not negative; got F={times[0]!r}, I={times[1]!r}, W={times[2]!r}"
+        )
     sizes = _Sizes(p, n_stages // p, n_microbatches, *times)
     form, rule, holds = _FORMS.get(name, (None, "none is known", _never))
     if form is None or not holds(sizes):

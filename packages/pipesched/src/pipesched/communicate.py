@@ -17,6 +17,7 @@ import heapq
 from dataclasses import replace
 
 from pipesched.action import Action
+from pipesched.amounts import check_kind
 from pipesched.costs import Costs
 from pipesched.edge import ENDPOINTS
 from pipesched.errors import ArgumentError
@@ -45,6 +46,7 @@ def with_communication(schedule: Schedule, timeline: Timeline | None = None) -> 
         rank 0: F0.0 SEND_F0->F1.0 F0.1 SEND_F0->F1.1 RECV_B1->B0.0 B0.0 RECV_B1->B0.1 B0.1
         rank 1: RECV_F0->F1.0 F1.0 RECV_F0->F1.1 B1.0 SEND_B1->B0.0 F1.1 B1.1 SEND_B1->B0.1
     """
+    check_kind("schedule", schedule, Schedule)
     if schedule.communicates:
         raise ArgumentError(
             f"sends and receives are added to a schedule without; got {schedule.name} with some; "
@@ -66,6 +68,7 @@ def with_reductions(schedule: Schedule, timeline: Timeline | None = None) -> Sch
         ArgumentError: The schedule has reductions or updates, or is of inference; it has copies of
             stages and sends and receives, which are added last; or the timeline is of another one.
     """
+    check_kind("schedule", schedule, Schedule)
     if schedule.updates or not schedule.backward:
         raise ArgumentError(
             "reductions are added to a training schedule without reductions and updates; got "
@@ -81,6 +84,7 @@ def with_reductions(schedule: Schedule, timeline: Timeline | None = None) -> Sch
 
 def without_communication(schedule: Schedule) -> Schedule:
     """The schedule without its sends and receives; the same one if it has none."""
+    check_kind("schedule", schedule, Schedule)
     ranks = (tuple(a for a in actions if a.edge is None) for actions in schedule.ranks)
     return replace(schedule, ranks=tuple(ranks))
 
@@ -95,6 +99,7 @@ def _insert(
     """Sort all that happens, and deal it out to the ranks again."""
     if timeline is None:
         timeline = simulate(schedule, Costs(1.0, 2.0))
+    check_kind("timeline", timeline, Timeline)
     if timeline.schedule != schedule:
         raise ArgumentError(
             "a timeline orders its own schedule; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipesched.amounts import check_kind
 from pipesched.errors import ArgumentError
 from pipesched.timeline import Timeline
 
@@ -29,6 +30,8 @@ def compare(*timelines: Timeline) -> str:
     """
     if not timelines:
         raise ArgumentError("a table compares at least one timeline; got none")
+    for timeline in timelines:
+        check_kind("timeline", timeline, Timeline)
     rows = [_HEADS, *(_row(timeline, timelines[0]) for timeline in timelines)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, replace
 
+from pipesched.amounts import check_sizes, is_amount
 from pipesched.edge import Edge
 from pipesched.errors import ArgumentError
 from pipesched.kind import Kind
@@ -23,7 +24,8 @@ class Costs:
     arrives `latency_s` after that; its link is free for the next one meanwhile.
 
     Raises:
-        ArgumentError: A number that is negative or not finite; a `bytes_per_s` that is not above 0.
+        ArgumentError: A number that is negative or not finite, or something else than numbers; a
+            `bytes_per_s` that is not above 0.
 
     Examples:
         >>> Costs(1.0, 2.0).seconds(Kind.WEIGHT_GRADIENT, n_stages=3)
@@ -72,7 +74,7 @@ class Costs:
     def __post_init__(self) -> None:
         for name in _PER_STAGE:
             value = getattr(self, name)
-            if isinstance(value, Iterable):
+            if isinstance(value, Iterable) and not isinstance(value, (Mapping, Set)):
                 object.__setattr__(self, name, tuple(value))
         for name in _PER_EDGE:
             value = getattr(self, name)
@@ -80,10 +82,19 @@ class Costs:
                 object.__setattr__(self, name, dict(value))
         for name in (*_PER_STAGE, *_PER_EDGE):
             value = getattr(self, name)
-            if isinstance(value, dict):
-                value = value.values()
-            for number in value if isinstance(value, Iterable) else (value,):
+            if value is None and name in _OPTIONAL:
+                continue
+            numbers: Iterable[object] = (value,)
+            if name in _PER_STAGE and isinstance(value, tuple):
+                numbers = value
+            elif name in _PER_EDGE and isinstance(value, dict):
+                if not all(isinstance(edge, Edge) for edge in value):
+                    raise ArgumentError(f"{name} is one number, or one by Edge; got {value!r:.60}")
+                numbers = value.values()
+            for number in numbers:
                 _check_number(name, number)
+        if not isinstance(self.overlap, bool):
+            raise ArgumentError(f"overlap is True or False; got overlap={self.overlap!r}")
 
     def seconds(self, kind: Kind, n_stages: int) -> tuple[float, ...]:
         """How long an action that computes takes, per stage.
@@ -110,8 +121,13 @@ class Costs:
         """The bytes of the field called `name`, per stage.
 
         Raises:
-            ArgumentError: Not one number for each stage.
+            ArgumentError: Not one number for each stage, or no field of bytes per stage.
         """
+        if name not in _PER_STAGE or not name.endswith("_bytes"):
+            raise ArgumentError(
+                "a stage's sizes are activation_bytes, weight_gradient_bytes, checkpoint_bytes and "
+                f"parameter_bytes; got name={name!r}"
+            )
         if name == "weight_gradient_bytes" and self.weight_gradient_bytes is None:
             name = "activation_bytes"
         return self._per_stage(name, n_stages)
@@ -147,6 +163,7 @@ class Costs:
         return replace(self, message_bytes=1, transfer_s=None)
 
     def _per_stage(self, name: str, n_stages: int) -> tuple[float, ...]:
+        check_sizes(n_stages, 1)
         value = getattr(self, name)
         values = value if isinstance(value, tuple) else (value,) * n_stages
         if len(values) != n_stages:
@@ -206,17 +223,23 @@ _PER_STAGE = (
     "parameter_bytes",
 )
 _PER_EDGE = ("transfer_s", "latency_s", "message_bytes", "bytes_per_s")
+_OPTIONAL = (
+    "backward_s",
+    "input_gradient_s",
+    "weight_gradient_s",
+    "recompute_s",
+    "weight_gradient_bytes",
+    "transfer_s",
+)
 
 
-def _check_number(name: str, number: float | None) -> None:
-    if number is None:
-        return
+def _check_number(name: str, number: object) -> None:
     if name == "bytes_per_s":
-        if not number > 0:
-            raise ArgumentError(f"a bandwidth is above 0; got {number} in {name}")
-    elif not (math.isfinite(number) and number >= 0):
+        if number != math.inf and (not is_amount(number) or number == 0):
+            raise ArgumentError(f"a bandwidth is above 0; got {number!r} in {name}")
+    elif not is_amount(number):
         noun = "a size" if name.endswith("bytes") else "a time"
-        raise ArgumentError(f"{noun} is finite and not negative; got {number} in {name}")
+        raise ArgumentError(f"{noun} is finite and not negative; got {number!r} in {name}")
 
 
 def _rest(whole: tuple[float, ...], part: tuple[float, ...], name: str) -> tuple[float, ...]:

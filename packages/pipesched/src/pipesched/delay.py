@@ -34,6 +34,7 @@ from dataclasses import replace
 from math import inf
 
 from pipesched.action import Action
+from pipesched.amounts import check_kind
 from pipesched.costs import Costs
 from pipesched.edge import ENDPOINTS, Endpoint
 from pipesched.errors import ArgumentError
@@ -72,6 +73,7 @@ def delay_weight_gradients(schedule: Schedule, costs: Costs) -> Schedule:
         >>> simulate(delay_weight_gradients(eager, costs), costs).makespan_s
         28.5
     """
+    check_kind("schedule", schedule, Schedule)
     if not schedule.backward or schedule.communicates or schedule.updates:
         raise ArgumentError(
             "weight gradients are put off in a schedule of forwards and backwards only; got "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipesched.amounts import MOST, check_kind, is_amount, is_count
 from pipesched.errors import ArgumentError
 from pipesched.event import Event
 from pipesched.looks import LOOKS, kinds_seen, title
@@ -34,12 +35,13 @@ def draw(timeline: Timeline, width: int = 96, span_s: float | None = None) -> st
         rank 1 stage 1 |  0░  1░      0▒0█    1▒1█  | 2 s idle, 4 in flight
                stage 2 |    0░  1░0▒0█    1▒1█      |
     """
+    check_kind("timeline", timeline, Timeline)
     makespan_s = timeline.makespan_s
     span_s = makespan_s if span_s is None else span_s
-    if width < 1 or span_s < makespan_s:
+    if not is_count(width) or width > MOST or not is_amount(span_s) or span_s < makespan_s:
         raise ArgumentError(
             "a drawing has at least one column and spans the whole timeline; "
-            f"got width={width} and span_s={span_s:g} for {makespan_s:g} s"
+            f"got width={width!r} and span_s={span_s!r} for {makespan_s:g} s"
         )
     columns_per_s = width / span_s if span_s else 0.0
     schedule = timeline.schedule
@@ -69,10 +71,12 @@ def draw(timeline: Timeline, width: int = 96, span_s: float | None = None) -> st
 
 def legend(*timelines: Timeline) -> str:
     """What the cells of `draw` mean, of the kinds of actions in these timelines."""
+    for timeline in timelines:
+        check_kind("timeline", timeline, Timeline)
     kinds = ", ".join(
         f"{LOOKS[kind].fill * 2} {LOOKS[kind].name}" for kind in kinds_seen(timelines)
     )
-    return f"{kinds}; a cell starts with its microbatch's number"
+    return f"{kinds or 'nothing takes time'}; a cell starts with its microbatch's number"
 
 
 def _paint(bar: list[str], event: Event, columns_per_s: float) -> None:

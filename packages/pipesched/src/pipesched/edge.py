@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pipesched.amounts import check_sizes, is_count, match
 from pipesched.errors import EdgeError, ParseError
 from pipesched.kind import Kind
 
@@ -19,7 +20,7 @@ ENDPOINTS = {
 }
 """By the kind of an action that takes and leaves what edges carry: the endpoint it stands for."""
 
-_TEXT = re.compile(r"([FB])(\d+)->([FB])(\d+)", re.ASCII)
+_TEXT = re.compile(r"([FB])(\d{1,9})->([FB])(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,14 @@ class Edge:
     """Where it is needed."""
 
     def __post_init__(self) -> None:
+        for end in (self.src, self.dst):
+            if not (
+                isinstance(end, tuple) and len(end) == 2 and isinstance(end[0], Kind)
+            ) or not isinstance(end[1], int):
+                raise EdgeError(
+                    "an edge joins two endpoints, each a Kind and a stage; "
+                    f"got src={self.src!r} and dst={self.dst!r}"
+                )
         (src_kind, src_stage), (dst_kind, dst_stage) = self.src, self.dst
         if not {src_kind, dst_kind} <= {Kind.FORWARD, Kind.BACKWARD}:
             raise EdgeError(f"an edge joins forwards and backwards; got {self}")
@@ -79,10 +88,10 @@ class Edge:
             ParseError: The text is not an edge.
             EdgeError: It is one that cannot be.
         """
-        match = _TEXT.fullmatch(text)
-        if match is None:
+        found = match(_TEXT, text)
+        if found is None:
             raise ParseError(f"an edge reads <F|B><stage>-><F|B><stage>, as F0->F1; got {text!r}")
-        return cls((Kind(match[1]), int(match[2])), (Kind(match[3]), int(match[4])))
+        return cls((Kind(found[1]), int(found[2])), (Kind(found[3]), int(found[4])))
 
 
 def chain(
@@ -98,6 +107,7 @@ def chain(
 
     Raises:
         EdgeError: A skip that leaves the pipeline, does not go up, or is there already.
+        ArgumentError: No stage.
 
     Examples:
         >>> [str(edge) for edge in chain(3)]
@@ -105,7 +115,16 @@ def chain(
         >>> [str(edge) for edge in chain(3, skips=[(0, 2)])]
         ['F0->F1', 'F0->F2', 'F1->F2', 'B2->B1', 'B2->B0', 'B1->B0']
     """
-    pairs = sorted([*((s, s + 1) for s in range(n_stages - 1)), *skips])
+    check_sizes(n_stages, 1)
+    ups = [(s, s + 1) for s in range(n_stages - 1)]
+    if skips:
+        try:
+            ups += [(src, dst) for src, dst in skips]
+        except (TypeError, ValueError) as error:
+            raise EdgeError(f"a skip is a pair of stages; got skips={skips!r}") from error
+        if not all(is_count(stage, 0) for pair in ups for stage in pair):
+            raise EdgeError(f"a skip is a pair of stages; got skips={skips!r}")
+    pairs = sorted(ups)
     up = [Edge((Kind.FORWARD, src), (Kind.FORWARD, dst)) for src, dst in pairs]
     down = [Edge((Kind.BACKWARD, dst), (Kind.BACKWARD, src)) for src, dst in reversed(pairs)]
     return checked_edges((*up, *(down if backward else ())), n_stages)
@@ -117,9 +136,13 @@ def checked_edges(edges: Iterable[Edge], n_stages: int) -> tuple[Edge, ...]:
     Raises:
         EdgeError: Otherwise.
     """
+    if not isinstance(edges, Iterable):
+        raise EdgeError(f"edges are a sequence of Edge; got edges={edges!r}")
     edges = tuple(edges)
     seen: set[Edge] = set()
     for edge in edges:
+        if not isinstance(edge, Edge):
+            raise EdgeError(f"edges are a sequence of Edge; got {edge!r} in it")
         if max(edge.src[1], edge.dst[1]) >= n_stages:
             raise EdgeError(f"an edge joins stages 0 to {n_stages - 1}; got {edge}")
         if edge in seen:

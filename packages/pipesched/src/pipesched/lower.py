@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pipesched.action import Action
+from pipesched.amounts import check_kind
 from pipesched.check import check
 from pipesched.communicate import with_reductions
-from pipesched.edge import ENDPOINTS, Edge, Endpoint
+from pipesched.edge import ENDPOINTS, Edge, Endpoint, checked_edges
 from pipesched.kind import Kind
 from pipesched.program import (
     Accumulate,
@@ -54,8 +55,9 @@ def lower(schedule: Schedule, edges: Iterable[Edge] | None = None) -> Program:
         ArgumentError: Stages with copies, and sends and receives without reductions: add these
             first, by `with_reductions`.
     """
+    check_kind("schedule", schedule, Schedule)
     if edges is not None:
-        schedule = replace(schedule, edges=tuple(edges))
+        schedule = replace(schedule, edges=checked_edges(edges, schedule.n_stages))
     check(schedule)
     if schedule.backward and not schedule.updates:
         schedule = with_reductions(schedule)

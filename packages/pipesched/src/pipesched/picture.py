@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipesched.amounts import check_kind
 from pipesched.errors import ArgumentError, MissingExtraError
+from pipesched.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SUFFIXES = (".png", ".svg")
+
+
+def timelines_of(given: object) -> tuple[Timeline, ...]:
+    """One timeline, or several, as a tuple.
+
+    Raises:
+        ArgumentError: None, or something else.
+    """
+    timelines = tuple(given) if isinstance(given, Iterable) else (given,)
+    for timeline in timelines:
+        check_kind("timeline", timeline, Timeline)
+    if not timelines:
+        raise ArgumentError("a picture shows at least one timeline; got none")
+    return timelines
 
 
 def new_figure(path: str | PathLike[str], width: float, height: float) -> Figure:
@@ -21,6 +38,8 @@ def new_figure(path: str | PathLike[str], width: float, height: float) -> Figure
         ArgumentError: A suffix other than .png and .svg.
         MissingExtraError: matplotlib is not installed.
     """
+    if not isinstance(path, (str, PathLike)):
+        raise ArgumentError(f"a picture is written to a file; got path={path!r}")
     if Path(path).suffix.lower() not in _SUFFIXES:
         raise ArgumentError(
             f"a picture's file name ends in {' or '.join(_SUFFIXES)}; got path={fspath(path)!r}"

@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 from itertools import groupby
 
+from pipesched.amounts import MOST, is_count, match
 from pipesched.errors import ArgumentError, ParseError
 
-_TEXT = re.compile(r"(\d+(?:,\d+)*(?:\|\d+(?:,\d+)*)*)(?::(\d+x\d+(?:,\d+x\d+)*))?", re.ASCII)
+_ROUTE, _RUN = r"\d{1,9}(?:,\d{1,9})*", r"\d{1,9}x\d{1,9}"
+_TEXT = re.compile(rf"({_ROUTE}(?:\|{_ROUTE})*)(?::({_RUN}(?:,{_RUN})*))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,27 @@ class Placement:
     """The route of microbatch 0, of microbatch 1, ...; empty if there is one route."""
 
     def __post_init__(self) -> None:
-        lengths = {len(route) for route in self.routes}
-        if len(lengths) != 1 or lengths == {0} or min(map(min, self.routes)) < 0:
+        try:  # tuples, whatever sequences were given
+            object.__setattr__(self, "routes", tuple(tuple(route) for route in self.routes))
+            object.__setattr__(self, "route_of", tuple(self.route_of))
+        except TypeError as error:
+            raise ArgumentError(
+                "routes are sequences of ranks, and route_of is a sequence of routes; "
+                f"got routes={self.routes!r} and route_of={self.route_of!r}"
+            ) from error
+        ranks = [rank for route in self.routes for rank in route]
+        if (
+            len({len(route) for route in self.routes}) != 1
+            or not ranks
+            or not all(is_count(rank, 0) and rank < MOST for rank in ranks)
+        ):
             raise ArgumentError(
                 "a placement has at least one route, each with one rank (from 0) for every stage; "
                 f"got routes={self.routes}"
             )
         n_routes = len(self.routes)
         if (n_routes == 1) is not (self.route_of == ()) or not all(
-            0 <= route < n_routes for route in self.route_of
+            is_count(route, 0) and route < n_routes for route in self.route_of
         ):
             raise ArgumentError(
                 "route_of is empty if there is one route, and gives one to every microbatch if "
@@ -95,12 +109,31 @@ class Placement:
         return 1 + max(map(max, self.routes))
 
     def rank(self, stage: int, microbatch: int) -> int:
-        """Who runs `stage` on `microbatch`."""
-        route = self.route_of[microbatch] if self.route_of else 0
-        return self.routes[route][stage]
+        """Who runs `stage` on `microbatch`.
+
+        Raises:
+            ArgumentError: They are not there.
+        """
+        try:
+            if stage >= 0 and microbatch >= 0:
+                return self.routes[self.route_of[microbatch] if self.route_of else 0][stage]
+        except (IndexError, TypeError):
+            pass  # said below
+        raise ArgumentError(
+            f"a placement of {self.n_stages} stages has no such stage or microbatch; "
+            f"got stage={stage!r} and microbatch={microbatch!r}"
+        )
 
     def ranks_of(self, stage: int) -> tuple[int, ...]:
-        """Who has the parameters of `stage`, in order: one rank for each copy."""
+        """Who has the parameters of `stage`, in order: one rank for each copy.
+
+        Raises:
+            ArgumentError: There is no such stage.
+        """
+        if not is_count(stage, 0) or stage >= self.n_stages:
+            raise ArgumentError(
+                f"a placement has the stages 0 to {self.n_stages - 1}; got stage={stage!r}"
+            )
         return tuple(sorted({route[stage] for route in self.routes}))
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
@@ -146,20 +179,27 @@ class Placement:
             ParseError: Anything else.
             ArgumentError: A placement that cannot be.
         """
-        match = _TEXT.fullmatch(text)
-        if match is None:
+        found = match(_TEXT, text)
+        if found is None:
             raise ParseError(
                 "a placement reads <rank>,<rank>,..., several routes <route>|<route>:<route>x<n>,"
                 f"..., as 0,1|1,0:0x2,1x2; got {text!r}"
             )
-        routes = tuple(tuple(map(int, route.split(","))) for route in match[1].split("|"))
-        runs = [run.split("x") for run in match[2].split(",")] if match[2] else []
+        routes = tuple(tuple(map(int, route.split(","))) for route in found[1].split("|"))
+        runs = [run.split("x") for run in found[2].split(",")] if found[2] else []
+        if sum(int(n) for _, n in runs) > MOST:
+            raise ParseError(f"a placement has at most {MOST:,} microbatches; got {text!r:.60}")
         return cls(routes, tuple(int(route) for route, n in runs for _ in range(int(n))))
 
 
 def _check_counts(n_ranks: int, n_others: int) -> None:
-    if n_ranks < 1 or n_others < 1:
+    if not is_count(n_ranks) or not is_count(n_others):
         raise ArgumentError(
             "a placement has at least one rank, and one chunk or microbatch; "
+            f"got {n_ranks!r} ranks and {n_others!r}"
+        )
+    if n_ranks * n_others > MOST:
+        raise ArgumentError(
+            f"ranks times chunks or microbatches are at most {MOST:,}; "
             f"got {n_ranks} ranks and {n_others}"
         )

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from pipesched.errors import ArgumentError
 from pipesched.kind import Kind
 from pipesched.looks import LOOKS, kinds_seen, title
-from pipesched.picture import new_figure, save
+from pipesched.picture import new_figure, save, timelines_of
 from pipesched.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -37,9 +36,7 @@ def plot(timelines: Timeline | Sequence[Timeline], path: str | PathLike[str]) ->
         MissingExtraError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    timelines = (timelines,) if isinstance(timelines, Timeline) else tuple(timelines)
-    if not timelines:
-        raise ArgumentError("a picture shows at least one timeline; got none")
+    timelines = timelines_of(timelines)
     heights = [0.5 + min(0.42 * len(t.schedule.ranks), 10.0) for t in timelines]
     figure = new_figure(path, _WIDTH, 0.6 + sum(heights))
     from matplotlib.patches import Patch

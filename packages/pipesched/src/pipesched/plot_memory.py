@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from pipesched.amounts import is_amount
 from pipesched.errors import ArgumentError
 from pipesched.memory import Held
-from pipesched.picture import new_figure, save
+from pipesched.picture import new_figure, save, timelines_of
 from pipesched.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ def plot_memory(
         cap_bytes: What a rank may hold, drawn as a line.
 
     Raises:
-        ArgumentError: No timeline, or a suffix other than .png and .svg.
+        ArgumentError: No timeline, a cap that is negative or not finite, or a suffix other than
+            .png and .svg.
         MissingExtraError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    timelines = (timelines,) if isinstance(timelines, Timeline) else tuple(timelines)
-    if not timelines:
-        raise ArgumentError("a picture shows at least one timeline; got none")
+    timelines = timelines_of(timelines)
+    if cap_bytes is not None and not is_amount(cap_bytes):
+        raise ArgumentError(f"a cap is finite and not negative; got cap_bytes={cap_bytes!r}")
     n_ranks = max(len(timeline.schedule.ranks) for timeline in timelines)
     figure = new_figure(
         path, max(9.0, _COLUMN_WIDTH * len(timelines)), 1.3 + min(_ROW_HEIGHT * n_ranks, 20.0)

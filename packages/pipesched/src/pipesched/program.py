@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from operator import index
 
 from pipesched.action import Action
+from pipesched.amounts import check_kind, check_sizes, match
 from pipesched.edge import Edge
-from pipesched.errors import ParseError
+from pipesched.errors import ArgumentError, ParseError, PipeschedError
 from pipesched.kind import Kind
 from pipesched.placement import Placement
 
@@ -141,7 +142,8 @@ class Program:
     program.
 
     Raises:
-        ArgumentError: A placement of other stages, microbatches or ranks.
+        ArgumentError: Sizes that no pipeline has, anything but instructions, or a placement of
+            other stages, microbatches or ranks.
     """
 
     name: str
@@ -160,6 +162,14 @@ class Program:
     """Whether it trains; if not, it runs forwards only, which keep nothing."""
 
     def __post_init__(self) -> None:
+        check_sizes(self.n_stages, self.n_microbatches)
+        check_kind("placement", self.placement, Placement)
+        check_kind("ranks", self.ranks, tuple)
+        for instructions in self.ranks:
+            check_kind("a rank's instructions", instructions, tuple)
+            for instruction in instructions:
+                if not isinstance(instruction, Instruction):
+                    raise ArgumentError(f"a rank has instructions; got {instruction!r:.60}")
         self.placement.check_fits(self.n_stages, self.n_microbatches, len(self.ranks))
 
     def __str__(self) -> str:
@@ -209,35 +219,37 @@ class Program:
                 Placement.parse(data["placement"]),
                 {True: True, False: False}[data["backward"]],
             )
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except PipeschedError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ParseError(
                 "a program is a JSON object with version, name, n_stages, n_microbatches, edges, "
-                f"ranks, placement and backward; got {text[:60]!r} "
+                f"ranks, placement and backward; got {text!r:.60} "
                 f"({type(error).__name__}: {error})"
             ) from error
 
 
-_EDGE = r"(?P<edge>[FB]\d+->[FB]\d+)\.(?P<of>\d+)"
+_EDGE = r"(?P<edge>[FB]\d{1,9}->[FB]\d{1,9})\.(?P<of>\d{1,9})"
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Instruction]], ...] = tuple(
     (re.compile(pattern, re.ASCII), build)
     for pattern, build in (
         (r"RUN (\S+)", lambda m: Run(Action.parse(m[1]))),
         (
-            rf"SEND {_EDGE} to (\d+)",
+            rf"SEND {_EDGE} to (\d{{1,9}})",
             lambda m: Send(Edge.parse(m["edge"]), int(m["of"]), int(m[3])),
         ),
         (
-            rf"RECV {_EDGE} from (\d+)",
+            rf"RECV {_EDGE} from (\d{{1,9}})",
             lambda m: Receive(Edge.parse(m["edge"]), int(m["of"]), int(m[3])),
         ),
         (rf"FREE {_EDGE}", lambda m: Free(Received(Edge.parse(m["edge"]), int(m["of"])))),
         (
-            r"FREE ([FRI])(\d+)\.(\d+)",
+            r"FREE ([FRI])(\d{1,9})\.(\d{1,9})",
             lambda m: Free(Saved(Kind(m[1]), int(m[2]), int(m[3]))),
         ),
-        (r"ACCUMULATE (\d+)\.(\d+)", lambda m: Accumulate(int(m[1]), int(m[2]))),
-        (r"REDUCE (\d+)", lambda m: Reduce(int(m[1]))),
-        (r"APPLY (\d+)", lambda m: Apply(int(m[1]))),
+        (r"ACCUMULATE (\d{1,9})\.(\d{1,9})", lambda m: Accumulate(int(m[1]), int(m[2]))),
+        (r"REDUCE (\d{1,9})", lambda m: Reduce(int(m[1]))),
+        (r"APPLY (\d{1,9})", lambda m: Apply(int(m[1]))),
     )
 )
 
@@ -247,11 +259,12 @@ def parse_instruction(text: str) -> Instruction:
 
     Raises:
         ParseError: Anything else.
+        EdgeError: An edge that cannot be.
     """
     for pattern, build in _FORMS:
-        match = pattern.fullmatch(text)
-        if match is not None:
-            return build(match)
+        found = match(pattern, text)
+        if found is not None:
+            return build(found)
     raise ParseError(
         "an instruction reads RUN, SEND, RECV, FREE, ACCUMULATE, REDUCE or APPLY and what it is "
         f"of, as SEND F0->F1.2 to 1; got {text!r}"

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from operator import index
 
 from pipesched.action import Action
+from pipesched.amounts import check_kind, check_sizes, match
 from pipesched.edge import Edge, chain, checked_edges
-from pipesched.errors import ArgumentError, EdgeError, ParseError
+from pipesched.errors import ArgumentError, EdgeError, ParseError, PipeschedError
 from pipesched.kind import Kind
 from pipesched.placement import Placement
 
 _HEADER = re.compile(
-    r"(?P<name>\S+) stages=(?P<stages>\d+) microbatches=(?P<microbatches>\d+)"
+    r"(?P<name>\S+) stages=(?P<stages>\d{1,9}) microbatches=(?P<microbatches>\d{1,9})"
     r"( placement=(?P<placement>\S+))?( edges=(?P<edges>\S*))?(?P<forward_only> backward=no)?",
     re.ASCII,
 )
-_RANK = re.compile(r"rank (\d+):((?: \S+)*)", re.ASCII)
+_NAME = re.compile(r"\S+")
+_RANK = re.compile(r"rank (\d{1,9}):((?: \S+)*)", re.ASCII)
 _JSON_VERSION = 1
 
 
@@ -40,8 +42,9 @@ class Schedule:
         backward: True.
 
     Raises:
-        ArgumentError: No stage, no microbatch, no rank, a name that is empty or has spaces, or a
-            placement of other stages, microbatches or ranks.
+        ArgumentError: No stage, no microbatch, or more of both than `pipesched.amounts.MOST`; no
+            rank, a name that is empty or has spaces, or a placement of other stages, microbatches
+            or ranks.
         EdgeError: An edge twice, to a stage that is not there, or of a backward that is not there.
 
     Examples:
@@ -81,14 +84,29 @@ class Schedule:
         backward: bool = True,
     ) -> None:
         check_sizes(n_stages, n_microbatches)
+        try:  # tuples, whatever sequences were given
+            ranks = tuple(map(tuple, ranks))
+        except TypeError as error:
+            raise ArgumentError(
+                f"ranks are sequences of actions; got ranks={ranks!r:.60}"
+            ) from error
         if not ranks:
             raise ArgumentError("a schedule has at least one rank; got ranks=()")
-        if not re.fullmatch(r"\S+", name):
+        for rank, actions in enumerate(ranks):
+            for action in actions:
+                if not isinstance(action, Action):
+                    raise ArgumentError(
+                        f"ranks are sequences of actions; got {action!r:.60} on rank {rank}"
+                    )
+        if match(_NAME, name) is None:
             raise ArgumentError(f"a schedule's name is one word; got name={name!r}")
+        check_kind("backward", backward, bool)
+        if placement is not None:
+            check_kind("placement", placement, Placement)
         fields = {
             "name": name,
-            "n_stages": n_stages,
-            "n_microbatches": n_microbatches,
+            "n_stages": int(n_stages),
+            "n_microbatches": int(n_microbatches),
             "ranks": ranks,
             "placement": _one_route(n_stages, ranks) if placement is None else placement,
             "edges": (
@@ -143,9 +161,11 @@ class Schedule:
             ArgumentError: Sizes or a placement that no schedule has.
             EdgeError: An edge that cannot be.
         """
+        if not isinstance(text, str):
+            raise ParseError(f"a schedule is read from a text; got {text!r:.60}")
         header, *rows = text.strip().splitlines() or [""]
-        match = _HEADER.fullmatch(header)
-        if match is None:
+        found = match(_HEADER, header)
+        if found is None:
             raise ParseError(
                 "a schedule starts with <name> stages=<n> microbatches=<n>, then, if they are "
                 "not the usual ones, placement=<placement> edges=<edge>,<edge>,... backward=no; "
@@ -159,15 +179,15 @@ class Schedule:
                     f"line {rank + 2} of a schedule starts with rank {rank}:; got {row!r}"
                 )
             ranks.append(tuple(map(Action.parse, line[2].split())))
-        placement, edges = match["placement"], match["edges"]
+        placement, edges = found["placement"], found["edges"]
         return cls(
-            match["name"],
-            int(match["stages"]),
-            int(match["microbatches"]),
+            found["name"],
+            int(found["stages"]),
+            int(found["microbatches"]),
             tuple(ranks),
             None if placement is None else Placement.parse(placement),
             None if edges is None else map(Edge.parse, edges.split(",") if edges else ()),
-            match["forward_only"] is None,
+            found["forward_only"] is None,
         )
 
     def to_json(self) -> str:
@@ -201,6 +221,8 @@ class Schedule:
                 raise ParseError(
                     f"a schedule's JSON has version {_JSON_VERSION}; got version={version!r}"
                 )
+            if not isinstance(data["name"], str):
+                raise TypeError(f"name is text; got name={data['name']!r}")
             return cls(
                 data["name"],
                 index(data["n_stages"]),
@@ -210,21 +232,14 @@ class Schedule:
                 tuple(map(Edge.parse, data["edges"])),
                 {True: True, False: False}[data["backward"]],
             )
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except PipeschedError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ParseError(
                 "a schedule is a JSON object with version, name, n_stages, n_microbatches, ranks, "
-                f"placement, edges and backward; got {text[:60]!r} "
+                f"placement, edges and backward; got {text!r:.60} "
                 f"({type(error).__name__}: {error})"
             ) from error
-
-
-def check_sizes(n_stages: int, n_microbatches: int) -> None:
-    """Raise `ArgumentError` unless there is a stage and a microbatch."""
-    if n_stages < 1 or n_microbatches < 1:
-        raise ArgumentError(
-            "a pipeline has at least one stage and one microbatch; "
-            f"got n_stages={n_stages} and n_microbatches={n_microbatches}"
-        )
 
 
 def _one_route(n_stages: int, ranks: tuple[tuple[Action, ...], ...]) -> Placement:

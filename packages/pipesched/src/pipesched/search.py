@@ -20,16 +20,17 @@ from math import inf
 from typing import Any
 
 from pipesched.action import Action
+from pipesched.amounts import bounds_of, check_kind, check_sizes, is_count
 from pipesched.beam import Path, beam_search, root
 from pipesched.costs import Costs
-from pipesched.edge import Edge, chain
+from pipesched.edge import Edge, chain, checked_edges
 from pipesched.errors import ArgumentError, InfeasibleError
 from pipesched.generators import make
 from pipesched.kind import Kind
 from pipesched.lanes import alone, fitting_share, lanes_of, memory_bound_s, with_depths
 from pipesched.partial import Moves
 from pipesched.placement import Placement
-from pipesched.schedule import Schedule, check_sizes
+from pipesched.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,11 @@ def search(
     """
     check_sizes(n_stages, n_microbatches)
     placement = Placement.linear(n_stages) if placement is None else placement
-    edges = chain(n_stages) if edges is None else tuple(edges)
+    edges = chain(n_stages) if edges is None else checked_edges(edges, n_stages)
+    check_kind("placement", placement, Placement)
+    check_kind("costs", costs, Costs)
+    if not is_count(steps, 0):
+        raise ArgumentError(f"steps are a whole number from 0 on; got steps={steps!r}")
     # Also checks that placement and edges are of these stages and microbatches.
     empty = Schedule(
         "search", n_stages, n_microbatches, ((),) * placement.n_ranks, placement, edges
@@ -324,17 +329,10 @@ def _memory(
     n_ranks, placement = len(empty.ranks), empty.placement
     activations = costs.sizes("activation_bytes", empty.n_stages)
     weights = costs.sizes("weight_gradient_bytes", empty.n_stages)
-    given = memory_bytes if activation_cap is None else activation_cap
-    bounds = (
-        tuple(given)
-        if isinstance(given, Sequence)
-        else (inf if given is None else given,) * n_ranks
-    )
-    if len(bounds) != n_ranks:
-        raise ArgumentError(
-            "a bound is one number, or one for each rank; "
-            f"got {len(bounds)} numbers for {n_ranks} ranks"
-        )
+    bounds = (inf,) * n_ranks
+    for name, given in (("activation_cap", activation_cap), ("memory_bytes", memory_bytes)):
+        if given is not None:
+            bounds = bounds_of(name, given, n_ranks)
     if activation_cap is not None:
         weights = tuple(w / a if a else 0.0 for w, a in zip(weights, activations, strict=True))
         activations = (1,) * empty.n_stages

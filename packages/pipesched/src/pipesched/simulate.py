@@ -15,6 +15,7 @@ Copies of a stage, on several ranks, reduce their gradients together: all start 
 from __future__ import annotations
 
 from pipesched.action import Action
+from pipesched.amounts import check_kind
 from pipesched.check import check
 from pipesched.costs import Costs
 from pipesched.edge import ENDPOINTS, Endpoint
@@ -44,6 +45,7 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
         >>> simulate(make("1f1b", 4, 8), Costs(1.0, 2.0, latency_s=0.5)).makespan_s
         41.0
     """
+    check_kind("costs", costs, Costs)
     check(schedule)
     return _Run(schedule, costs).timeline()
 

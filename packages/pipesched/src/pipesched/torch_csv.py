@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 
 from pipesched.action import Action
+from pipesched.amounts import check_kind
 from pipesched.edge import Edge, chain
 from pipesched.errors import ArgumentError, ParseError
 from pipesched.kind import Kind
@@ -22,7 +23,9 @@ from pipesched.schedule import Schedule
 
 _COMPUTING = (Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT)
 _CELL = re.compile(
-    r"(\d+)(?:([FIWB]|SEND_F|RECV_F|SEND_B|RECV_B)(\d+)|(UNSHARD|RESHARD|REDUCE_GRAD))", re.ASCII
+    r"(\d{1,9})"
+    r"(?:([FIWB]|SEND_F|RECV_F|SEND_B|RECV_B)(\d{1,9})|(UNSHARD|RESHARD|REDUCE_GRAD))",
+    re.ASCII,
 )
 _PAIR = re.compile(r"\(([^()]*)\)OVERLAP_F_B", re.ASCII)
 
@@ -42,6 +45,7 @@ def to_torch_csv(schedule: Schedule) -> str:
         >>> to_torch_csv(make("1f1b", 2, 2))
         '0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n'
     """
+    check_kind("schedule", schedule, Schedule)
     if len(schedule.placement.routes) > 1:
         raise ArgumentError(
             "torch has each stage on one rank; "
@@ -98,9 +102,14 @@ def from_torch_csv(
         ParseError: A cell that is something else, or no action at all.
         ArgumentError: No stage, no microbatch, or a name that is empty or has spaces.
     """
+    if not isinstance(text, str):
+        raise ParseError(f"a schedule's CSV is a text; got {text!r:.60}")
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise ParseError(f"a schedule's CSV is one; got {text[:60]!r} ({error})") from error
     ranks = tuple(
-        tuple(action for cell in row for action in _actions(cell.strip()))
-        for row in csv.reader(io.StringIO(text))
+        tuple(action for cell in row for action in _actions(cell.strip())) for row in rows
     )
     found = [action for actions in ranks for action in actions]
     computed = [action for action in found if action.kind in _COMPUTING]

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+from pipesched.amounts import check_kind
 from pipesched.edge import ENDPOINTS
 from pipesched.event import Event
 from pipesched.looks import LOOKS
@@ -37,6 +38,8 @@ def to_trace(*timelines: Timeline) -> str:
         >>> [event["name"] for event in trace["traceEvents"] if event["ph"] == "X"][:3]
         ['F0.0', 'F0.1', 'B0.0']
     """
+    for timeline in timelines:
+        check_kind("timeline", timeline, Timeline)
     flows = count(1)
     events = [
         event

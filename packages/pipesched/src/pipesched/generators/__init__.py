@@ -83,7 +83,7 @@ def make(name: str, n_stages: int, n_microbatches: int, **options: Any) -> Sched
         rank 0: F0.0 F0.1 I0.0 W0.0 F0.2 I0.1 W0.1 I0.2 W0.2
         rank 1: F1.0 I1.0 F1.1 I1.1 W1.0 F1.2 I1.2 W1.1 W1.2
     """
-    if name not in _GENERATORS:
+    if not isinstance(name, str) or name not in _GENERATORS:
         raise UnknownScheduleError(f"a schedule is one of {', '.join(NAMES)}; got name={name!r}")
     generator = _GENERATORS[name]
     known = [p.name for p in signature(generator).parameters.values() if p.kind is p.KEYWORD_ONLY]

@@ -26,14 +26,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, product
+from math import inf
 from typing import Literal
 
+from pipesched.amounts import bounds_of, check_kind, check_sizes
 from pipesched.costs import Costs
 from pipesched.edge import Edge
 from pipesched.errors import ArgumentError, InfeasibleError
 from pipesched.generators.order import numbered
 from pipesched.kind import Kind
-from pipesched.schedule import Schedule, check_sizes
+from pipesched.schedule import Schedule
 
 _EQUAL = Costs(1.0, input_gradient_s=1.0, weight_gradient_s=1.0)
 
@@ -307,23 +309,18 @@ def _problem(
             "memory is bounded in microbatches or in bytes, not in both; "
             f"got activation_cap={activation_cap} and memory_bytes={memory_bytes}"
         )
+    check_kind("costs", costs, Costs)
     kept = costs.sizes("activation_bytes", n_stages)
     left = costs.sizes("weight_gradient_bytes", n_stages)
     fixed = costs.sizes("parameter_bytes", n_stages)
-    bound = memory_bytes if activation_cap is None else activation_cap
-    bounds = tuple(bound) if isinstance(bound, Sequence) else (bound,) * n_stages
-    if len(bounds) != n_stages:
-        raise ArgumentError(
-            "a bound of the memory is one number, or one for each rank; "
-            f"got {len(bounds)} numbers for {n_stages} ranks"
-        )
+    bounds = (inf,) * n_stages
+    for name, given in (("activation_cap", activation_cap), ("memory_bytes", memory_bytes)):
+        if given is not None:
+            bounds = bounds_of(name, given, n_stages)
     if activation_cap is not None and not all(kept):
         kept, left = (1.0,) * n_stages, (1.0,) * n_stages
     caps = []
     for rank, value in enumerate(bounds):
-        if value is None:
-            caps.append(float("inf"))
-            continue
         cap = value * kept[rank] if activation_cap is not None else value - fixed[rank]
         needed = max(kept[rank], left[rank])
         if cap < needed:

@@ -18,10 +18,11 @@ Reference:
 from __future__ import annotations
 
 from pipesched.action import Action
+from pipesched.amounts import check_sizes
 from pipesched.errors import ArgumentError
 from pipesched.generators.order import backward, forward
 from pipesched.placement import Placement
-from pipesched.schedule import Schedule, check_sizes
+from pipesched.schedule import Schedule
 
 
 def chimera(n_stages: int, n_microbatches: int) -> Schedule:

@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from pipesched.amounts import check_sizes
 from pipesched.errors import ArgumentError
 from pipesched.generators.order import Step, numbered, ranks_for
 from pipesched.kind import Kind
 from pipesched.placement import Placement
-from pipesched.schedule import Schedule, check_sizes
+from pipesched.schedule import Schedule
 
 _F, _B, _I, _W = Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
 

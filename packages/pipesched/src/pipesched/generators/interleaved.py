@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from itertools import pairwise, starmap
 
+from pipesched.amounts import check_sizes, is_count
 from pipesched.errors import ArgumentError
 from pipesched.generators.order import backward, forward, in_turn, ranks_for
-from pipesched.schedule import Schedule, check_sizes
+from pipesched.schedule import Schedule
 
 
 def interleaved_1f1b(
@@ -98,8 +99,8 @@ def groups_of(n_microbatches: int, n_ranks: int, group_size: int | None) -> list
     if group_size is None:
         n_groups = max(1, n_microbatches // n_ranks)
         ends = [-(-n_microbatches * i // n_groups) for i in range(n_groups + 1)]
-    elif group_size < 1:
-        raise ArgumentError(f"a group has at least one microbatch; got group_size={group_size}")
+    elif not is_count(group_size):
+        raise ArgumentError(f"a group has at least one microbatch; got group_size={group_size!r}")
     else:
         ends = [*range(0, n_microbatches, group_size), n_microbatches]
     return list(starmap(range, pairwise(ends)))

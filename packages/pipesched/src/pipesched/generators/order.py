@@ -8,6 +8,7 @@ from itertools import zip_longest
 from types import MappingProxyType
 
 from pipesched.action import Action
+from pipesched.amounts import is_count
 from pipesched.errors import ArgumentError
 from pipesched.kind import Kind
 
@@ -85,9 +86,9 @@ def ranks_for(name: str, n_stages: int, n_chunks: int) -> int:
     Raises:
         ArgumentError: The stages cannot be shared out so.
     """
-    if n_chunks < 1 or n_stages % n_chunks:
+    if not is_count(n_chunks) or n_stages % n_chunks:
         raise ArgumentError(
             f"{name} has n_chunks stages on every rank, so n_stages is a multiple of n_chunks; "
-            f"got n_stages={n_stages} and n_chunks={n_chunks}"
+            f"got n_stages={n_stages} and n_chunks={n_chunks!r}"
         )
     return n_stages // n_chunks

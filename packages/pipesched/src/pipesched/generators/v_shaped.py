@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from pipesched.action import Action
+from pipesched.amounts import check_sizes
 from pipesched.generators.order import (
     Step,
     forward,
@@ -40,7 +41,7 @@ from pipesched.generators.order import (
 )
 from pipesched.kind import Kind
 from pipesched.placement import Placement
-from pipesched.schedule import Schedule, check_sizes
+from pipesched.schedule import Schedule
 
 _F, _I, _W = Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
 _PERIOD = 6
@@ -80,6 +81,7 @@ def v_half(n_stages: int, n_microbatches: int) -> Schedule:
     Raises:
         ArgumentError: No microbatch, or an odd number of stages.
     """
+    check_sizes(n_stages, n_microbatches)
     n_ranks = ranks_for("v-half", n_stages, n_chunks=2)
     odd = n_ranks % 2
     return _repeated(
@@ -100,6 +102,7 @@ def v_min(n_stages: int, n_microbatches: int) -> Schedule:
     Raises:
         ArgumentError: No microbatch, or an odd number of stages.
     """
+    check_sizes(n_stages, n_microbatches)
     n_ranks = ranks_for("v-min", n_stages, n_chunks=2)
     return _repeated(
         "v-min",

@@ -22,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from pipesched.amounts import check_sizes, is_count
 from pipesched.errors import ArgumentError
 from pipesched.generators.order import backward, forward, in_turn
-from pipesched.schedule import Schedule, check_sizes
+from pipesched.schedule import Schedule
 
 
 def gpipe(n_stages: int, n_microbatches: int) -> Schedule:
@@ -70,13 +71,14 @@ def eager_1f1b(
     if depth is None:
         depth = range(2 * n_stages - 1, 0, -2)
     elif (
-        len(depth) != n_stages
-        or min(depth) < 1
+        not isinstance(depth, Sequence)
+        or len(depth) != n_stages
+        or not all(map(is_count, depth))
         or any(min(after, n_microbatches) > before for before, after in pairwise(depth))
     ):
         raise ArgumentError(
             "depth has one number for each stage, at least 1 and no more than that of the stage "
-            f"before; got depth={tuple(depth)} for n_stages={n_stages}"
+            f"before; got depth={depth!r} for n_stages={n_stages}"
         )
     return _schedule("eager-1f1b", n_microbatches, depth)
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipesched.action import Action
+from pipesched.amounts import check_sizes
 from pipesched.generators.order import forward, input_gradient, weight_gradient
-from pipesched.schedule import Schedule, check_sizes
+from pipesched.schedule import Schedule
 
 
 def zb_h1(n_stages: int, n_microbatches: int) -> Schedule:
@@ -30,6 +31,7 @@ def zb_h1(n_stages: int, n_microbatches: int) -> Schedule:
     Raises:
         ArgumentError: No stage or no microbatch.
     """
+    check_sizes(n_stages, n_microbatches)
     return _schedule("zb-h1", n_stages, n_microbatches, range(n_stages, 0, -1), range(n_stages))
 
 
@@ -42,6 +44,7 @@ def zb_h2(n_stages: int, n_microbatches: int) -> Schedule:
     Raises:
         ArgumentError: No stage or no microbatch.
     """
+    check_sizes(n_stages, n_microbatches)
     warm_up = range(2 * n_stages - 1, 0, -2)
     return _schedule("zb-h2", n_stages, n_microbatches, warm_up, range(0, 2 * n_stages, 2))
 
@@ -53,7 +56,6 @@ def _schedule(
     warm_up: Sequence[int],
     lag: Sequence[int],
 ) -> Schedule:
-    check_sizes(n_stages, n_microbatches)
     ranks = tuple(
         _rank(stage, n_microbatches, warm_up[stage], lag[stage]) for stage in range(n_stages)
     )
