@@ -8,6 +8,7 @@ import json
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,7 +38,7 @@ def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return ((output - target) ** 2).sum()
 
 
-def run(rank: int, folder: Path, name: str, job: dict) -> None:
+def run(rank: int, folder: Path, name: str, job: dict[str, Any]) -> None:
     modules = model(job["n_stages"])
     mine = [stage for stage, home in enumerate(job["ranks"]) if home == rank]
     stages = [

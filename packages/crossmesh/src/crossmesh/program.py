@@ -64,7 +64,7 @@ def program(plan: TransferPlan, devices: Collection[int] | None = None) -> Itera
         >>> from crossmesh import plan
         >>> src = Layout((4,), Mesh((1,), ("x",), (0,)), Spec.parse("R"))
         >>> dst = Layout((4,), Mesh((2,), ("x",), (1, 2)), Spec.parse("R"))
-        >>> for chunk in program(plan(src, dst, "int8", chunks=2, chunk_bytes=1)):
+        >>> for chunk in program(plan(src, dst, "int8", chunks=2, chunk_bytes=1, split=False)):
         ...     print(chunk, *(f"{leg.sender}->{leg.receiver}" for leg in chunk.legs))
         task 0 bytes 0:2 0->1 1->2
         task 0 bytes 2:4 0->1 1->2

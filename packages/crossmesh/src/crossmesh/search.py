@@ -121,8 +121,8 @@ def search(
         ...     n_chunks=100,
         ... ):
         ...     print(send)
-        Send(flow=0, part=(0, 1000), senders=(1,), path=(1, 2))
-        Send(flow=1, part=(0, 1000), senders=(0,), path=(0, 3))
+        Send(flow=0, part=(0, 1000), senders=(1,), path=(1, 2), route='pipelined')
+        Send(flow=1, part=(0, 1000), senders=(0,), path=(0, 3), route='pipelined')
     """
     if order not in get_args(Order):
         raise PlanError(f"an order is {' or '.join(map(repr, get_args(Order)))}; got {order!r}")
