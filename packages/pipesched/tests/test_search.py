@@ -336,3 +336,19 @@ def test_a_bound_for_each_rank() -> None:
 
 def test_what_takes_no_time_has_no_gap() -> None:
     assert search(2, 2, Costs(0, 0)).gap == 0.0
+
+
+def test_a_rank_that_waits_for_its_sends_may_start_something_shorter_first() -> None:
+    """All orders were tried: 64 s. Without its sends, an action seems to end too early to wait."""
+    transfers = dict(zip(chain(3), [3, 2, 0, 0], strict=True))
+    latencies = dict(zip(chain(3), [5, 4, 1, 1], strict=True))
+    costs = Costs(
+        [4, 1, 1],
+        [1, 1, 8],
+        transfer_s=transfers,
+        latency_s=latencies,
+        overlap=False,
+        activation_bytes=[4, 2, 1],
+    )
+    found = search(3, 3, costs, memory_bytes=[9, 8, 5])
+    assert (found.makespan_s, found.lower_bound_s) == (64.0, 64.0)

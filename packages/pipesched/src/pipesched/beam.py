@@ -1,13 +1,13 @@
 """Beam search over partial schedules, exact if the beam is wide enough.
 
 A level holds partial schedules of equally many actions. One is continued as in Giffler and
-Thompson's active schedules: of all actions that can run, take the one that would end first; some
-best schedule continues with an action of the same rank that starts before that end, since if all
-started later, there would be room for this one. (Where it would take memory or a link that others
-need, the rank may also wait, see `Moves.may_wait`.) Of two partial schedules in which every lane is
-equally far, one that is nowhere earlier is dropped. What then is left but for the `width` most
-promising is dropped too, and the least of their bounds is a bound of what was missed: if it is not
-below the best schedule found, that one is optimal.
+Thompson's active schedules: of all actions that can run, take the one that would end first, with
+its sends if its rank waits for them; some best schedule continues with an action of the same rank
+that starts before that end, since if all started later, there would be room for this one. (Where it
+would take memory or a link that others need, the rank may also wait, see `Moves.may_wait`.) Of two
+partial schedules in which every lane is equally far, one that is nowhere earlier is dropped. What
+then is left but for the `width` most promising is dropped too, and the least of their bounds is a
+bound of what was missed: if it is not below the best schedule found, that one is optimal.
 
 References:
     Giffler, Thompson, "Algorithms for Solving Production-Scheduling Problems", Operations Research
@@ -96,7 +96,7 @@ def _children(moves: Moves, node: Node, below_s: float) -> Iterator[Node]:
         state, earliest_s = node.state, node.earliest_s
         if not node.ready:
             return
-        end_s, first = min([(earliest_s[i] + moves.lanes[i].seconds, i) for i in node.ready])
+        end_s, first = min([(earliest_s[i] + moves.occupied_s[i], i) for i in node.ready])
         rank = moves.lanes[first].rank
         for i in node.ready:
             if i == first or (moves.lanes[i].rank == rank and earliest_s[i] < end_s):

@@ -46,6 +46,7 @@ class Moves:
     def __init__(self, lanes: Lanes) -> None:
         self.pipeline = lanes
         self.lanes, self.bounds, self.overlap = lanes.lanes, lanes.bounds, lanes.overlap
+        self.occupied_s = [lane.seconds + self._sending_s(lane) for lane in self.lanes]
         self._forwards = [self._forwards_beside(lane) for lane in self.lanes]
         # The same once more, as what the search reads most, in tuples.
         self._needs = [
@@ -85,6 +86,15 @@ class Moves:
             for i, others in enumerate(self._others)
         ]
         self.may_wait = [self._may_wait(i) for i in range(len(self.lanes))]
+
+    def _sending_s(self, lane: Lane) -> float:
+        """How long an action's sends keep its rank after it."""
+        left_s: dict[int, float] = {}
+        longest_s = 0.0
+        for departure in () if self.overlap else lane.departures:
+            left_s[departure.link] = left_s.get(departure.link, 0.0) + departure.transfer_s
+            longest_s = max(longest_s, left_s[departure.link] + departure.latency_s)
+        return longest_s
 
     def _forwards_beside(self, lane: Lane) -> list[int]:
         """The lanes of forwards on the lane's rank and route, if it is one of them."""
