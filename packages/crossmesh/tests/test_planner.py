@@ -65,6 +65,19 @@ def test_without_a_limit_no_two_tasks_have_holders_and_receivers_in_common(batch
     assert len(set(alike)) == len(alike)
 
 
+def test_pieces_are_fused_that_some_receivers_need_with_others_and_some_alone():
+    one = Mesh((1,), ("x",), (0,))
+    last, every = Mesh((1,), ("x",), (3,)), Mesh((4,), ("x",), (0, 1, 2, 3))
+    src = {name: Layout((2,), one, Spec.parse("R")) for name in ("alone", "shared")}
+    dst = {
+        "alone": Layout((2,), last, Spec.parse("R")),
+        "shared": Layout((2,), every, Spec.parse("R")),
+    }
+    made = plan(src, dst, "float32", {0: 0, 1: 0, 2: 0, 3: 1})
+    sent = sorted((task.receivers, task.n_bytes, len(task.pieces)) for task in made.tasks)
+    assert sent == [((1, 2), 8, 1), ((3,), 16, 2)]
+
+
 @given(batches())
 def test_names_in_any_order_give_the_same_plan(batch):
     b = batch

@@ -8,7 +8,7 @@ from crossmesh.reference_simulate import Job, binomial_tree, simulate
 from crossmesh.search import Flow, Order, lower_bound_of, search
 from crossmesh.task import Strategy
 from crossmesh.testing_network import check_sends, flows, links_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 ORDERS = st.sampled_from(get_args(Order))
@@ -105,6 +105,16 @@ def jobs(draw):
     st.lists(st.sampled_from([1.0, 3.0, 0.1, 12.5e9]), min_size=5, max_size=5),
     st.sampled_from([0.0, 0.25]),
     st.booleans(),
+)
+@example(
+    [  # a byte between two long sends is within rounding
+        Job(2**50, [1, 0, 1], 1, False, "broadcast", 1),
+        Job(1, [0, 1, 0], 1, False, "broadcast", 1),
+        Job(2**50, [1, 0], 1, False, "broadcast", 1),
+    ],
+    [1.0] * 2,
+    0.0,
+    False,
 )
 def test_core_and_reference_simulate_the_same(of, rates, latency_s, together):
     expected = simulate(of, rates, latency_s, together)

@@ -15,8 +15,12 @@ as it needs it, and XLA would merge or fold such a collective away.
 
 Memory: see `lifetime` for values. With `copies`, what conversions make counts too, while it is
 read: every operand then has a node of its own, which knows whether the operand is the value as it
-is stored (nothing more is held) or a copy. A problem without them is a relaxation, and smaller by
-half; `shard` begins with that. A result that is stored back into an input takes the input's place.
+is stored (nothing more is held) or a copy. An operand's own copy is held while its operator runs,
+one that operands share from the first of its readers to the last: a relay's, which may not all take
+it. So where more than two read a value the problem may hold too much, and where two make copies of
+their own that turn out alike, too little; `shard` judges what it has found (see `memory`). A
+problem without copies is a relaxation, and smaller by half; `shard` begins with that. A result that
+is stored back into an input takes the input's place.
 """
 
 from __future__ import annotations
@@ -131,9 +135,11 @@ class _Builder:
                 seconds = tables.reading(kind, source, tuple(use.asked for use in of_node))
                 self.add_edge(node, reader, tables.times(seconds, repeats))
                 continue
-            for use in of_node:
+            # operands that are asked for alike are one copy
+            for use in {id(use.asked): use for use in of_node}.values():
                 own, match = tables.own(kind, source, use.asked)
-                held = (use.time or 0, until)
+                begin = use.time or 0
+                held = (begin, begin + 1)
                 self.add_edge(self.add_relay(node, own, repeats, held), reader, match)
 
     def add_relay(self, source: int, relay: Relay, repeats: int, interval: tuple[int, int]) -> int:

@@ -40,6 +40,10 @@ STEPS = 50
 """Of each solve that is not proved before: a budget of steps, so that the same sharding comes out
 on every machine. Fifty rounds of `auto`, of about 0.1 s on large problems, are some seconds."""
 
+FINENESS = 1000
+"""The smallest limit that would do is named to this part of it, and to the byte where that is less
+than a byte [chosen: ten tries or fewer]."""
+
 
 def shard(
     graph: Graph,
@@ -82,8 +86,9 @@ def shard(
         overlap: The part of a phase's communication that runs while it computes (as far as it
             computes that long): the search minimises what is left. At least 0 and below 1.
         bucket_bytes: Report what buckets of this size would save (`Sharding.bucketed_s`).
-        compare: Price the baselines too, keep them as `alternatives`, and return the best of all. A
-            planner that prices many graphs may do without.
+        compare: Price the baselines too, keep them as `alternatives`, and return the best of all;
+            where nothing fits, try which limit would do. A planner that prices many graphs may do
+            without: then an error names the smallest peak that the search has come across.
         tie: Repeated layers take the same strategies; see `solve_quickly`, as for the next two.
         coarse: "O2" chooses for groups of operators.
         polish: Go on with every operator from there.
@@ -237,15 +242,47 @@ class Prepared:
         try:
             rivals["search"] = self._best(options, pins, search)
         except InfeasibleError as error:  # a baseline may be found to fit where nothing else was
-            if memory_bytes is None or _at_peak(self.graph, self.light)[0] > memory_bytes:
+            if memory_bytes is None:
                 raise
+            if _at_peak(self.graph, self.light)[0] > memory_bytes:
+                raise self._with_smallest_limit(error, options, pins, search) from error
             rivals["search"] = error
         for name in get_args(Baseline):
             try:
                 rivals[name] = self._best(replace(options, restrict=name), pins, search)
             except (BaselineError, InfeasibleError, PinError) as error:
                 rivals[name] = error
+        refused = rivals["search"]
+        if isinstance(refused, InfeasibleError) and not any(
+            isinstance(one, Sharding) for one in rivals.values()
+        ):
+            raise self._with_smallest_limit(refused, options, pins, search) from refused
         return _with_alternatives(rivals)
+
+    def _with_smallest_limit(
+        self, error: InfeasibleError, options: Options, pins: dict[str, Pin], search: _Search
+    ) -> InfeasibleError:
+        """An error of `_best` with the smallest limit that does, by trying.
+
+        A search that finds nothing knows the smallest peak that it has come across; and the problem
+        and a sharding may hold copies for different times (see `build`).
+        """
+        if error.smallest_usage is None or options.memory_bytes is None:
+            return error
+        until = time.perf_counter() + search.time_s
+        refused = max(options.memory_bytes, _at_peak(self.graph, self.light)[0] - 1)
+        most, smallest = math.ceil(error.smallest_usage), None
+        tried = refused + 1
+        while time.perf_counter() < until:
+            try:
+                limited = replace(options, memory_bytes=tried)
+                most = smallest = self._best(limited, pins, search).peak_bytes
+            except InfeasibleError:
+                refused = tried
+            if most - refused <= max(1, most // FINENESS) and (smallest or refused >= most):
+                break
+            tried = (refused + most) // 2 if smallest else most
+        return error if smallest is None else self._explained(float(smallest), options)
 
     def _best(self, options: Options, pins: dict[str, Pin], search: _Search) -> Sharding:
         """The best sharding of one kind."""
@@ -337,24 +374,24 @@ class Prepared:
                     progress=search.progress,
                 )
         except InfeasibleError as error:
-            raise self._explained(error, options) from error
+            if error.smallest_usage is None or options.memory_bytes is None:
+                raise
+            raise self._explained(error.smallest_usage, options) from error
         choice = tuple(int(of[s]) for of, s in zip(kept, solution.choice, strict=True))
         solution = replace(solution, choice=choice)
         where = (self.graph, self.mesh, self.cluster)
         return decode(built, self.converter, *where, options, solution)
 
-    def _explained(self, error: InfeasibleError, options: Options) -> InfeasibleError:
+    def _explained(self, smallest: float, options: Options) -> InfeasibleError:
         """The solver's error in terms of memory and tensors."""
-        if error.smallest_usage is None or options.memory_bytes is None:
-            return error
         largest = tuple(_at_peak(self.graph, self.light)[1][:3])  # as a message should be short
         named = ", ".join(f"{name} ({n_bytes} bytes)" for name, n_bytes in largest)
         return InfeasibleError(
             f"no sharding over {self.mesh.size} devices fits in memory_bytes="
             f"{options.memory_bytes}; the smallest peak found is "
-            f"{math.ceil(error.smallest_usage)} bytes a device, when it holds at least {named}; "
+            f"{math.ceil(smallest)} bytes a device, when it holds at least {named}; "
             "raise memory_bytes or use more devices",
-            error.smallest_usage,
+            smallest,
             largest,
         )
 
@@ -379,8 +416,6 @@ def _with_alternatives(rivals: dict[str, Sharding | AutoshardError]) -> Sharding
     """
     search = rivals["search"]
     shardings = {name: one for name, one in rivals.items() if isinstance(one, Sharding)}
-    if not shardings and isinstance(search, AutoshardError):
-        raise search
     best = min(shardings, key=lambda name: shardings[name].objective_s)
     least = shardings[best].objective_s
     alternatives = []

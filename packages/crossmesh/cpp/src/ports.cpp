@@ -17,8 +17,10 @@ double Ports::start_s(const Passage& passed) const {
         return other.second * kBelow <= start + use.start_s;
       });
       for (; span != spans.end() && span->first < (start + use.stop_s) * kBelow; ++span) {
-        start = span->second - use.start_s;
-        moved = true;
+        if (span->second * kBelow > start + use.start_s) {  // the start may have moved past it
+          start = span->second - use.start_s;
+          moved = true;
+        }
       }
     }
   }

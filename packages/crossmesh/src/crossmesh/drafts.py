@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
 from shardspec import Layout, Reduction
 
@@ -69,15 +69,23 @@ def drafts_of(
     if n_receivers > PIECES:
         raise _too_fine(f"{n_receivers} receivers of {len(alike)} tasks")
     kept: defaultdict[int, list[Piece]] = defaultdict(list)
-    drafts: list[Draft] = []
-    for (terms, needing, levels, _), pieces in alike.items():
+    sent: defaultdict[tuple[tuple[Devices, ...], Devices, Levels, str], list[list[Piece]]]
+    sent = defaultdict(list)
+    for (terms, needing, levels, dtype), pieces in alike.items():
         having = frozenset(terms[0] if len(terms) == 1 else ())
         for device in having.intersection(needing):
             kept[device] += pieces
         receivers = [device for device in needing if device not in having]
-        groups = _groups(having, receivers, host_of, strategy)
-        for fused, n_bytes in _fused(pieces, tensors, fuse_bytes):
-            drafts += [Draft(fused, n_bytes, terms, levels, group) for group in groups]
+        for group in _groups(having, receivers, host_of, strategy):
+            sent[terms, group, levels, dtype].append(pieces)
+    # Most often all groups of some receivers are sent the same pieces: they are fused once.
+    runs: dict[tuple[int, ...], list[tuple[tuple[Piece, ...], int]]] = {}
+    drafts: list[Draft] = []
+    for (terms, group, levels, _), lists in sent.items():
+        alike_to = tuple(map(id, lists))
+        if alike_to not in runs:
+            runs[alike_to] = list(_fused(chain.from_iterable(lists), tensors, fuse_bytes))
+        drafts += [Draft(fused, n_bytes, terms, levels, group) for fused, n_bytes in runs[alike_to]]
     return tuple(Copy(device, tuple(pieces)) for device, pieces in sorted(kept.items())), drafts
 
 

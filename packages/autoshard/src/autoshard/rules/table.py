@@ -128,13 +128,15 @@ def rule_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attribut
         ) from None
     try:
         rule = make(operand_shapes, result_shapes, **attributes)
-    except RuleError:
-        raise
     except (IndexError, KeyError, StopIteration, ValueError, ZeroDivisionError) as error:
+        # a rule's function says what it was given; here that is only a part of what the user gave
+        misfit = error.__cause__ if isinstance(error, RuleError) else error
+        if misfit is None:
+            raise
         raise RuleError(
             f"no {kind!r} has operands of shapes {operand_shapes}, results {result_shapes} and "
-            f"attributes {attributes}: {type(error).__name__}: {error}"
-        ) from error
+            f"attributes {attributes}: {type(misfit).__name__}: {misfit}"
+        ) from misfit
     for role, expected, given in (
         ("operand", rule.operand_shapes, operand_shapes),
         ("result", rule.result_shapes, result_shapes),
