@@ -95,6 +95,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def natural(text: str) -> int:
+    """An integer from 0 on."""
+    if not re.fullmatch(_NUMBER, text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"it is a whole number from 0 on; got {text!r}")
+    return int(text)
+
+
 def number(text: str) -> float:
     """A positive number, such as 0.2 or 1e3."""
     try:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args
 from shardspec import Layout, ShardspecError
 
 from crossmesh import __version__, words
-from crossmesh.arguments import number, placed, positive, sizes
+from crossmesh.arguments import natural, number, placed, positive, sizes
 from crossmesh.cases import cases, rows_as_hosts
 from crossmesh.compare import PAPER, compare, compare_case, compare_text
 from crossmesh.errors import CrossmeshError, PlanError
@@ -164,7 +164,7 @@ def _cases(options: argparse.Namespace) -> str:
 
 
 def _gaps(options: argparse.Namespace) -> str:
-    return gaps_text(options.pairs)
+    return gaps_text(options.pairs, options.first)
 
 
 def _transfer(options: argparse.Namespace) -> tuple[Layout, Layout, dict[int, int]]:
@@ -284,6 +284,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--pairs", type=positive, default=1000, metavar="N", help="of each class (default: 1000)"
+    )
+    command.add_argument(
+        "--first",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="number of the first: others from others on (default: 0)",
     )
     command.set_defaults(run=_gaps)
     return parser
