@@ -115,7 +115,7 @@ def planned(pair: Pair) -> TransferPlan:
 
 
 def gaps(name: str, n_pairs: int, first: int = 0) -> list[float]:
-    """The gaps of transfers of a class of which something passes between hosts, from a number on."""
+    """The gaps of transfers of a class, from a number on, of which something passes hosts."""
 
     def all_gaps() -> Iterator[float]:
         for number in itertools.count(first):
