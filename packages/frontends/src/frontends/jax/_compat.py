@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src import core as _core
-from jax._src import xla_bridge
+from jax._src import distributed, xla_bridge
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
 
@@ -239,6 +239,11 @@ def n_cpu_devices() -> int:
     return int(getattr(jax.config, "jax_num_cpu_devices"))  # noqa: B009  it is not declared
 
 
+def coordination_client() -> Any:
+    """What `jax.distributed` shares keys and values with between processes; None if it is off."""
+    return distributed.global_state.client
+
+
 def is_scalar_literal(atom: Atom) -> bool:
     """Whether `atom` is a constant number written into the program."""
     return isinstance(atom, Literal) and np.shape(atom.val) == ()
@@ -254,6 +259,7 @@ __all__ = [
     "Var",
     "aval",
     "bind",
+    "coordination_client",
     "eliminate_dead_code",
     "inline_calls",
     "is_backward",
