@@ -8,6 +8,9 @@ from pathlib import Path
 import frontends.jax
 import jax
 import pytest
+from costmodel import Cluster
+from frontends.jax.testing import EXAMPLES
+from frontends.layers import layer
 from frontends.plan import (
     Alternative,
     Collective,
@@ -18,6 +21,7 @@ from frontends.plan import (
     Stored,
     Transfer,
 )
+from frontends.planner import make_plan
 from hypothesis import settings
 from shardspec import Mesh, Spec
 
@@ -126,3 +130,11 @@ def example_plan() -> Plan:
             ),
         ),
     )
+
+
+@pytest.fixture(scope="session")
+def priced_plan() -> Plan:
+    """Two stages of two devices each, planned and priced, with the sharding of each."""
+    step = EXAMPLES["mlp"]().trace().step
+    cluster = Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2)
+    return make_plan(layer(step, 4), cluster, strategy="equal_layers")

@@ -2,18 +2,23 @@
 
 import json
 import random
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from costmodel import Cluster
 from frontends.errors import OutputError, PlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
 from frontends.plan import FORMAT, Plan
-from frontends.testing import random_plan
-from hypothesis import given
+from frontends.planner import make_plan
+from frontends.testing import plans, random_plan
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardspec import Mesh
+
+GOLDEN = Path(__file__).parent / "golden"
 
 MESHES = (
     Mesh((2, 2), ("x", "y"), (0, 1, 2, 3)),
@@ -37,11 +42,31 @@ def test_json_round_trip_of_random_plans(name: str, meshes: list[Mesh], seed: in
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_json_round_trip_of_a_priced_plan(example_plan: Plan, tmp_path: Path) -> None:
-    assert Plan.from_json(example_plan.to_json()) == example_plan
-    example_plan.save(tmp_path / "plan.json")
-    assert Plan.load(tmp_path / "plan.json") == example_plan
-    assert hash(Plan.load(tmp_path / "plan.json")) == hash(example_plan)
+@settings(max_examples=settings().max_examples // 2)
+@given(plans())
+def test_json_round_trip_of_any_plan(plan: Plan) -> None:
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("name", ["example_plan", "priced_plan"])
+def test_json_round_trip_of_a_file(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    plan: Plan = request.getfixturevalue(name)
+    plan.save(tmp_path / "plan.json")
+    loaded = Plan.load(tmp_path / "plan.json")
+    assert loaded == plan
+    assert hash(loaded) == hash(plan)
+    assert loaded.to_json() == plan.to_json()
+
+
+def test_the_same_step_gives_the_same_json_twice(priced_plan: Plan) -> None:
+    again = make_plan(
+        layered("mlp"),
+        Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2),
+        strategy="equal_layers",
+    )
+    assert again.to_json() == priced_plan.to_json()
 
 
 def test_json_is_plain_data_with_a_format_number(example_plan: Plan) -> None:
@@ -67,11 +92,35 @@ def test_rejects_what_is_no_plan(text: str) -> None:
         Plan.from_json(text)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, FORMAT + 1, "1", True, None, 1.0])
 def test_rejects_other_formats(example_plan: Plan, version: object) -> None:
     data = {**json.loads(example_plan.to_json()), "format": version}
-    with pytest.raises(PlanError, match=rf"reads plans of format 1; got format {version}: plan ag"):
+    message = rf"reads plans of formats 1 to {FORMAT}; got format {version!r}: read it with the"
+    with pytest.raises(PlanError, match=message):
         Plan.from_json(json.dumps(data))
+
+
+def test_there_is_a_golden_file_of_each_format() -> None:
+    names = [path.name for path in sorted(GOLDEN.glob("plan_format_*.json"))]
+    assert names == [f"plan_format_{version}.json" for version in range(1, FORMAT + 1)]
+
+
+@pytest.mark.parametrize("version", range(1, FORMAT + 1))
+def test_files_of_every_format_are_read(version: int) -> None:
+    path = GOLDEN / f"plan_format_{version}.json"
+    assert json.loads(path.read_text())["format"] == version
+    plan = Plan.load(path)
+    assert len(plan.stages) == 2
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_format_1_is_this_format_without_shardings(example_plan: Plan) -> None:
+    assert Plan.load(GOLDEN / "plan_format_1.json") == example_plan
+
+
+def test_this_format_is_written_as_it_was(check_golden: Callable[[str, str], None]) -> None:
+    name = f"plan_format_{FORMAT}.json"
+    check_golden(name, Plan.load(GOLDEN / name).to_json())
 
 
 DAMAGE = {
@@ -84,6 +133,7 @@ DAMAGE = {
     "a mesh has a name too few": lambda data: data["stages"][0]["mesh"].update(axis_names=["x"]),
     "a transfer lacks its value": lambda data: data["transfers"][0].pop("value"),
     "a collective has no axes": lambda data: data["stages"][0]["collectives"][0].update(axes=None),
+    "a sharding is none": lambda data: data["stages"][0].update(sharding={"graph": 3}),
     "alternatives are no objects": lambda data: data.update(alternatives=["zero"]),
 }
 

@@ -3,79 +3,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from frontends.plan import Collective, Plan, Stage, Stored, Transfer
+from frontends.plan import Plan, Stored
 from frontends.report import format_bytes, format_seconds, plan_text, sum_collectives
+from frontends.testing import plans
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Spec
-from shardspec.testing import meshes, specs
-
-NAMES = ("params['blocks'][0]['up']", "params['head']", "opt_state[0].count", "batch[0]", "add.7")
-SECONDS = st.floats(0, 1e4)
-BYTES = st.integers(0, 1 << 45)
-
-
-@st.composite
-def stages(draw: st.DrawFn, layer: int) -> Stage:
-    mesh = draw(meshes(max_ndim=2))
-    inputs = tuple(Stored(n, draw(specs(mesh, draw(st.integers(0, 3))))) for n in NAMES)
-    axes = st.sets(st.integers(0, mesh.ndim - 1), min_size=1).map(lambda s: tuple(sorted(s)))
-    collective = st.builds(
-        Collective,
-        phase=st.integers(0, 2),
-        value=st.sampled_from(NAMES),
-        kind=st.sampled_from(("all_gather", "all_to_all", "reduce_scatter", "all_reduce")),
-        axes=axes,
-        group_size=st.just(2),
-        n_bytes=BYTES,
-        sent_bytes=BYTES,
-        repeats=st.integers(1, 64),
-        time_s=SECONDS,
-    )
-    return Stage(
-        layer,
-        layer + draw(st.integers(0, 3)),
-        mesh,
-        inputs,
-        (),
-        (),
-        (),
-        tuple(draw(st.lists(collective, max_size=4))),
-        draw(SECONDS),
-        draw(SECONDS),
-        draw(SECONDS),
-        draw(BYTES),
-    )
-
-
-@st.composite
-def plans(draw: st.DrawFn) -> Plan:
-    planned = tuple(draw(stages(i)) for i in range(draw(st.integers(1, 3))))
-    index = st.integers(0, len(planned) - 1)
-    transfer = st.builds(
-        Transfer,
-        value=st.sampled_from(NAMES),
-        phase=st.sampled_from(("state", "forward", "backward", "apply")),
-        source=index,
-        destination=index,
-        src_spec=st.just(Spec.parse("S0RR")),
-        dst_spec=st.just(Spec.parse("RS01R")),
-        n_bytes=BYTES,
-        time_s=SECONDS,
-    )
-    return Plan(
-        "fingerprint",
-        draw(st.sampled_from(("two-hosts", "a cluster of [red]many[/red] hosts"))),
-        draw(BYTES),
-        draw(st.integers(1, 64)),
-        "1f1b",
-        planned,
-        tuple(draw(st.lists(transfer, max_size=9))),
-        draw(SECONDS),
-        draw(SECONDS),
-        draw(st.sampled_from(((), ("sort",)))),
-        (),
-    )
 
 
 def test_matches_golden_text(example_plan: Plan, check_golden: Callable[[str, str], None]) -> None:
@@ -113,7 +46,8 @@ def test_sums_hold_every_run_and_byte(plan: Plan) -> None:
 
 @given(plans())
 def test_prints_names_as_they_are(plan: Plan) -> None:
-    assert f"Plan for cluster {plan.cluster}: " in plan_text(plan)
+    plan = replace(plan, cluster="a cluster of [red]many[/red] hosts")
+    assert "Plan for cluster a cluster of [red]many[/red] hosts: " in plan_text(plan)
 
 
 def test_does_not_depend_on_the_terminal(
@@ -157,3 +91,10 @@ def test_seconds_keep_three_digits(seconds: float) -> None:
 )
 def test_seconds_round_into_the_next_unit(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+def test_lists_memory_by_kind_of_a_priced_plan(priced_plan: Plan) -> None:
+    text = plan_text(priced_plan)
+    table = text[text.index("Memory of one device") :].split("\n\n")[0].splitlines()
+    assert re.split(r"\s{2,}", table[1])[1:4] == ["in flight", "params", "optimizer"]
+    assert [row.split()[0] for row in table[3:-1]] == ["0", "1"]

@@ -2,22 +2,31 @@
 
 A plan knows no framework and holds no arrays. Specs are shardspec's (`S0R`), meshes carry their
 device ids, times are seconds and sizes bytes, per device unless said otherwise.
+
+The JSON of a plan has a format number. Format 2 keeps the sharding of every stage, with its graph
+and cluster, so that a plan that was read explains, checks and draws itself without the step that
+it was made for. Plans of format 1 have none, and are read as they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from autoshard import AutoshardError, Sharding
 from shardspec import Mesh, ShardspecError, Spec
 
 from frontends.errors import OutputError, PlanError
 
-FORMAT = 1
-"""Version of the JSON that this module writes."""
+if TYPE_CHECKING:
+    from frontends.difference import Difference
+    from frontends.explain import Explanation
+
+FORMAT = 2
+"""Version of the JSON that this module writes; it reads all from 1 on."""
 
 
 TransferPhase = Literal["state", "forward", "backward", "apply"]
@@ -100,6 +109,10 @@ class Stage:
 
     memory_bytes: int
     """Peak of one device under the plan's schedule."""
+
+    sharding: Sharding | None = field(default=None, repr=False)
+    """What was found for the stage, with as many microbatches in flight as it holds: its graph,
+    and all that prices are made of. None in plans of format 1, and where nothing was searched."""
 
     def entering(self, value: str) -> Spec:
         """The layout of an input."""
@@ -200,29 +213,49 @@ class Plan:
         """Every device that the plan uses."""
         return tuple(sorted(d for stage in self.stages for d in stage.mesh.device_ids))
 
+    def explain(self, name: str) -> Explanation:
+        """Why an operator or a value has its layouts and its stage; see `explain.explain`."""
+        from frontends.explain import explain
+
+        return explain(self, name)
+
+    def diff(self, other: Plan) -> Difference:
+        """What is different in another plan; see `difference.diff`."""
+        from frontends.difference import diff
+
+        return diff(self, other)
+
     def to_json(self) -> str:
         """The plan as JSON text, which `from_json` reads back to an equal plan."""
-        return json.dumps({"format": FORMAT, **_encode(self)}, indent=1)
+        return json.dumps({"format": FORMAT, **_encode(self)})
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read a plan.
+        """Read a plan of this format or an older one.
 
         Raises:
-            PlanError: The text is no plan, or one of another format version.
+            PlanError: The text is no plan, or one of a newer format.
         """
         try:
             data = json.loads(text)
             version = data.pop("format")
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise PlanError(f"a plan is a JSON object with a format number; got {error}") from error
-        if version != FORMAT:
+        if type(version) is not int or not 1 <= version <= FORMAT:
             raise PlanError(
-                f"this version reads plans of format {FORMAT}; got format {version}: plan again"
+                f"this version of frontends reads plans of formats 1 to {FORMAT}; got format "
+                f"{version!r}: read it with the version that wrote it, or plan again"
             )
         try:
             return _decode_plan(data)
-        except (KeyError, TypeError, ValueError, ShardspecError) as error:
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            AutoshardError,
+            ShardspecError,
+        ) as error:
             raise PlanError(f"the plan is damaged: {type(error).__name__} {error}") from error
 
     def save(self, path: str | Path) -> None:
@@ -251,6 +284,8 @@ def _encode(value: Any) -> Any:
             "axis_names": list(value.axis_names),
             "device_ids": list(value.device_ids),
         }
+    if isinstance(value, Sharding):
+        return json.loads(value.to_json())
     if dataclasses.is_dataclass(value):
         return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
@@ -286,6 +321,8 @@ def _decode_stage(data: dict[str, Any]) -> Stage:
     data["collectives"] = tuple(
         Collective(**{**item, "axes": tuple(item["axes"])}) for item in data["collectives"]
     )
+    if data.get("sharding") is not None:  # format 1 has none
+        data["sharding"] = Sharding.from_json(json.dumps(data["sharding"]))
     return Stage(**data)
 
 

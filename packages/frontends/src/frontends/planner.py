@@ -20,6 +20,7 @@ from costmodel import Cluster, step_time
 from shardspec import Layout, Mesh
 
 from frontends.errors import NoPlanError, PlanError
+from frontends.explain import as_planned
 from frontends.layers import LayeredStep
 from frontends.plan import (
     Alternative,
@@ -371,4 +372,5 @@ def _stage(
         backward_s=phase_s[BACKWARD] / repeats[BACKWARD],
         apply_s=phase_s[APPLY],
         memory_bytes=priced.cost.peak_bytes(in_flight),
+        sharding=as_planned(sharding, mesh, in_flight),
     )

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from shardspec import Mesh
 
+from frontends.memory import KINDS, fullest_moment
 from frontends.plan import Plan, Stage, Transfer
 from frontends.step import PHASE_NAMES
 
@@ -28,6 +29,7 @@ _SHOWN = 4
 """Layouts of an argument, and transfers between two stages in one phase, that are shown singly."""
 
 _STAGES_NOTE = "forward and backward: of one microbatch; memory: peak of one device"
+_MEMORY_NOTE = "by the live ranges of values; all microbatches in flight together"
 _COLLECTIVES_NOTE = "devices: that take part in one; sent: bytes, by one device"
 _LAYOUTS_NOTE = "S0R: dim 0 is split over mesh axis 0, dim 1 is whole; S01: over both axes"
 
@@ -50,6 +52,8 @@ def plan_tables(plan: Plan) -> RenderableType:
         Group(_stages(plan), Text(_STAGES_NOTE, "dim")),
         Group(_layouts(plan), Text(_LAYOUTS_NOTE, "dim")),
     ]
+    if any(stage.sharding is not None for stage in plan.stages):
+        parts.append(Group(_memory(plan), Text(_MEMORY_NOTE, "dim")))
     if rows := sum_collectives(plan):
         parts.append(Group(_collectives(plan, rows), Text(_COLLECTIVES_NOTE, "dim")))
     if plan.transfers:
@@ -129,6 +133,17 @@ def describe_layers(stage: Stage) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
+def describe_devices(ids: Iterable[int]) -> str:
+    """Device ids, runs of them shortened: `0-3, 8`."""
+    runs: list[list[int]] = []
+    for device in ids:
+        if runs and device == runs[-1][-1] + 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
 def format_bytes(n_bytes: float) -> str:
     """A size with three digits and a binary unit."""
     return _scaled(n_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
@@ -163,17 +178,6 @@ def _n_shown(number: int) -> int:
     return number if number <= _SHOWN + 1 else _SHOWN
 
 
-def _ranges(ids: Iterable[int]) -> str:
-    """Device ids, runs of them shortened: `0-3, 8`."""
-    runs: list[list[int]] = []
-    for device in ids:
-        if runs and device == runs[-1][-1] + 1:
-            runs[-1].append(device)
-        else:
-            runs.append([device])
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -196,7 +200,7 @@ def _header(plan: Plan) -> Text:
     return text
 
 
-def _table(title: str, *columns: str, numbers: Sequence[str] = (), wrapped: str = "") -> Table:
+def make_table(title: str, *columns: str, numbers: Sequence[str] = (), wrapped: str = "") -> Table:
     """An empty table with columns of text, of numbers, and one whose cells may take lines."""
     table = Table(
         box=SIMPLE_HEAD,
@@ -216,13 +220,13 @@ def _table(title: str, *columns: str, numbers: Sequence[str] = (), wrapped: str 
     return table
 
 
-def _cells(table: Table, *cells: str) -> None:
+def add_row(table: Table, *cells: str) -> None:
     """Add a row; as `Text`, for brackets in a plain string would be markup."""
     table.add_row(*map(Text, cells))
 
 
 def _stages(plan: Plan) -> Table:
-    table = _table(
+    table = make_table(
         "Stages",
         "stage",
         "layers",
@@ -231,12 +235,12 @@ def _stages(plan: Plan) -> Table:
         numbers=("forward", "backward", "apply", "memory"),
     )
     for index, stage in enumerate(plan.stages):
-        _cells(
+        add_row(
             table,
             str(index),
             describe_layers(stage),
             describe_mesh(stage.mesh),
-            _ranges(stage.mesh.device_ids),
+            describe_devices(stage.mesh.device_ids),
             *map(format_seconds, (stage.forward_s, stage.backward_s, stage.apply_s)),
             format_bytes(stage.memory_bytes),
         )
@@ -244,15 +248,36 @@ def _stages(plan: Plan) -> Table:
 
 
 def _layouts(plan: Plan) -> Table:
-    table = _table("What is sharded how", "stage", "argument", wrapped="values and their layout")
+    table = make_table(
+        "What is sharded how", "stage", "argument", wrapped="values and their layout"
+    )
     for index in range(len(plan.stages)):
         for argument, layouts in describe_inputs(plan, index):
-            _cells(table, str(index), argument, layouts)
+            add_row(table, str(index), argument, layouts)
+    return table
+
+
+def _memory(plan: Plan) -> Table:
+    table = make_table(
+        "Memory of one device at its fullest moment",
+        "stage",
+        numbers=("in flight", *KINDS.values(), "sum"),
+    )
+    for index, stage in enumerate(plan.stages):
+        if stage.sharding is not None:
+            held = fullest_moment(stage.sharding)
+            add_row(
+                table,
+                str(index),
+                str(stage.sharding.options.in_flight),
+                *(format_bytes(held[kind]) for kind in KINDS),
+                format_bytes(sum(held.values())),
+            )
     return table
 
 
 def _collectives(plan: Plan, rows: Sequence[CollectiveSum]) -> Table:
-    table = _table(
+    table = make_table(
         "Collectives inside the stages, per step",
         "stage",
         "phase",
@@ -262,7 +287,7 @@ def _collectives(plan: Plan, rows: Sequence[CollectiveSum]) -> Table:
     )
     for row in rows:
         names = plan.stages[row.stage].mesh.axis_names
-        _cells(
+        add_row(
             table,
             str(row.stage),
             PHASE_NAMES[row.phase],
@@ -277,7 +302,7 @@ def _collectives(plan: Plan, rows: Sequence[CollectiveSum]) -> Table:
 
 
 def _transfers(plan: Plan) -> Table:
-    table = _table(
+    table = make_table(
         "Transfers between stages, per step",
         "stages",
         "phase",
@@ -300,7 +325,7 @@ def _transfers(plan: Plan) -> Table:
             if len(part) > 1:
                 what = f"{len(part)} smaller values"
             runs = [runs_per_step(plan, t) for t in part]
-            _cells(
+            add_row(
                 table,
                 f"{source} to {destination}",
                 phase,
@@ -313,9 +338,9 @@ def _transfers(plan: Plan) -> Table:
 
 
 def _alternatives(plan: Plan) -> Table:
-    table = _table("Not taken", "plan", numbers=("step", "memory"), wrapped="why")
+    table = make_table("Not taken", "plan", numbers=("step", "memory"), wrapped="why")
     for other in plan.alternatives:
-        _cells(
+        add_row(
             table,
             other.name,
             "cannot run" if other.step_s is None else format_seconds(other.step_s),

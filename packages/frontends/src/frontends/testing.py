@@ -1,4 +1,8 @@
-"""Random plans, to test that whatever the planner may choose runs right."""
+"""Random plans, to test that whatever the planner may choose runs right, prints and draws.
+
+`random_plan` makes plans of a step that run; `plans` is a hypothesis strategy of plans that need
+not run, with any names and figures.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,97 @@ from functools import cache
 import autoshard
 import shardspec
 from autoshard import Graph, Operator, Strategy
+from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec
+from shardspec.testing import meshes, specs
 
 from frontends.layers import LayeredStep
-from frontends.plan import Conversion, Placement, Plan, Stage, Stored, Transfer
+from frontends.plan import (
+    Alternative,
+    Collective,
+    Conversion,
+    Placement,
+    Plan,
+    Stage,
+    Stored,
+    Transfer,
+)
+
+_NAMES = ("params['blocks'][0]['up']", "params['head']", "opt_state[0].count", "batch[0]", "add.7")
+_KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
+_SECONDS = st.floats(0, 1e4)
+_BYTES = st.integers(0, 1 << 45)
+_ASCII = st.characters(min_codepoint=32, max_codepoint=126)
+_TEXTS = st.sampled_from(("sort", "[red]many[/red]", "a<b>&'\"c")) | st.text(_ASCII, max_size=9)
+
+
+@st.composite
+def plans(draw: st.DrawFn, max_stages: int = 3) -> Plan:
+    """Plans as data: they print, draw and compare, but no step has them and nothing runs them."""
+    planned = tuple(draw(_stages(i)) for i in range(draw(st.integers(1, max_stages))))
+    index = st.integers(0, len(planned) - 1)
+    transfer = st.builds(
+        Transfer,
+        value=st.sampled_from(_NAMES),
+        phase=st.sampled_from(("state", "forward", "backward", "apply")),
+        source=index,
+        destination=index,
+        src_spec=st.just(Spec.parse("S0RR")),
+        dst_spec=st.just(Spec.parse("RS01R")),
+        n_bytes=_BYTES,
+        time_s=_SECONDS,
+    )
+    other = st.builds(
+        Alternative, _TEXTS, st.none() | _SECONDS, st.none() | st.integers(0, 1 << 45), _TEXTS
+    )
+    return Plan(
+        step="fingerprint",
+        cluster=draw(_TEXTS),
+        memory_limit_bytes=draw(_BYTES),
+        microbatches=draw(st.integers(1, 64)),
+        schedule=draw(st.sampled_from(("1f1b", "gpipe", "eager-1f1b"))),
+        stages=planned,
+        transfers=tuple(draw(st.lists(transfer, max_size=9))),
+        step_s=draw(_SECONDS),
+        lower_bound_s=draw(_SECONDS),
+        unsharded=tuple(draw(st.lists(_TEXTS, max_size=2, unique=True))),
+        alternatives=tuple(draw(st.lists(other, max_size=3))),
+    )
+
+
+@st.composite
+def _stages(draw: st.DrawFn, layer: int) -> Stage:
+    mesh = draw(meshes(max_ndim=2))
+    axes = st.sets(st.integers(0, mesh.ndim - 1), min_size=1).map(lambda s: tuple(sorted(s)))
+    spec = st.integers(0, 3).flatmap(lambda rank: specs(mesh, rank))
+    some = st.lists(spec, max_size=2).map(tuple)
+    placement = st.builds(Placement, _TEXTS, st.integers(0, 2), some, some)
+    collective = st.builds(
+        Collective,
+        phase=st.integers(0, 2),
+        value=st.sampled_from(_NAMES),
+        kind=st.sampled_from(_KINDS),
+        axes=axes,
+        group_size=st.just(2),
+        n_bytes=_BYTES,
+        sent_bytes=_BYTES,
+        repeats=st.integers(1, 64),
+        time_s=_SECONDS,
+    )
+    return Stage(
+        first_layer=layer,
+        last_layer=layer + draw(st.integers(0, 3)),
+        mesh=mesh,
+        inputs=tuple(Stored(name, draw(spec)) for name in _NAMES),
+        outputs=(),
+        placements=tuple(draw(st.lists(placement, max_size=5))),
+        conversions=(),
+        collectives=tuple(draw(st.lists(collective, max_size=4))),
+        forward_s=draw(_SECONDS),
+        backward_s=draw(_SECONDS),
+        apply_s=draw(_SECONDS),
+        memory_bytes=draw(_BYTES),
+    )
 
 
 def random_plan(

@@ -33,7 +33,10 @@ def _parameters(**names: str) -> Attributes:
 
     def attributes(equation: JaxprEqn) -> dict[str, Any]:
         values = {ours: equation.params[theirs] for ours, theirs in names.items()}
-        return {k: tuple(v) if isinstance(v, Iterable) else index(v) for k, v in values.items()}
+        return {
+            k: tuple(map(index, v)) if isinstance(v, Iterable) else index(v)
+            for k, v in values.items()
+        }
 
     return attributes
 
@@ -165,6 +168,13 @@ def flops_of(equation: JaxprEqn) -> float:
     """Floating-point operations: 2 a multiply-add of products, else one an element touched."""
     kind, attributes = _kind_of(equation)
     return autoshard.flops_of(kind, *_shapes(equation), **attributes)
+
+
+def whole_share(equations: Iterable[JaxprEqn]) -> float:
+    """The share of some equations' floating-point operations that run whole for lack of a rule."""
+    flops = [(flops_of(equation), has_rule(equation.primitive.name)) for equation in equations]
+    total = sum(count for count, _ in flops)
+    return sum(count for count, is_ruled in flops if not is_ruled) / total if total else 0.0
 
 
 def _kind_of(equation: JaxprEqn) -> tuple[str, dict[str, Any]]:
