@@ -225,6 +225,12 @@ class Plan:
 
         return diff(self, other)
 
+    def html(self) -> str:
+        """The plan as one page that needs nothing else; see `html.plan_html`."""
+        from frontends.html import plan_html
+
+        return plan_html(self)
+
     def to_json(self) -> str:
         """The plan as JSON text, which `from_json` reads back to an equal plan."""
         return json.dumps({"format": FORMAT, **_encode(self)})
