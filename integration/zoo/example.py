@@ -57,6 +57,7 @@ class Example:
         *,
         has_key: bool = False,
         has_aux: bool = False,
+        average: float = 0.0,
     ) -> Example:
         """The usual step: gradients of a loss, then optax.
 
@@ -68,19 +69,27 @@ class Example:
             has_key: Whether the loss draws random numbers; the step's last argument is then a raw
                 key, as `jax.random.PRNGKey` makes it.
             has_aux: Whether the loss returns metrics beside itself, which the step returns too.
+            average: If not 0, the state holds an exponential moving average of the weights, of
+                which each step keeps this share.
         """
         optimizer = optimizer or adamw()
 
         def step(params: Tree, opt_state: Tree, batch: Tree, *key: Key) -> tuple[Tree, Tree, Any]:
             value, gradients = jax.value_and_grad(loss, has_aux=has_aux)(params, batch, *key)
-            updates, opt_state = optimizer.update(gradients, opt_state, params)
-            return optax.apply_updates(params, updates), opt_state, value
+            state, *averages = opt_state if average else (opt_state,)
+            updates, state = optimizer.update(gradients, state, params)
+            params = optax.apply_updates(params, updates)
+            if not average:
+                return params, state, value
+            averages = optax.incremental_update(params, averages[0], 1.0 - average)
+            return params, (state, averages), value
 
         def init(key: Key) -> Arguments:
             for_weights, for_batch, for_step = jax.random.split(key, 3)
             weights = params(for_weights)
+            state = optimizer.init(weights)
             more = (jax.random.key_data(for_step),) if has_key else ()
-            return weights, optimizer.init(weights), batch(for_batch), *more
+            return weights, (state, weights) if average else state, batch(for_batch), *more
 
         return cls(step, init)
 

@@ -12,7 +12,7 @@ import shardspec
 from frontends.jax import _compat
 from frontends.jax.local import run_locally
 from frontends.jax.lower import jax_mesh, partition_spec
-from frontends.jax.rules import flops_of, has_rule, rule_of
+from frontends.jax.rules import flops_of, has_rule, rule_of, whole_share
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from shardspec import Layout, Mesh
@@ -224,6 +224,16 @@ def test_a_primitive_without_a_rule_stays_whole() -> None:
     equation = jax.make_jaxpr(lambda a: lax.linalg.qr(a))(A).jaxpr.eqns[0]
     assert not has_rule(equation.primitive.name)
     assert {factor.kind for factor in rule_of(equation).factors} == {"whole"}
+
+
+def test_the_share_that_runs_whole_is_of_flops() -> None:
+    def equations(function: Callable[..., Any]) -> list[Any]:
+        return list(jax.make_jaxpr(function)(numbers(4, 4)).jaxpr.eqns)
+
+    assert whole_share(equations(lambda a: a + a)) == 0.0
+    assert whole_share(equations(lambda a: lax.linalg.qr(a))) == 1.0
+    assert whole_share(equations(lambda a: lax.linalg.qr(a * 2.0))) == 0.5
+    assert whole_share([]) == 0.0
 
 
 def test_a_grouped_convolution_is_parallel_in_its_groups() -> None:

@@ -1,0 +1,183 @@
+"""GShard's mixture of experts by Alpa's Table 7: every second MLP is a choice of two experts.
+
+Routing is Algorithm 1 of Lepikhin et al., "GShard" (ICLR 2021), without random dispatch to the
+second expert: groups of tokens (here one sequence each, so that the loss is a sum over examples),
+a capacity of each expert in each group, a loss that balances the experts. Its MLPs are eight times
+as wide as the model (Rhino, Table 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from zoo.example import Example
+from zoo.losses import cross_entropy
+from zoo.transformer import (
+    Array,
+    Params,
+    attention,
+    attention_weights,
+    block,
+    block_weights,
+    causal,
+    layer_norm,
+    norm_weights,
+    normal,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Sizes of a mixture of experts."""
+
+    width: int
+    n_layers: int
+    n_heads: int
+    n_experts: int
+    sequence: int = 1024
+    vocabulary: int = 32_000
+
+    @property
+    def hidden(self) -> int:
+        """Width of the MLPs and of each expert."""
+        return 8 * self.width
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of a group that an expert takes: twice its even share, as each goes to two."""
+        return max(2, 2 * self.sequence // self.n_experts)
+
+
+CONFIGS = {
+    "moe-tiny": Config(32, 2, 4, 4, sequence=8, vocabulary=64),
+    "moe-small": Config(64, 4, 4, 8, sequence=16, vocabulary=128),
+    # Alpa, Table 7; the sequence and the vocabulary are from appendix B.
+    "moe-380m": Config(768, 8, 16, 8),
+    "moe-1.3b": Config(768, 16, 16, 16),
+    "moe-2.4b": Config(1024, 16, 16, 16),
+    "moe-10b": Config(1536, 16, 16, 32),
+    "moe-27b": Config(2048, 16, 32, 48),
+    "moe-70b": Config(2048, 32, 32, 64),
+}
+
+BALANCE = 0.01
+"""Weight of the balancing loss (GShard, section 2.2)."""
+
+
+def init(config: Config, key: Array) -> Params:
+    """Random weights."""
+    embedding, position, blocks = jax.random.split(key, 3)
+    return {
+        "embedding": normal(embedding, config.vocabulary, config.width),
+        "position": normal(position, config.sequence, config.width),
+        "blocks": [
+            (_expert_block if i % 2 else _dense_block)(config, k)
+            for i, k in enumerate(jax.random.split(blocks, config.n_layers))
+        ],
+        "norm": norm_weights(config.width),
+    }
+
+
+def _dense_block(config: Config, key: Array) -> Params:
+    return block_weights(key, config.width, config.hidden)
+
+
+def _expert_block(config: Config, key: Array) -> Params:
+    first, gate, up, down = jax.random.split(key, 4)
+    n, d, hidden = config.n_experts, config.width, config.hidden
+    return {
+        "attention": attention_weights(first, d),
+        "experts": {
+            "norm": norm_weights(d),
+            "gate": normal(gate, d, n),
+            "up": normal(up, n, d, hidden),
+            "down": normal(down, n, hidden, d),
+        },
+    }
+
+
+def route(gates: Array, capacity: int) -> tuple[Array, Array]:
+    """How much of each token goes to which place of which expert, by top-2 gating.
+
+    Args:
+        gates: Shares of the experts, shape (group, token, expert).
+        capacity: Places of an expert for each group; tokens that find none are left out.
+
+    Returns:
+        Weights of shape (group, token, expert, place), and the balancing loss of each group.
+    """
+    n_experts = gates.shape[-1]
+    first = jax.nn.one_hot(jnp.argmax(gates, -1), n_experts)
+    second = jax.nn.one_hot(jnp.argmax(gates * (1.0 - first), -1), n_experts)
+    density = first.mean(1) * gates.mean(1)
+    balance = density.mean(-1) * n_experts**2
+
+    first_place = jnp.cumsum(first, 1) - first
+    taken = first.sum(1, keepdims=True)
+    second_place = jnp.cumsum(second, 1) - second + taken
+    first = first * (first_place < capacity)
+    second = second * (second_place < capacity)
+    first_gate, second_gate = (gates * first).sum(-1), (gates * second).sum(-1)
+    total = first_gate + second_gate + 1e-9
+
+    def weights(chosen: Array, place: Array, gate: Array) -> Array:
+        at = jax.nn.one_hot((place * chosen).sum(-1).astype(jnp.int32), capacity)
+        return jnp.einsum("gs,gse,gsc->gsec", gate / total, chosen, at)
+
+    return (
+        weights(first, first_place, first_gate) + weights(second, second_place, second_gate),
+        balance,
+    )
+
+
+def experts(x: Array, weights: Params, capacity: int) -> tuple[Array, Array]:
+    """The mixture on a norm of x (batch, sequence, width), and its balancing loss."""
+    normed = layer_norm(x, weights["norm"])
+    gates = jax.nn.softmax((normed @ weights["gate"].astype(x.dtype)).astype(jnp.float32), -1)
+    combine, balance = route(gates, capacity)
+    dispatch = (combine > 0).astype(x.dtype)
+    given = jnp.einsum("gsec,gsd->egcd", dispatch, normed)
+    hidden = jax.nn.gelu(jnp.einsum("egcd,edf->egcf", given, weights["up"].astype(x.dtype)))
+    made = jnp.einsum("egcf,efd->egcd", hidden, weights["down"].astype(x.dtype))
+    return jnp.einsum("gsec,egcd->gsd", combine.astype(x.dtype), made), balance
+
+
+def logits(params: Params, tokens: Array, config: Config, dtype: Any) -> tuple[Array, Array]:
+    """Logits (batch, sequence, vocabulary) of the next token, and the balancing loss."""
+    x = (params["embedding"][tokens] + params["position"]).astype(dtype)
+    mask, balance = causal(config.sequence), jnp.zeros(tokens.shape[0])
+    for weights in params["blocks"]:
+        if "experts" not in weights:
+            x = block(x, weights, config.n_heads, mask)
+            continue
+        x = x + attention(x, weights["attention"], config.n_heads, mask)
+        mixed, unbalanced = experts(x, weights["experts"], config.capacity)
+        x, balance = x + mixed, balance + unbalanced
+    return layer_norm(x, params["norm"]) @ params["embedding"].T.astype(dtype), balance
+
+
+def make(
+    config: Config,
+    *,
+    batch: int,
+    optimizer: optax.GradientTransformation | None = None,
+    dtype: str = "float32",
+) -> Example:
+    """The training step of one device, which returns both losses."""
+
+    def loss(params: Params, batch: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+        found, balance = logits(params, batch["tokens"], config, jnp.dtype(dtype))
+        entropy = jnp.mean(cross_entropy(found, batch["targets"]))
+        balance = jnp.mean(balance)
+        return entropy + BALANCE * balance, {"entropy": entropy, "balance": balance}
+
+    def text(key: Array) -> dict[str, Array]:
+        tokens = jax.random.randint(key, (batch, config.sequence + 1), 0, config.vocabulary)
+        return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+
+    return Example.of(loss, lambda key: init(config, key), text, optimizer, has_aux=True)
