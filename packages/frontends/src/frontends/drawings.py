@@ -206,13 +206,14 @@ def _scale(peak: float, limit: float, height: float) -> tuple[float, list[str]]:
 
 def timeline_of(plan: Plan) -> pipesched.Timeline:
     """The simulated pipeline of a plan; `pipesched.PipeschedError` if it has none."""
-    names = pipesched.NAMES
-    n_stages = len(plan.stages)
-    if plan.schedule in names:
-        schedule = pipesched.make(plan.schedule, n_stages, plan.microbatches)
-    else:
-        schedule = pipesched.Schedule.parse(plan.schedule)
-    return simulate(plan.stages, plan.transfers, schedule)
+    return simulate(plan.stages, plan.transfers, schedule_of_plan(plan))
+
+
+def schedule_of_plan(plan: Plan) -> pipesched.Schedule:
+    """The schedule that a plan names, or has as text; `pipesched.PipeschedError` if it is none."""
+    if plan.schedule in pipesched.NAMES:
+        return pipesched.make(plan.schedule, len(plan.stages), plan.microbatches)
+    return pipesched.Schedule.parse(plan.schedule)
 
 
 def draw_timeline(plan: Plan, timeline: pipesched.Timeline) -> list[str]:

@@ -22,6 +22,7 @@ from shardspec import Mesh, ShardspecError, Spec
 from frontends.errors import OutputError, PlanError
 
 if TYPE_CHECKING:
+    from frontends.consistency import Verification
     from frontends.difference import Difference
     from frontends.explain import Explanation
 
@@ -224,6 +225,12 @@ class Plan:
         from frontends.difference import diff
 
         return diff(self, other)
+
+    def verify(self) -> Verification:
+        """Check that the parts fit together and keep the limits; see `consistency.verify_plan`."""
+        from frontends.consistency import verify_plan
+
+        return verify_plan(self)
 
     def html(self) -> str:
         """The plan as one page that needs nothing else; see `html.plan_html`."""
