@@ -6,19 +6,22 @@ many that it never would. Adam's epsilon is large in the examples: `frontends.ja
 
 import os
 import random
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pipesched
 import pytest
 from costmodel import Cluster
-from frontends.errors import AccumulationError, BatchError, DeadlockError, DeviceError
-from frontends.instructions import Send
+from frontends.errors import AccumulationError, BatchError, DeviceError
+from frontends.jax.compile import Submeshes
 from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, Example, mlp, steps
 from frontends.jax.trace import trace
 from frontends.layers import layer
+from frontends.schedule import RUN
 from frontends.testing import random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +30,8 @@ from shardspec import Mesh
 MESHES = {
     1: (Mesh((2, 2), ("x", "y"), (0, 1, 2, 3)),),
     2: (Mesh((2, 2), ("x", "y"), (0, 1, 2, 3)), Mesh((2,), ("x",), (4, 5))),
+    4: (Mesh((2,), ("x",), (0, 1)), Mesh((1,), ("x",), (4,))) * 2,
+    "v": tuple(Mesh((2,), ("x",), ids) for ids in ((0, 1), (4, 5), (4, 5), (0, 1))),
     3: (
         Mesh((2,), ("x",), (0, 1)),
         Mesh((1,), ("x",), (6,)),
@@ -43,6 +48,17 @@ CASES = [
     ("tied", 3, "eager-1f1b"),
     ("skip", 3, "1f1b"),
     ("gpt", 2, "1f1b"),
+]
+SCHEDULES = [
+    ("mlp", 2, "zb-h1"),
+    ("clipped", 2, "zb-h2"),
+    ("tied", 2, "zb-1p"),
+    ("mlp", 4, "interleaved-1f1b"),
+    ("skip", 4, "looped-bfs"),
+    ("mlp", "v", "zb-v"),
+    ("tied", "v", "v-half"),
+    ("clipped", "v", "v-min"),
+    ("mlp", "v", "dualpipe-v"),
 ]
 SEEDS = range(25 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 1)
 
@@ -86,6 +102,28 @@ def test_random_plans_compute_the_single_device_step(
         assert_equal(results, expected)
         ours = [*results[:-1], *ours[-n_batch:]]  # state and loss out, state and batch in
         theirs = (*expected[:2], example.batch)
+
+
+@pytest.mark.parametrize(("name", "meshes", "schedule"), SCHEDULES)
+def test_every_schedule_computes_the_single_device_step(
+    name: str, meshes: Any, schedule: str
+) -> None:
+    example = EXAMPLES[name]()
+    results = runtime(example, MESHES[meshes], 0, schedule, microbatches=4)(
+        jax.tree.leaves(example.arguments)
+    )
+    assert_equal(results, jax.jit(example.function)(*example.arguments))
+
+
+def test_all_schedules_that_run_are_tried() -> None:
+    assert {schedule for *_, schedule in (*CASES, *SCHEDULES)} == set(RUN)
+
+
+def test_a_schedule_given_as_text_drives_the_run() -> None:
+    found = pipesched.delay_weight_gradients(pipesched.make("1f1b", 2, 4), pipesched.Costs(1, 2))
+    example = mlp()
+    run = runtime(example, MESHES[2], 0, str(replace(found, name="mine")), microbatches=4)
+    assert_equal(run(jax.tree.leaves(example.arguments)), example.function(*example.arguments))
 
 
 @given(steps(), st.integers(0, 2**32), st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]))
@@ -186,23 +224,38 @@ def test_unchanged_microbatches_give_bitwise_equal_results() -> None:
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def test_state_that_a_step_returned_is_taken_without_a_copy() -> None:
+def test_state_that_a_step_returned_is_taken_without_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    placed = []
+    put = Submeshes.put
+    monkeypatch.setattr(
+        Submeshes, "put", lambda *given: placed.append(given[1].shape) or put(*given)
+    )
     example = mlp()
     run = runtime(example, MESHES[2])
     leaves = jax.tree.leaves(example.arguments)
     results = run(leaves)
-    seen = []
-    place = run._place
-
-    def spy(stage: int, stored: Any, arguments: Any) -> Any:
-        placed = place(stage, stored, arguments)
-        seen.append(any(placed is argument for argument in arguments))
-        return placed
-
-    run._place = spy  # type: ignore[method-assign]
+    placed.clear()
     run([*results[:-1], *leaves[-2:]])
-    assert seen
-    assert all(seen)
+    assert set(placed) == {(4, 8)}, "only microbatches are placed"
+
+
+def test_state_may_be_given_away() -> None:
+    example = mlp()
+    expected = jax.jit(example.function)(*example.arguments)
+    traced = example.trace()
+    layered = layer(traced.step, 4)
+    plan = random_plan(layered, MESHES[2], random.Random(0))
+    run = Runtime(traced, layered, plan, Cluster.preset("two-hosts"), donate=True)
+    leaves = jax.tree.leaves(example.arguments)
+    first = run(leaves)
+    kept = [np.array(r) for r in first]
+    second = run([*first[:-1], *leaves[-2:]])
+    assert_equal(kept, expected)
+    assert_equal(second, jax.jit(example.function)(*expected[:2], example.batch))
+    assert any(array.is_deleted() for array in first[:-1])
+    assert not any(array.is_deleted() for array in leaves if isinstance(array, jax.Array))
 
 
 def test_numpy_arguments_may_change_after_a_step() -> None:
@@ -227,15 +280,6 @@ def test_rejects_arguments_of_other_shapes_and_types() -> None:
         run([*WEIGHTS, X[:4]])
     with pytest.raises(BatchError, match=r"got x of int32\[8, 8\].*plan again with parallelize"):
         run([*WEIGHTS, X.astype(np.int32)])
-
-
-def test_a_lost_message_is_a_deadlock_that_names_who_waits() -> None:
-    run = runtime(mlp(), MESHES[2])
-    first, second = run.instructions
-    run.instructions = (tuple(i for i in first if not isinstance(i, Send)), second)
-    message = r"stage 0 waits for \S+ of microbatch 0 from stage 1, stage 1 waits for \S+ of micro"
-    with pytest.raises(DeadlockError, match=message):
-        run(jax.tree.leaves(mlp().arguments))
 
 
 def test_rejects_a_plan_for_more_devices_than_there_are() -> None:

@@ -8,6 +8,9 @@ Apply is cut into levels where stages depend on each other, as under clipping by
 every stage sums its squares (level 0), one stage adds them up and sends the factor back, and all
 stages go on with it. An operator runs on the latest level that its readers allow, so that most
 stages have one level only.
+
+Where the schedule splits backward, it has two levels: 0 is the input gradient, all that other
+stages' backwards wait for; 1 is the weight gradient, what leads to sums over microbatches only.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from autoshard import Graph, Operator
 
 from frontends.errors import PlanError
 from frontends.plan import Conversion, Placement, Plan, Stage, Stored
-from frontends.step import APPLY, PHASE_NAMES
+from frontends.schedule import schedule_of, split_stages
+from frontends.step import APPLY, BACKWARD, PHASE_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Chunk:
     stage: int
     phase: int
     level: int
-    """0 in forward and backward."""
+    """0 in forward and in a backward that is whole."""
 
     actions: tuple[Conversion | Placement, ...]
     reads: tuple[Stored, ...]
@@ -54,12 +58,12 @@ def build_chunks(graph: Graph, plan: Plan) -> tuple[Chunk, ...]:
     """The chunks of all stages, in the order stage, phase, level.
 
     Raises:
-        PlanError: The plan places other operators than the graph has.
+        PlanError: The plan places other operators than the graph has, or its schedule cannot run.
     """
     stage_of = stages_of_operators(plan)
     if set(stage_of) != {op.name for op in graph.operators}:
         raise PlanError("the plan was made for another step: it places other operators; plan again")
-    levels = _levels(graph, stage_of)
+    levels = _levels(graph, stage_of) | _gradient_levels(graph, plan, stage_of)
     chunks: list[Chunk] = []
     for index, stage in enumerate(plan.stages):
         operators = [op for op in graph.operators if stage_of[op.name] == index]
@@ -88,6 +92,20 @@ def _levels(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, int]:
                 gap = stage_of[other] != stage_of[op.name]
                 latest[other] = min(latest[other], latest[op.name] - gap)
     return latest
+
+
+def _gradient_levels(graph: Graph, plan: Plan, stage_of: Mapping[str, int]) -> dict[str, int]:
+    """0 for operators of split backwards that another stage's backward needs, 1 for the rest."""
+    split = split_stages(schedule_of(plan))
+    needed = {(t.source, t.value) for t in plan.transfers if t.phase == "backward"}
+    levels = {}
+    for op in reversed(graph.operators):
+        stage = stage_of[op.name]
+        if op.phase == BACKWARD and stage in split:
+            levels[op.name] = int(needed.isdisjoint((stage, name) for name in op.outputs))
+            if levels[op.name] == 0:
+                needed.update((stage, name) for name in op.inputs)
+    return levels
 
 
 class _StageBuilder:

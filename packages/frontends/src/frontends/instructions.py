@@ -1,7 +1,8 @@
-"""From a plan to one static list of instructions for each stage (Alpa §6).
+"""From a plan to one static list of instructions for each rank (Alpa §6).
 
 pipesched orders computation and communication; here its instructions get the values that they are
-about. Nothing is decided while a step runs.
+about. Nothing is decided while a step runs: values are let go after the instruction that uses them
+last, and `in_one_order` merges the lists into one order that all processes follow.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass
 import pipesched
 
 from frontends.chunks import Chunk
+from frontends.errors import DeadlockError
 from frontends.plan import Plan, Stored, Transfer
+from frontends.schedule import schedule_of
 from frontends.step import APPLY, BACKWARD, FORWARD, Step
 
 
@@ -21,6 +24,7 @@ from frontends.step import APPLY, BACKWARD, FORWARD, Step
 class Load:
     """Place one microbatch of an argument on the stage's mesh."""
 
+    stage: int
     slot: Stored
     microbatch: int
 
@@ -32,6 +36,7 @@ class Load:
 class Run:
     """Run a chunk."""
 
+    stage: int
     chunk: int
     """Index into the chunks of the plan."""
 
@@ -48,6 +53,7 @@ class Run:
 class Send:
     """Send a value to another stage, without waiting until it is received."""
 
+    stage: int
     transfer: int
     """Index into the plan's transfers."""
 
@@ -58,6 +64,7 @@ class Send:
 class Receive:
     """Wait for a value from another stage."""
 
+    stage: int
     transfer: int
     microbatch: int | None
 
@@ -66,6 +73,7 @@ class Receive:
 class Accumulate:
     """Add the microbatch's gradients and losses to the totals; keep what else apply reads."""
 
+    stage: int
     summed: tuple[Stored, ...]
     kept: tuple[Stored, ...]
     microbatch: int
@@ -75,25 +83,137 @@ class Accumulate:
 class Free:
     """Drop values that nothing reads any more."""
 
+    stage: int
     slots: tuple[Stored, ...]
     microbatch: int | None
 
 
 Instruction = Load | Run | Send | Receive | Accumulate | Free
 
+Key = tuple[int, Stored, int | None]
+"""Where a value lives: its stage, its slot there, and its microbatch (None: all step long)."""
+
 
 def build_instructions(
     step: Step, plan: Plan, chunks: Sequence[Chunk]
 ) -> tuple[tuple[Instruction, ...], ...]:
-    """For each stage, all that it does in one step, in order."""
-    by_key = {(c.stage, c.phase, c.level): i for i, c in enumerate(chunks)}
+    """For each rank of the plan's schedule, all that it does in one step, in order."""
     edges = _edges(plan, chunks)
-    schedule = pipesched.make(plan.schedule, len(plan.stages), plan.microbatches)
-    program = pipesched.lower(schedule, edges=tuple(edges))
-    return tuple(
-        tuple(_Binder(step, plan, chunks, by_key, edges, stage).bind(program.ranks[stage]))
-        for stage in range(len(plan.stages))
-    )
+    program = pipesched.lower(schedule_of(plan), edges=tuple(edges))
+    binders = [_Binder(step, plan, chunks, edges, s) for s in range(len(plan.stages))]
+    results = {output.value for output in step.graph.outputs}
+    ranks = []
+    for rank, items in enumerate(program.ranks):
+        mine = [binders[stage] for stage in program.placement.stages_of(rank)]
+        instructions = [i for binder in mine for i in binder.exchange("state", "source")]
+        instructions += [i for binder in mine for i in binder.exchange("state", "destination")]
+        for item in items:
+            instructions += _bind(item, binders)
+        # Levels of apply may wait for those of any other stage, so stages take turns.
+        levels = sorted({chunk.level for binder in mine for chunk in binder.apply})
+        instructions += [i for level in levels for b in mine for i in b.run_apply(level)]
+        ranks.append(tuple(_with_frees(instructions, plan, chunks, results)))
+    return tuple(ranks)
+
+
+def in_one_order(ranks: Sequence[Sequence[Instruction]], plan: Plan) -> tuple[Instruction, ...]:
+    """One order of all ranks' instructions in which each receive comes after its send.
+
+    Whoever runs any part of this order, in this order, never waits for ever: the first instruction
+    that is not done waits for nothing.
+
+    Raises:
+        DeadlockError: There is none; says who waits for whom.
+    """
+    order: list[Instruction] = []
+    position = [0] * len(ranks)
+    sent: set[tuple[int, int | None]] = set()
+    while any(p < len(items) for p, items in zip(position, ranks, strict=True)):
+        before = len(order)
+        for rank, items in enumerate(ranks):
+            while position[rank] < len(items):
+                item = items[position[rank]]
+                if isinstance(item, Send):
+                    sent.add((item.transfer, item.microbatch))
+                elif isinstance(item, Receive) and (item.transfer, item.microbatch) not in sent:
+                    break
+                order.append(item)
+                position[rank] += 1
+        if len(order) == before:
+            stuck = [items[p] for p, items in zip(position, ranks, strict=True) if p < len(items)]
+            raise DeadlockError(_who_waits(stuck, plan))
+    return tuple(order)
+
+
+def uses(item: Instruction, plan: Plan, chunks: Sequence[Chunk]) -> Iterator[tuple[Stored, bool]]:
+    """The slots that an instruction reads, and whether it takes them away with it."""
+    match item:
+        case Run(_, index, _):
+            yield from ((slot, False) for slot in chunks[index].reads)
+        case Send(_, index, _):
+            transfer = plan.transfers[index]
+            yield Stored(transfer.value, transfer.src_spec), False
+        case Accumulate(_, summed, kept, _):
+            yield from ((slot, True) for slot in (*summed, *kept))
+
+
+def makes(item: Instruction, plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Key]:
+    """The values that an instruction makes."""
+    match item:
+        case Load(stage, slot, microbatch):
+            yield stage, slot, microbatch
+        case Run(stage, index, microbatch):
+            yield from ((stage, slot, microbatch) for slot in chunks[index].writes)
+        case Receive(stage, index, microbatch):
+            transfer = plan.transfers[index]
+            yield stage, Stored(transfer.value, transfer.dst_spec), microbatch
+        case Accumulate(stage, summed, kept, _):
+            yield from ((stage, slot, None) for slot in (*summed, *kept))
+
+
+def _with_frees(
+    instructions: Sequence[Instruction],
+    plan: Plan,
+    chunks: Sequence[Chunk],
+    results: set[str],
+) -> Iterator[Instruction]:
+    """The instructions, and after the last use of each value that it goes."""
+    made: set[Key] = set()
+    last: dict[Key, int] = {}
+    for index, item in enumerate(instructions):
+        for slot, taken in uses(item, plan, chunks):
+            key = (item.stage, slot, item.microbatch)
+            key = key if key in made else (item.stage, slot, None)
+            if taken:
+                last.pop(key, None)
+                made.discard(key)
+            else:
+                last[key] = index
+        for key in makes(item, plan, chunks):
+            made.add(key)
+            last[key] = index
+    gone: dict[tuple[int, int, int | None], list[Stored]] = defaultdict(list)
+    for (stage, slot, microbatch), index in last.items():
+        if microbatch is not None or slot.value not in results:
+            gone[index, stage, microbatch].append(slot)
+    after: dict[int, list[Free]] = defaultdict(list)
+    for (index, stage, microbatch), slots in gone.items():
+        after[index].append(Free(stage, tuple(slots), microbatch))
+    for index, item in enumerate(instructions):
+        yield item
+        yield from after[index]
+
+
+def _who_waits(stuck: Sequence[Instruction], plan: Plan) -> str:
+    waits = []
+    for item in stuck:
+        if isinstance(item, Receive):
+            transfer = plan.transfers[item.transfer]
+            waits.append(
+                f"stage {item.stage} waits for {transfer.value} of microbatch {item.microbatch} "
+                f"from stage {transfer.source}"
+            )
+    return "every receive needs a send before it; " + ", ".join(waits)
 
 
 def _edges(plan: Plan, chunks: Sequence[Chunk]) -> dict[pipesched.Edge, list[int]]:
@@ -112,6 +232,22 @@ def _edges(plan: Plan, chunks: Sequence[Chunk]) -> dict[pipesched.Edge, list[int
     return edges
 
 
+def _bind(item: pipesched.Instruction, binders: Sequence[_Binder]) -> Iterator[Instruction]:
+    match item:
+        case pipesched.Run(action):
+            yield from binders[action.stage].run(action)
+        case pipesched.Send(edge, microbatch, _):
+            binder = binders[edge.src[1]]
+            yield from (Send(binder.stage, i, microbatch) for i in binder.edges[edge])
+        case pipesched.Receive(edge, microbatch, _):
+            binder = binders[edge.dst[1]]
+            yield from (Receive(binder.stage, i, microbatch) for i in binder.edges[edge])
+        case pipesched.Accumulate(stage, microbatch):
+            yield binders[stage].accumulate(microbatch)
+        # Values go after their last use, collectives on totals are conversions inside apply's
+        # chunks, and apply comes last.
+
+
 class _Binder:
     """Gives the instructions of one stage their values."""
 
@@ -120,108 +256,71 @@ class _Binder:
         step: Step,
         plan: Plan,
         chunks: Sequence[Chunk],
-        by_key: dict[tuple[int, int, int], int],
         edges: dict[pipesched.Edge, list[int]],
         stage: int,
     ) -> None:
-        self.plan, self.chunks, self.by_key, self.edges = plan, chunks, by_key, edges
-        self.stage = stage
-        mine = [c for c in chunks if c.stage == stage]
-        self.apply = [c for c in mine if c.phase == APPLY]
-        graph = step.graph
-        self.batch = {v.name for v in graph.values if v.role == "batch"}
-        self.reads = {
-            phase: {slot for c in mine if c.phase == phase for slot in c.reads}
-            for phase in (FORWARD, BACKWARD, APPLY)
-        }
-        self.made = {
-            phase: [slot for c in mine if c.phase == phase for slot in c.writes]
-            for phase in (FORWARD, BACKWARD)
-        }
-        carried = [s for phase in (FORWARD, BACKWARD) for s in self.made[phase]]
-        carried = [slot for slot in carried if slot in self.reads[APPLY]]
+        self.plan, self.chunks, self.edges, self.stage = plan, chunks, edges, stage
+        self.mine = [(i, c) for i, c in enumerate(chunks) if c.stage == stage]
+        self.apply = [c for _, c in self.mine if c.phase == APPLY]
+        self.batch = {v.name for v in step.graph.values if v.role == "batch"}
+        apply_reads = {slot for c in self.apply for slot in c.reads}
+        carried = [
+            slot
+            for _, c in self.mine
+            if c.phase != APPLY
+            for slot in c.writes
+            if slot in apply_reads
+        ]
         self.summed = tuple(slot for slot in carried if slot.value in step.summed)
         self.kept = tuple(slot for slot in carried if slot.value not in step.summed)
+        self.loaded: set[tuple[Stored, int]] = set()
+        self.received: set[int] = set()
 
-    def bind(self, program: Sequence[pipesched.Instruction]) -> Iterator[Instruction]:
-        """The stage's own list."""
-        yield from self._exchange("state")
-        for item in program:
-            match item:
-                case pipesched.Run(action):
-                    yield from self._run(action)
-                case pipesched.Send(edge, microbatch, _):
-                    yield from (Send(index, microbatch) for index in self.edges[edge])
-                case pipesched.Receive(edge, microbatch, _):
-                    yield from (Receive(index, microbatch) for index in self.edges[edge])
-                case pipesched.Free(pipesched.Saved(_, _, microbatch)):
-                    yield from self._free_saved(microbatch)
-                case pipesched.Free(pipesched.Received(edge, microbatch)):
-                    yield from self._free_received(edge, microbatch)
-                case pipesched.Accumulate(_, microbatch):
-                    yield Accumulate(self.summed, self.kept, microbatch)
-                case pipesched.Reduce(_):
-                    pass  # the collectives on totals are conversions inside apply's chunks
-                case pipesched.Apply(_):
-                    yield from self._run_apply()
-
-    def _run(self, action: pipesched.Action) -> Iterator[Instruction]:
+    def run(self, action: pipesched.Action) -> Iterator[Instruction]:
+        """One action: its chunks, and before them their parts of the batch."""
         microbatch = action.microbatch
         assert microbatch is not None, "what runs is of one microbatch"
         phase = FORWARD if action.kind is pipesched.Kind.FORWARD else BACKWARD
-        key = (self.stage, phase, 0)
-        if key not in self.by_key:
-            return
-        loaded = self.reads[FORWARD] if phase == BACKWARD else set()
-        for slot in self.chunks[self.by_key[key]].reads:
-            if slot.value in self.batch and slot not in loaded:
-                yield Load(slot, microbatch)
-        yield Run(self.by_key[key], microbatch)
-        if phase == FORWARD:
-            loads = [s for s in self.chunks[self.by_key[key]].reads if s.value in self.batch]
-            unused = tuple(s for s in loads if s not in self.reads[BACKWARD])
-            if unused:
-                yield Free(unused, microbatch)
+        levels = {
+            pipesched.Kind.INPUT_GRADIENT: (0,),
+            pipesched.Kind.WEIGHT_GRADIENT: (1,),
+        }.get(action.kind, (0, 1))
+        for index, chunk in self.mine:
+            if chunk.phase == phase and chunk.level in levels:
+                for slot in chunk.reads:
+                    if slot.value in self.batch and (slot, microbatch) not in self.loaded:
+                        self.loaded.add((slot, microbatch))
+                        yield Load(self.stage, slot, microbatch)
+                yield Run(self.stage, index, microbatch)
 
-    def _free_saved(self, microbatch: int) -> Iterator[Instruction]:
-        """After backward everything of the microbatch goes, except what is accumulated next."""
-        carried = {*self.summed, *self.kept}
-        received = [self._slot(i) for edge in self.edges for i in self._arriving(edge)]
-        loads = [s for s in sorted(self.reads[BACKWARD], key=str) if s.value in self.batch]
-        gone = [s for s in (*self.made[FORWARD], *self.made[BACKWARD]) if s not in carried]
-        gone += [s for s in received if s in self.reads[BACKWARD]] + loads
-        if gone:
-            yield Free(tuple(dict.fromkeys(gone)), microbatch)
+    def accumulate(self, microbatch: int) -> Accumulate:
+        """After the microbatch's last gradient."""
+        return Accumulate(self.stage, self.summed, self.kept, microbatch)
 
-    def _free_received(self, edge: pipesched.Edge, microbatch: int) -> Iterator[Instruction]:
-        """What backward reads again is freed with the rest of the microbatch."""
-        slots = (self._slot(index) for index in self._arriving(edge))
-        gone = tuple(slot for slot in slots if slot not in self.reads[BACKWARD])
-        if gone:
-            yield Free(gone, microbatch)
-
-    def _arriving(self, edge: pipesched.Edge) -> list[int]:
-        return self.edges[edge] if edge.dst[1] == self.stage else []
-
-    def _slot(self, index: int) -> Stored:
-        transfer = self.plan.transfers[index]
-        return Stored(transfer.value, transfer.dst_spec)
-
-    def _run_apply(self) -> Iterator[Instruction]:
-        """Each level receives what it reads, runs, and sends what it made."""
-        incoming = self._transfers("apply", lambda t: t.destination)
-        for chunk in self.apply:
+    def run_apply(self, level: int) -> Iterator[Instruction]:
+        """A level of apply receives what it reads, runs, and sends what it made."""
+        for index, chunk in self.mine:
+            if chunk.phase != APPLY or chunk.level != level:
+                continue
             reads = {slot.value for slot in chunk.reads}
-            yield from (Receive(i, None) for i, t in incoming if t.value in reads)
-            incoming = [(i, t) for i, t in incoming if t.value not in reads]
-            yield Run(self.by_key[self.stage, APPLY, chunk.level], None)
+            for i, transfer in self._transfers("apply", lambda t: t.destination):
+                if transfer.value in reads and i not in self.received:
+                    self.received.add(i)
+                    yield Receive(self.stage, i, None)
+            yield Run(self.stage, index, None)
             writes = {slot.value for slot in chunk.writes}
-            outgoing = self._transfers("apply", lambda t: t.source)
-            yield from (Send(i, None) for i, t in outgoing if t.value in writes)
+            for i, transfer in self._transfers("apply", lambda t: t.source):
+                if transfer.value in writes:
+                    yield Send(self.stage, i, None)
 
-    def _exchange(self, phase: str) -> Iterator[Instruction]:
-        yield from (Send(i, None) for i, _ in self._transfers(phase, lambda t: t.source))
-        yield from (Receive(i, None) for i, _ in self._transfers(phase, lambda t: t.destination))
+    def exchange(self, phase: str, end: str) -> Iterator[Instruction]:
+        """Send or receive all values of a phase."""
+        if end == "source":
+            mine = self._transfers(phase, lambda t: t.source)
+            yield from (Send(self.stage, i, None) for i, _ in mine)
+        else:
+            mine = self._transfers(phase, lambda t: t.destination)
+            yield from (Receive(self.stage, i, None) for i, _ in mine)
 
     def _transfers(self, phase: str, end: Callable[[Transfer], int]) -> list[tuple[int, Transfer]]:
         return [

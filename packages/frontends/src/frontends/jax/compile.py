@@ -1,18 +1,19 @@
-"""Compile what a plan runs: chunks, sums over microbatches, transfers between stages."""
+"""Compile what a plan runs: chunks and sums over microbatches, on the devices of each stage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
-import crossmesh
 import jax
 import jax.numpy as jnp
+import numpy as np
 from autoshard import Graph
-from costmodel import Cluster
 from jax.sharding import NamedSharding
-from shardspec import Layout, Spec
+from shardspec import Mesh, Spec
 
 from frontends.chunks import Chunk
 from frontends.jax.lower import jax_mesh, lower_chunk, partition_spec
@@ -35,6 +36,16 @@ class Submeshes:
         self.meshes = tuple(stage.mesh for stage in plan.stages)
         self.jax_meshes = tuple(jax_mesh(mesh) for mesh in self.meshes)
         self.devices = tuple(jax.devices())
+        self.id_of = {device: i for i, device in enumerate(self.devices)}
+        self._indices = cache(_local_indices)
+
+    def processes(self, mesh: Mesh) -> frozenset[int]:
+        """The processes that have devices of a mesh."""
+        return frozenset(self.devices[device].process_index for device in mesh.device_ids)
+
+    def is_local(self, stage: int) -> bool:
+        """Whether this process runs the stage."""
+        return jax.process_index() in self.processes(self.meshes[stage])
 
     def sharding(self, stage: int, spec: Spec) -> NamedSharding:
         """Where a value with this spec lies; partial sums have a leading dim more."""
@@ -50,34 +61,85 @@ class Submeshes:
             (*stacked, *value.shape), jnp.dtype(value.dtype), sharding=where
         )
 
+    def put(self, whole: np.ndarray[Any, Any], where: NamedSharding) -> jax.Array:
+        """Place an array that every process has; each device is given its own part only."""
+        indices = self._indices(where, whole.shape)
+        parts = jax.device_put([whole[index] for index in indices.values()], list(indices))
+        return jax.make_array_from_single_device_arrays(whole.shape, where, parts)
+
+    def shards(self, array: jax.Array) -> Shards:
+        """The shards that this process has, by device id, without a copy."""
+        return {self.id_of[s.device]: np.asarray(s.data) for s in array.addressable_shards}
+
+    def assemble(self, target: jax.ShapeDtypeStruct, shards: Shards) -> jax.Array:
+        """An array from the shards that this process has."""
+        devices = [self.devices[device] for device in shards]
+        parts = jax.device_put(list(shards.values()), devices)
+        return jax.make_array_from_single_device_arrays(
+            target.shape, target.sharding, parts, dtype=target.dtype
+        )
+
+
+Shards = Mapping[int, np.ndarray[Any, Any]]
+"""By device id."""
+
+
+def _local_indices(where: NamedSharding, shape: tuple[int, ...]) -> Mapping[Any, Any]:
+    return dict(where.addressable_devices_indices_map(shape))
+
 
 def compile_chunks(
     chunks: Sequence[Chunk],
     trace: Trace,
     graph: Graph,
     submeshes: Submeshes,
+    dying: Mapping[int, frozenset[int]],
     progress: Progress | None = None,
 ) -> list[Any]:
-    """A compiled program for each chunk; two are compiled at a time, outside Python's lock."""
+    """A compiled program for each chunk of this process; two are compiled at a time.
 
-    def build(chunk: Chunk) -> Any:
+    Args:
+        chunks: What to compile; those of stages of other processes are None in the result.
+        trace: Where the operators' equations are.
+        graph: What the chunks were cut from.
+        submeshes: Where they run.
+        dying: By chunk, which of its reads nobody needs after it. A result of equal shape is
+            written over them.
+        progress: Told how many chunks are compiled.
+    """
+
+    def build(index: int) -> Any:
+        chunk = chunks[index]
         mesh, jmesh = submeshes.meshes[chunk.stage], submeshes.jax_meshes[chunk.stage]
         function = lower_chunk(chunk, trace, graph, mesh, jmesh)
         operands = [submeshes.abstract(chunk.stage, slot) for slot in chunk.reads]
-        return jax.jit(function).lower(*operands).compile()
+        results = Counter(_place(submeshes.abstract(chunk.stage, slot)) for slot in chunk.writes)
+        donated = []
+        for position in sorted(dying.get(index, ())):
+            place = _place(operands[position])
+            if results[place]:  # JAX warns of what cannot be used
+                results[place] -= 1
+                donated.append(position)
+        return jax.jit(function, donate_argnums=tuple(donated)).lower(*operands).compile()
 
-    programs: list[Any] = []
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        for program in pool.map(build, chunks):
-            programs.append(program)
+    mine = [index for index, chunk in enumerate(chunks) if submeshes.is_local(chunk.stage)]
+    programs: list[Any] = [None] * len(chunks)
+    with ThreadPoolExecutor(max_workers=2) as pool:  # XLA compiles outside Python's lock
+        for done, (index, program) in enumerate(zip(mine, pool.map(build, mine), strict=True)):
+            programs[index] = program
             if progress is not None:
-                progress("compiling", len(programs), len(chunks))
+                progress("compiling", done + 1, len(mine))
     return programs
 
 
-def make_adder(stage: int, slots: Sequence[Stored], submeshes: Submeshes) -> Any:
-    """A program that adds one microbatch's sums to the totals, shard by shard."""
+def _place(abstract: jax.ShapeDtypeStruct) -> tuple[Any, ...]:
+    return abstract.shape, abstract.dtype, abstract.sharding
+
+
+def compile_adder(stage: int, slots: Iterable[Stored], submeshes: Submeshes) -> Any:
+    """A program that adds one microbatch's sums to the totals, shard by shard, in their place."""
     mesh = submeshes.meshes[stage]
+    slots = tuple(slots)
     specs = [partition_spec(slot.spec, mesh) for slot in slots]
     add = jax.shard_map(
         lambda totals, parts: [t + p for t, p in zip(totals, parts, strict=True)],
@@ -86,24 +148,5 @@ def make_adder(stage: int, slots: Sequence[Stored], submeshes: Submeshes) -> Any
         out_specs=specs,
         check_vma=False,
     )
-    return jax.jit(add, donate_argnums=0)
-
-
-def make_transports(
-    plan: Plan, graph: Graph, cluster: Cluster
-) -> tuple[crossmesh.LocalTransport, ...]:
-    """What carries each of the plan's transfers."""
-    transports = []
-    for transfer in plan.transfers:
-        value = graph.value(transfer.value)
-        source = plan.stages[transfer.source].mesh
-        destination = plan.stages[transfer.destination].mesh
-        hosts = {d: cluster.host(d) for mesh in (source, destination) for d in mesh.device_ids}
-        planned = crossmesh.plan(
-            Layout(value.shape, source, transfer.src_spec),
-            Layout(value.shape, destination, transfer.dst_spec),
-            value.dtype,
-            hosts,
-        )
-        transports.append(crossmesh.LocalTransport(planned, share=True))
-    return tuple(transports)
+    abstract = [submeshes.abstract(stage, slot) for slot in slots]
+    return jax.jit(add, donate_argnums=0).lower(abstract, abstract).compile()

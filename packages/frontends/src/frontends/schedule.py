@@ -1,0 +1,74 @@
+"""The pipeline schedule of a plan, as pipesched's object: it alone says who runs what when."""
+
+from __future__ import annotations
+
+import pipesched
+from pipesched import Kind, Schedule
+
+from frontends.errors import PlanError
+from frontends.plan import Plan
+
+RUN = (
+    "gpipe",
+    "1f1b",
+    "eager-1f1b",
+    "interleaved-1f1b",
+    "looped-bfs",
+    "zb-h1",
+    "zb-h2",
+    "zb-1p",
+    "zb-v",
+    "v-half",
+    "v-min",
+    "dualpipe-v",
+)
+"""Names of schedules that run. Others run as text, if each stage is on one rank."""
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """The schedule of a plan: the one of that name, or the one whose text it has.
+
+    Raises:
+        PlanError: There is no such schedule for as many stages and microbatches, or it does what
+            no training step does here: forwards only, recomputation, or copies of a stage.
+    """
+    n_stages, microbatches = len(plan.stages), plan.microbatches
+    try:
+        if plan.schedule in pipesched.NAMES:
+            schedule = pipesched.make(plan.schedule, n_stages, microbatches)
+        else:
+            schedule = Schedule.parse(plan.schedule)
+        pipesched.check(schedule)
+    except pipesched.PipeschedError as error:
+        raise PlanError(
+            "a plan's schedule is one of pipesched's names or texts, for its stages and "
+            f"microbatches; {plan.schedule.split()[:1]} for {n_stages} stages and {microbatches} "
+            f"microbatches: {error}"
+        ) from error
+    if (schedule.n_stages, schedule.n_microbatches) != (n_stages, microbatches):
+        raise PlanError(
+            f"a plan's schedule is of its stages and microbatches; got {schedule.n_stages} stages "
+            f"and {schedule.n_microbatches} microbatches for {n_stages} and {microbatches}"
+        )
+    if len(schedule.placement.routes) > 1:
+        raise PlanError(
+            f"each stage of a plan is on one mesh; {schedule.name} has copies of stages on several "
+            f"ranks: take one of {', '.join(RUN)}"
+        )
+    kinds = {action.kind for actions in schedule.ranks for action in actions}
+    if Kind.RECOMPUTE in kinds or not schedule.backward:
+        raise PlanError(
+            f"a schedule that trains runs forwards and backwards; {schedule.name} recomputes, or "
+            f"has no backwards: use jax.checkpoint in the step, or take one of {', '.join(RUN)}"
+        )
+    return schedule
+
+
+def split_stages(schedule: Schedule) -> frozenset[int]:
+    """The stages whose backward has two parts, input gradient and weight gradient."""
+    return frozenset(
+        action.stage
+        for actions in schedule.ranks
+        for action in actions
+        if action.kind is Kind.WEIGHT_GRADIENT
+    )
