@@ -129,6 +129,8 @@ def test_a_wrong_rule_is_caught(wrong):
         ("argmax", "(a,b)->(a) {a=4, b=8 whole}", {"dims": (1,)}),
         ("softmax", "(a,b)->(a,c) {a=4, b=8 whole, c=8 whole}", {"dims": (1,)}),
         ("cumsum", "(b,a)->(c,a) {a=8, b=4 whole, c=4 whole} linear {0}", {"dim": 0}),
+        ("window_sum", "(a,b)->(a,c) {a=4, b=8 whole, c=7 whole} linear {0}", {"dims": (1,)}),
+        ("threefry2x32", "()()(a)(a)->(a)(a) {a=4}", {}),
         ("top_k", "(a,b)->(a,c)(a,d) {a=4, b=8 whole, c=2 whole, d=2 whole}", {"dim": 1}),
         ("slice", "(a,b)->(a,c) {a=4, b=8 whole, c=3 whole} linear {0}", {}),
         ("embedding", "(a,b)(c,d)->(c,d,b) {a=50 sum, b=8, c=2, d=4} linear {0}", {}),

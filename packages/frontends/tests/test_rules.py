@@ -14,6 +14,7 @@ from frontends.jax.local import run_locally
 from frontends.jax.lower import jax_mesh, partition_spec
 from frontends.jax.rules import flops_of, has_rule, rule_of, whole_share
 from jax import lax
+from jax._src.random.threefry2x32 import threefry2x32_p
 from jax.ad_checkpoint import checkpoint_name
 from shardspec import Layout, Mesh
 
@@ -49,6 +50,20 @@ def grouped(x: Any, w: Any) -> Any:
 def kernel_gradient(x: Any, w: Any) -> Any:
     """A convolution with groups of its batch."""
     return jax.vjp(lambda w: depthwise(x, w), w)[1](x)
+
+
+def pool(x: Any) -> Any:
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 1), (1, 2, 1), "VALID")
+
+
+def pool_gradient(x: Any, g: Any) -> Any:
+    """A maximum goes to where it was."""
+    return jax.vjp(pool, x)[1](g)
+
+
+def random_bits(high: Any, low: Any) -> Any:
+    """Threefry's hash of a key and of positions."""
+    return threefry2x32_p.bind(np.uint32(1), np.uint32(2), high, low)
 
 
 A, B, C = numbers(4, 8), numbers(4, 8), numbers(8, 4)
@@ -130,6 +145,19 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     ),
     "erf_inv": (lax.erf_inv, (A / 10,)),
     "reduce_precision": (lambda a: lax.reduce_precision(a, 5, 10), (A,)),
+    "zeta": (lambda a: lax.zeta(a, 2.0), (A + 9.0,)),
+    "scatter-max rows": (lambda a, i, u: a.at[i].max(u), (numbers(16, 8), indices(16, 4), A)),
+    "pool": (pool, (numbers(4, 8, 4),)),
+    "pool sum": (
+        lambda a: lax.reduce_window(a, 0.0, lax.add, (1, 3), (1, 1), ((0, 0), (1, 1))),
+        (A,),
+    ),
+    "pool gradient": (pool_gradient, (numbers(4, 8, 4), numbers(4, 4, 4))),
+    "random bits": (random_bits, (np.zeros((4, 8), np.uint32), indices(99, 4, 8).astype("uint32"))),
+    "fft": (lambda a: jnp.real(jnp.fft.rfft(a)), (A,)),
+    "eigh": (lambda a: lax.linalg.eigh(a), (np.eye(3) * 2 + np.ones((4, 3, 3), np.float32),)),
+    "svd": (lambda a: lax.linalg.svd(a, compute_uv=False), (numbers(4, 3, 2),)),
+    "lu": (lambda a: lax.linalg.lu(a)[0], (numbers(4, 3, 3),)),
     "top_k": (lambda a: lax.top_k(a, 2), (A,)),
     "cholesky": (
         lambda a: jax.lax.linalg.cholesky_p.bind(a),
@@ -160,9 +188,10 @@ def test_every_strategy_equals_the_whole_operator(case: str) -> None:
         for strategy in strategies:
             results = _run_sharded(equation, atoms, strategy)
             for whole, result in zip(wholes, results, strict=True):
+                wide = np.complex128 if np.iscomplexobj(whole) else np.float64
                 np.testing.assert_allclose(
-                    np.asarray(result, np.float64),
-                    np.asarray(whole, np.float64),
+                    np.asarray(result, wide),
+                    np.asarray(whole, wide),
                     rtol=1e-3,
                     atol=1e-3,
                     err_msg=f"{equation.primitive.name} as {strategy}",

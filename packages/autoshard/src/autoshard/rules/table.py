@@ -49,6 +49,9 @@ RULES: dict[str, Callable[..., Rule]] = {
     **dict.fromkeys(("reduce_max", "reduce_or"), reductions.reducing("max")),
     **dict.fromkeys(("reduce_min", "reduce_and"), reductions.reducing("min")),
     "reduce_prod": reductions.reducing("product"),
+    # Pooling: dims that a window moves along stay whole. The gradient's first operand is pooled.
+    "window": reductions.along,
+    **dict.fromkeys(("window_sum", "window_max_gradient"), reductions.linear_along),
     **dict.fromkeys(("reduce", "argmax", "argmin", "logsumexp"), reductions.along),
     # Movement.
     "transpose": movement.transposed,

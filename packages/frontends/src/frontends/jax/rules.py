@@ -61,6 +61,21 @@ def _pad(equation: JaxprEqn) -> dict[str, Any]:
     }
 
 
+def _window(equation: JaxprEqn) -> dict[str, Any]:
+    """Dims that a window moves along, strides or pads; the others are taken element by element."""
+    params = equation.params
+    strides = params["window_strides"]
+    dilations = [params.get(f"{of}_dilation", (1,) * len(strides)) for of in ("base", "window")]
+    padding = map(tuple, params["padding"])
+    moves = zip(params["window_dimensions"], strides, padding, *dilations, strict=True)
+    return {"dims": tuple(d for d, move in enumerate(moves) if move != (1, 1, (0, 0), 1, 1))}
+
+
+def _fft(equation: JaxprEqn) -> dict[str, Any]:
+    rank = len(aval(equation.invars[0]).shape)
+    return {"dims": tuple(range(rank - len(equation.params["fft_lengths"]), rank))}
+
+
 def _dot_general(equation: JaxprEqn) -> dict[str, Any]:
     contracting, batch = equation.params["dimension_numbers"]
     return {"contracting": contracting, "batch": batch}
@@ -106,14 +121,15 @@ _AXES = _parameters(dims="axes")
 
 # fmt: off
 _SAME_NAME = (
-    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt",
-    "ceil", "clamp", "copy", "cos", "cosh", "digamma", "div", "dynamic_slice",
-    "dynamic_update_slice", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge",
-    "gt", "imag", "iota", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max",
-    "min", "mul", "ne", "neg", "nextafter", "not", "or", "population_count", "pow", "real",
-    "reduce_precision", "rem", "round", "rsqrt", "select_n", "shift_left",
-    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "slice", "sqrt",
-    "square", "squeeze", "sub", "tan", "tanh", "xor",
+    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e",
+    "bessel_i1e", "cbrt", "ceil", "cholesky", "clamp", "clz", "copy", "cos", "cosh", "digamma",
+    "div", "dynamic_slice", "dynamic_update_slice", "eigh", "eq", "erf", "erf_inv", "erfc", "exp",
+    "exp2", "expm1", "floor", "ge", "gt", "igamma", "igammac", "imag", "iota", "is_finite", "le",
+    "lgamma", "log", "log1p", "logistic", "lt", "lu", "max", "min", "mul", "ne", "neg", "nextafter",
+    "not", "or", "polygamma", "population_count", "pow", "real", "reduce_precision", "rem", "round",
+    "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign",
+    "sin", "sinh", "slice", "sqrt", "square", "squeeze", "sub", "svd", "tan", "tanh",
+    "threefry2x32", "xor", "zeta",
 )
 """Primitives whose rule needs their shapes only, and that both tables call alike."""
 # fmt: on
@@ -141,13 +157,19 @@ _KINDS: dict[str, tuple[str, Attributes]] = {
     **{name: (name, _DIMENSION) for name in ("sort", "concatenate")},
     "rev": ("rev", _parameters(dims="dimensions")),
     "pad": ("pad", _pad),
-    "cholesky": ("cholesky", _none),
+    "fft": ("fft", _fft),
+    **dict.fromkeys(("reduce_window_max", "reduce_window_min"), ("window", _window)),
+    "reduce_window_sum": ("window_sum", _window),
+    "select_and_scatter_add": ("window_max_gradient", _window),
     "triangular_solve": ("triangular_solve", _parameters(left_side="left_side")),
     "gather": (
         "gather",
         lambda equation: _GATHER(equation) | {"slice_sizes": equation.params["slice_sizes"]},
     ),
-    "scatter": ("scatter", _dimension_numbers(*_SCATTER, adds=False)),
+    **dict.fromkeys(
+        ("scatter", "scatter-max", "scatter-min", "scatter-mul"),
+        ("scatter", _dimension_numbers(*_SCATTER, adds=False)),
+    ),
     "scatter-add": ("scatter", _dimension_numbers(*_SCATTER, adds=True)),
 }
 

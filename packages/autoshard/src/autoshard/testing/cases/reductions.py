@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from autoshard.testing.cases.case import Case, Maker, from_wholes, generator, shape_of
+from autoshard.testing.cases.case import Case, Maker, Shape, from_wholes, generator, shape_of
 from autoshard.testing.rules import Array, Part
 
 
@@ -96,6 +96,42 @@ def _variadic(draw: st.DrawFn, kind: str) -> Case:
     return Case(kind, (shape,) * 2, (result,) * 2, run, {"dims": (dim,)})
 
 
+def _neighbours(draw: st.DrawFn) -> tuple[Shape, Shape, int]:
+    """A shape, that of arrays with one element more along a dim, and the dim."""
+    shape = shape_of(draw)
+    dim = draw(st.integers(0, len(shape) - 1))
+    return shape, (*shape[:dim], shape[dim] + 1, *shape[dim + 1 :]), dim
+
+
+def _window(function: Callable[[Array, Array], Array]) -> Maker:
+    """Of each two neighbours along a dim."""
+
+    def make(draw: st.DrawFn, kind: str) -> Case:
+        pooled, shape, dim = _neighbours(draw)
+        last = pooled[dim]
+
+        def run(x: Array) -> Array:
+            return function(x.take(range(last), dim), x.take(range(1, last + 1), dim))
+
+        return Case(kind, (shape,), (pooled,), from_wholes(run), {"dims": (dim,)})
+
+    return make
+
+
+def _window_gradient(draw: st.DrawFn, kind: str) -> Case:
+    """What each two neighbours' maximum gets goes to the larger one."""
+    pooled, shape, dim = _neighbours(draw)
+
+    def spread(source: Array, x: Array) -> Array:
+        source, x = np.moveaxis(source, dim, 0), np.moveaxis(x, dim, 0)
+        result, is_later = np.zeros_like(x), x[1:] > x[:-1]
+        result[1:] += np.where(is_later, source, 0)
+        result[:-1] += np.where(is_later, 0, source)
+        return np.moveaxis(result, 0, dim)
+
+    return Case(kind, (pooled, shape), (shape,), from_wholes(spread), {"dims": (dim,)})
+
+
 CASES: dict[str, Maker] = {
     "reduce_sum": _reduction(np.sum),
     "reduce_max": _reduction(np.max),
@@ -105,6 +141,9 @@ CASES: dict[str, Maker] = {
     "reduce_or": _reduction(np.any, boolean=True),
     "reduce_mean": _mean,
     "reduce": _variadic,
+    "window": _window(np.maximum),
+    "window_sum": _window(np.add),
+    "window_max_gradient": _window_gradient,
     "argmax": _along(np.argmax, keeps=False),
     "argmin": _along(np.argmin, keeps=False),
     "logsumexp": _along(_logsumexp, keeps=False),
