@@ -116,6 +116,16 @@ def jobs(draw):
     0.0,
     False,
 )
+@example(
+    [  # a span that is within rounding of the end of a longer one
+        Job(2**50, [1, 0, 1], 1, False, "broadcast", 1),
+        Job(1, [1, 0, 1], 1, False, "broadcast", 1),
+        Job(1000, [1, 0, 1], 1, False, "broadcast", 1),
+    ],
+    [1.0] * 2,
+    0.0,
+    False,
+)
 def test_core_and_reference_simulate_the_same(of, rates, latency_s, together):
     expected = simulate(of, rates, latency_s, together)
     assert _core.simulate(of, rates, latency_s, together) == expected

@@ -279,9 +279,12 @@ class Prepared:
                 most = smallest = self._best(limited, pins, search).peak_bytes
             except InfeasibleError:
                 refused = tried
-            if most - refused <= max(1, most // FINENESS) and (smallest or refused >= most):
+                if smallest is None and refused >= most:  # what the search came across was too low
+                    unlimited = replace(options, memory_bytes=None)
+                    most = smallest = self._best(unlimited, pins, search).peak_bytes
+            if smallest is not None and most - refused <= max(1, most // FINENESS):
                 break
-            tried = (refused + most) // 2 if smallest else most
+            tried = most if smallest is None else (refused + most) // 2
         return error if smallest is None else self._explained(float(smallest), options)
 
     def _best(self, options: Options, pins: dict[str, Pin], search: _Search) -> Sharding:

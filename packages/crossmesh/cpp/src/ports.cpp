@@ -1,10 +1,26 @@
 #include "crossmesh/ports.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "crossmesh/greedy.hpp"
 
 namespace crossmesh {
+
+namespace {
+
+constexpr double kRounding = 1e-12;  // of the time [chosen: some thousand roundings of a double]
+
+// Whether what is left of one span in another is but rounding: so little that it is lost beside the
+// time itself, and less than half of either.
+bool touches(const std::pair<double, double>& a, const std::pair<double, double>& b) {
+  const double overlap = std::min(a.second, b.second) - std::max(a.first, b.first);
+  const double shorter = std::min(a.second - a.first, b.second - b.first);
+  return overlap <= 0 ||
+         (overlap <= std::max(a.second, b.second) * kRounding && 2 * overlap < shorter);
+}
+
+}  // namespace
 
 double Ports::start_s(const Passage& passed) const {
   double start = crossmesh::start_s(passed, free_s_);
@@ -12,13 +28,16 @@ double Ports::start_s(const Passage& passed) const {
     moved = false;
     for (const Use& use : passed.uses) {
       const auto& spans = taken_[use.port];
-      // Spans that only touch are not in each other's way, whatever rounding makes of them.
+      std::pair<double, double> own{start + use.start_s, start + use.stop_s};
       auto span = std::partition_point(spans.begin(), spans.end(), [&](const auto& other) {
-        return other.second * kBelow <= start + use.start_s;
+        return other.second <= own.first;
       });
-      for (; span != spans.end() && span->first < (start + use.stop_s) * kBelow; ++span) {
-        if (span->second * kBelow > start + use.start_s) {  // the start may have moved past it
-          start = span->second - use.start_s;
+      for (; span != spans.end() && span->first < own.second; ++span) {
+        const double later = span->second - use.start_s;
+        // `later` may round to the same start, which is then as late as it gets
+        if (!touches(own, *span) && later > start) {
+          start = later;
+          own = {start + use.start_s, start + use.stop_s};
           moved = true;
         }
       }
@@ -35,7 +54,9 @@ void Ports::occupy(const Passage& passed, double at_s) {
   for (const Use& use : passed.uses) {
     auto& spans = taken_[use.port];
     const std::pair<double, double> span{at_s + use.start_s, at_s + use.stop_s};
-    spans.insert(std::upper_bound(spans.begin(), spans.end(), span), span);
+    if (span.first < span.second) {  // so that spans rise at both ends
+      spans.insert(std::upper_bound(spans.begin(), spans.end(), span), span);
+    }
   }
 }
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 BELOW = 1 - 1e-12  # as in greedy.hpp
+ROUNDING = 1e-12  # as in ports.cpp
 
 
 class Network(NamedTuple):
@@ -183,6 +184,13 @@ def occupy(passed: Passage, at_s: float, free_s: list[float]) -> None:
         free_s[port] = max(free_s[port], at_s + last_s)
 
 
+def _touches(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    """Whether two spans have no more than rounding in common."""
+    overlap = min(a[1], b[1]) - max(a[0], b[0])
+    shorter = min(a[1] - a[0], b[1] - b[0])
+    return overlap <= 0 or (overlap <= max(a[1], b[1]) * ROUNDING and 2 * overlap < shorter)
+
+
 class Ports:
     """Which ports are free when, while sends are put one after the other."""
 
@@ -197,10 +205,11 @@ class Ports:
         while moved:
             moved = False
             for port, first_s, last_s in passed.uses:
-                for taken_s, left_s in self._taken[port]:
-                    ends = left_s * BELOW <= at_s + first_s
-                    if not ends and taken_s < (at_s + last_s) * BELOW:
-                        at_s = left_s - first_s
+                for taken in self._taken[port]:
+                    own = (at_s + first_s, at_s + last_s)
+                    later_s = taken[1] - first_s
+                    if not _touches(own, taken) and later_s > at_s:
+                        at_s = later_s
                         moved = True
         return at_s
 
@@ -208,8 +217,10 @@ class Ports:
         """Say that a passage starts at `at_s`."""
         if passed.relayed:
             for port, first_s, last_s in passed.uses:
-                self._taken[port].append((at_s + first_s, at_s + last_s))
-                self._taken[port].sort()
+                if at_s + first_s < at_s + last_s:
+                    self._taken[port].append((at_s + first_s, at_s + last_s))
+            for taken in self._taken:
+                taken.sort()
         else:
             occupy(passed, at_s, self._free_s)
 
