@@ -5,13 +5,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from costmodel import Cluster, presets
-from frontends.cli import ScheduleName, main
+from frontends.cli import main
 from frontends.plan import Plan
-from frontends.planner import SCHEDULES
+from frontends.planner import SCHEDULES, STRATEGIES
 
 TINY = ["--layers", "2", "--d-model", "32", "--heads", "2", "--sequence", "16", "--batch", "8",
         "--microbatches", "2", "--devices", "4"]  # fmt: skip
@@ -54,6 +53,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "output", result.stdout
 
 
+@pytest.fixture
+def priced(priced_plan: Plan, tmp_path: Path) -> Path:
+    """A plan in a file."""
+    priced_plan.save(tmp_path / "priced.json")
+    return tmp_path / "priced.json"
+
+
 def test_train_prints_text_plan_progress_and_verification(trained: tuple[Path, str]) -> None:
     folder, printed = trained
     order = [
@@ -82,7 +88,7 @@ def test_train_writes_the_plan_it_printed(trained: tuple[Path, str]) -> None:
 
 def test_train_writes_losses_and_pictures(trained: tuple[Path, str]) -> None:
     folder, _ = trained
-    names = ["losses.json", "losses.png", "plan.json", "plan.png", "timeline.png"]
+    names = ["losses.json", "losses.png", "plan.html", "plan.json", "plan.png", "timeline.png"]
     assert sorted(path.name for path in folder.iterdir()) == names
     losses = json.loads((folder / "losses.json").read_text())
     assert len(losses["parallel"]) == 6
@@ -154,6 +160,8 @@ def test_what_goes_wrong_is_one_line_and_exit_code_1(
         (["--memory", "12 parsecs"], "got '12 parsecs'"),
         (["--steps", "0"], "Invalid value for '--steps'"),
         (["--schedule", "2f2b"], "Invalid value for '--schedule'"),
+        (["--model", "llama"], "--model is one of gpt-bytes, gpt-tiny, gpt-small, gpt-350m"),
+        (["--model", "gpt-tiny"], "needs 256 tokens; gpt-tiny has 64"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(
@@ -197,12 +205,129 @@ except frontends.DeviceError as error:
     assert "JAX has 2 cpu devices: call frontends.jax.init(8)" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["train", "plan", "show"])
+COMMANDS = ["plan", "show", "compare", "train", "verify"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, printed, _ = run(capsys, command, "--help")
     assert code == 0
     assert f"python -m frontends {command}" in plain(printed)
 
 
-def test_offers_the_schedules_that_run() -> None:
-    assert get_args(ScheduleName) == SCHEDULES
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed, _ = run(capsys, "--help")
+    assert code == 0
+    assert all(f" {command} " in plain(printed) for command in COMMANDS)
+
+
+@pytest.mark.parametrize("option", ["--schedule", "--strategy"])
+def test_names_the_choices(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, errors = run(capsys, "plan", option, "nothing")
+    assert code == 2
+    for choice in SCHEDULES if option == "--schedule" else STRATEGIES:
+        assert choice in plain(errors)
+
+
+def test_show_explains_a_name_and_writes_the_page(
+    priced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = Plan.load(priced)
+    name = loaded.stages[0].inputs[0].value
+    page = tmp_path / "plan.html"
+    code, printed, _ = run(capsys, "show", str(priced), "--explain", name, "--html", str(page))
+    assert code == 0
+    assert printed == str(loaded.explain(name)) + "\n"
+    assert page.read_text() == loaded.html()
+
+
+def test_an_unknown_name_is_one_line(priced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, errors = run(capsys, "show", str(priced), "--explain", "nothing")
+    assert code == 1
+    assert errors.startswith("error: no operator or value of the plan is called 'nothing'")
+
+
+def test_a_page_that_cannot_be_written_is_one_line(
+    priced: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, errors = run(capsys, "show", str(priced), "--html", "/dev/null/plan.html")
+    assert code == 1
+    assert errors.startswith("error: a page is written to a file; /dev/null/plan.html: Not a dir")
+
+
+def test_compare_prints_the_difference(
+    priced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed, _ = run(capsys, "compare", str(priced), str(priced))
+    assert (code, printed) == (0, "Nothing is different\n")
+    before = Plan.load(priced)
+    after = replace(before, strategy="zero", step_s=2 * before.step_s)
+    after.save(tmp_path / "after.json")
+    code, printed, _ = run(capsys, "compare", str(priced), str(tmp_path / "after.json"))
+    assert code == 0
+    assert "\n".join(map(str.rstrip, printed.splitlines())) == str(before.diff(after))
+    assert "strategy" in printed
+
+
+def test_verify_says_what_was_checked(
+    priced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed, _ = run(capsys, "verify", str(priced))
+    assert code == 0
+    assert printed.count("ok: ") == 10
+    wrong = replace(Plan.load(priced), memory_limit_bytes=1)
+    wrong.save(tmp_path / "wrong.json")
+    code, _, errors = run(capsys, "verify", str(tmp_path / "wrong.json"))
+    assert code == 1
+    assert errors.startswith("error: the parts of a plan fit together; this one's do not: ")
+    assert errors.count("\n") == 1
+
+
+def test_old_plans_are_shown_compared_and_verified(
+    priced: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = str(Path(__file__).parent / "golden" / "plan_format_1.json")
+    for arguments in (["show", old], ["compare", old, str(priced)]):
+        assert run(capsys, *arguments)[0] == 0
+    assert "its parts take" in run(capsys, "verify", old)[2]  # a plan written by hand
+    assert "is of format 1" in run(capsys, "show", old, "--explain", "add.40")[2]
+
+
+def test_plans_a_model_by_its_name_and_writes_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, saved = tmp_path / "plan.html", tmp_path / "plan.json"
+    code, printed, errors = run(
+        capsys, "plan", "--model", "gpt-tiny", "--cluster", "p3.16xlarge:2", "--devices", "4",
+        "--strategy", "data_parallel", "--microbatches", "2", "--layers", "1",
+        "--html", str(page), "--save", str(saved),
+    )  # fmt: skip
+    assert code == 0, errors
+    assert "by data_parallel" in printed
+    assert Plan.load(saved).html() == page.read_text()
+    assert Plan.load(saved).n_devices == 4
+
+
+def test_a_plan_that_was_saved_is_trained(trained: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = trained
+    data = tmp_path / "data.txt"
+    data.write_text("to be, or not to be, that is the question\n" * 20)
+    arguments = ["train", *TINY, "--steps", "2", "--verify-steps", "2", "--data", str(data)]
+    arguments += ["--plan", str(folder / "plan.json"), "--output", str(tmp_path / "output")]
+    result = python(f"from frontends.cli import main; main({arguments!r})")
+    assert result.returncode == 0, result.stderr
+    assert Plan.load(tmp_path / "output" / "plan.json") == Plan.load(folder / "plan.json")
+
+
+def test_a_command_without_jax_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["jax"] = None
+from frontends.cli import main
+main(["plan"])
+"""
+    result = python(code)
+    assert result.returncode == 1
+    assert result.stderr == (
+        "error: this command needs jax: pip install 'meshwright-frontends[jax]'\n"
+    )

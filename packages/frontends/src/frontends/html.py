@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from pipesched import PipeschedError
 
@@ -24,6 +25,7 @@ from frontends.drawings import (
     legend,
     timeline_of,
 )
+from frontends.errors import OutputError
 from frontends.memory import KINDS, fullest_moment
 from frontends.plan import Plan, Stage
 from frontends.report import (
@@ -59,6 +61,14 @@ svg { display: block; width: 100%; height: auto; margin: .4em 0;
             vertical-align: -.08em; }
 .note { color: #555; } .warning { color: #b2182b; } summary { cursor: pointer; }
 """
+
+
+def write_page(plan: Plan, path: str | Path) -> None:
+    """Write the page of a plan to a file; `OutputError` if it cannot be written."""
+    try:
+        Path(path).write_text(plan_html(plan), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"a page is written to a file; {path}: {error.strerror}") from error
 
 
 def plan_html(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""A byte-level GPT as anyone would write it for one device: plain functions, optax AdamW.
+"""A GPT as anyone would write it for one device: plain functions, optax AdamW, bytes as tokens.
 
 Nothing here knows of meshes, stages or shardings; `parallelize` takes `train_step` as it is.
 """
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 VOCABULARY = 256
-"""A token is a byte."""
+"""A token is a byte, unless a configuration has more of them."""
 
 Batch = tuple[jax.Array, jax.Array]
 
@@ -30,8 +30,17 @@ class GPTConfig:
     sequence: int = 128
     """Tokens that the model sees at once."""
 
+    vocabulary: int = VOCABULARY
+    """Different tokens."""
+
+    dtype: str = "float32"
+    """What is computed in; weights, their updates and the loss are float32."""
+
+    remat: bool = False
+    """Whether a block's activations are computed again for backward, instead of kept."""
+
     def __post_init__(self) -> None:
-        for name in ("n_layers", "d_model", "n_heads", "sequence"):
+        for name in ("n_layers", "d_model", "n_heads", "sequence", "vocabulary"):
             if getattr(self, name) < 1:
                 raise ValueError(f"a GPT needs {name} >= 1; got {name}={getattr(self, name)}")
         if self.d_model % self.n_heads:
@@ -86,11 +95,11 @@ def init(key: jax.Array, config: GPTConfig) -> Params:
 
     keys = jax.random.split(key, config.n_layers + 3)
     return {
-        "embedding": normal(keys[0], VOCABULARY, d),
+        "embedding": normal(keys[0], config.vocabulary, d),
         "position": normal(keys[1], config.sequence, d),
         "blocks": [block(k) for k in keys[3:]],
         "norm": jnp.ones(d),
-        "head": normal(keys[2], d, VOCABULARY),
+        "head": normal(keys[2], d, config.vocabulary),
     }
 
 
@@ -116,18 +125,27 @@ def attention(x: jax.Array, block: Block, n_heads: int) -> jax.Array:
     return mixed @ block["output"]
 
 
+def run_block(x: jax.Array, block: Block, config: GPTConfig) -> jax.Array:
+    """One transformer block on x of shape (batch, sequence, d_model)."""
+    block = jax.tree.map(lambda weight: weight.astype(config.dtype), block)
+    x = x + attention(layer_norm(x, block["norm_attention"]), block, config.n_heads)
+    hidden = jax.nn.gelu(layer_norm(x, block["norm_mlp"]) @ block["up"])
+    return x + hidden @ block["down"]
+
+
 def forward(params: Params, tokens: jax.Array, config: GPTConfig) -> jax.Array:
-    """Logits of shape (batch, sequence, VOCABULARY) for tokens of shape (batch, sequence)."""
+    """Logits of shape (batch, sequence, vocabulary) for tokens of shape (batch, sequence)."""
     x = params["embedding"][tokens] + params["position"][: tokens.shape[1]]
+    x = x.astype(config.dtype)
+    run = jax.checkpoint(run_block, static_argnums=2) if config.remat else run_block
     for block in params["blocks"]:
-        x = x + attention(layer_norm(x, block["norm_attention"]), block, config.n_heads)
-        hidden = jax.nn.gelu(layer_norm(x, block["norm_mlp"]) @ block["up"])
-        x = x + hidden @ block["down"]
-    return layer_norm(x, params["norm"]) @ params["head"]
+        x = run(x, block, config)
+    x = layer_norm(x, params["norm"].astype(config.dtype))
+    return (x @ params["head"].astype(config.dtype)).astype("float32")
 
 
 def loss(params: Params, batch: Batch, config: GPTConfig) -> jax.Array:
-    """Mean cross-entropy, in nats a byte, of the next byte."""
+    """Mean cross-entropy, in nats a token, of the next token."""
     tokens, targets = batch
     logits = forward(params, tokens, config)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, targets))

@@ -21,7 +21,9 @@ from frontends.demo import gpt
 from frontends.demo.display import Display
 from frontends.demo.text import Text, batches
 from frontends.errors import DeviceError, OutputError, VerificationError
+from frontends.html import write_page
 from frontends.picture import draw_losses, draw_plan, draw_timeline
+from frontends.plan import Plan
 from frontends.report import plan_tables
 from frontends.verify import check_collectives, check_losses
 
@@ -41,10 +43,13 @@ class Job:
     steps: int
     batch: int
     microbatches: int | None
-    schedule: str
+    schedule: str | None
     memory_bytes: int | None
     learning_rate: float
     seed: int
+    strategy: str = "auto"
+    plan: Plan | None = None
+    """To be used instead of searching one."""
 
     @property
     def train_step(self) -> gpt.TrainStep:
@@ -62,12 +67,15 @@ class Job:
         return (*jax.eval_shape(self.state), (tokens, tokens))
 
     def options(self) -> dict[str, Any]:
-        """For `frontends.jax.plan_for` and `parallelize`."""
-        return {
+        """For `frontends.jax.plan_for` and `parallelize`; what is not set is theirs to choose."""
+        options = {
             "microbatches": self.microbatches,
             "schedule": self.schedule,
             "memory_bytes": self.memory_bytes,
+            "strategy": self.strategy,
+            "plan": self.plan,
         }
+        return {name: value for name, value in options.items() if value is not None}
 
     def start(self) -> None:
         """Start JAX with the cluster's number of virtual devices; `DeviceError` if it has less."""
@@ -102,7 +110,7 @@ def make_folder(path: Path) -> None:
 
 
 def train(job: Job, text: Text, output: Path, verify_steps: int, console: Console) -> None:
-    """Plan, train, verify; write plan.json, losses.json and pictures to the folder `output`.
+    """Plan, train, verify; write plan.json, plan.html, losses.json and pictures to `output`.
 
     Raises:
         VerificationError: The parallel run is not what a single device computes, or has not
@@ -122,7 +130,9 @@ def train(job: Job, text: Text, output: Path, verify_steps: int, console: Consol
     with display:
         plan = step.prepare(*shapes).plan
     console.print("", plan_tables(plan), "", sep="\n")
+    plan.verify()
     plan.save(output / "plan.json")
+    write_page(plan, output / "plan.html")
     draw_plan(plan, output / "plan.png")
     draw_timeline(plan, output / "timeline.png")
 
