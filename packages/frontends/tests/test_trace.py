@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
 from frontends.jax import _compat
+from frontends.jax.keys import positions
 from frontends.jax.testing import EXAMPLES, adamw, clipped, mlp, steps, tied
 from frontends.jax.trace import Trace, trace
 from frontends.step import APPLY, BACKWARD, FORWARD, IDENTITY
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from jax import lax
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
@@ -24,7 +25,7 @@ W = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
 def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
     """What the step's graph means: forward and backward once a microbatch, apply on the sums."""
     graph, microbatches = traced.step.graph, traced.step.microbatches
-    leaves = dict(zip([a.name for a in traced.arguments], jax.tree.leaves(arguments), strict=True))
+    leaves = dict(zip([a.name for a in traced.arguments], traced.flatten(arguments), strict=True))
     batch = [a.name for a in traced.arguments if a.is_batch]
     state = {name: jnp.asarray(leaf) for name, leaf in leaves.items() if name not in batch}
     state.update(traced.constants)
@@ -54,7 +55,8 @@ def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
     for name in batch:
         del values[name]
     run((APPLY,), values)
-    return [values[r] if isinstance(r, str) else r for r in traced.results]
+    results = [values[r] if isinstance(r, str) else r for r in traced.results]
+    return jax.tree.leaves(traced.unflatten(results))
 
 
 def assert_same(
@@ -359,14 +361,6 @@ def test_rejects_a_batch_argument_that_is_not_there(number: int) -> None:
         trace(LINEAR, (W, X), batch_argnums=(number,), microbatches=2)
 
 
-def test_rejects_typed_keys_and_says_what_to_pass_instead() -> None:
-    def step(w: Any, key: Any, x: Any) -> Any:
-        return LINEAR(w, x)
-
-    with pytest.raises(UnsupportedStepError, match=r"key has key<fry>: pass jax.random.key_data"):
-        traced(step, W, jax.random.key(0), X)
-
-
 def test_a_key_may_be_wrapped_inside_the_step() -> None:
     def step(w: Any, data: Any, x: Any) -> Any:
         key = jax.random.wrap_key_data(data)
@@ -397,27 +391,111 @@ def test_rejects_a_step_without_a_gradient() -> None:
         traced(lambda w, x: LINEAR(w, x)[1], W, X)
 
 
-def test_rejects_a_program_that_depends_on_the_size_of_the_batch() -> None:
-    def loss(w: Any, x: Any) -> Any:
-        return jnp.sum(jnp.tanh(x @ w) if len(x) > 4 else jnp.sin(jnp.cos(x @ w)))
+MASK = (np.arange(8) % 3 > 0).astype(np.float32)
 
-    with pytest.raises(AccumulationError, match="same operations for every batch size"):
-        traced(sgd(loss), W, X)
-
-
-def test_rejects_an_exponent_that_depends_on_the_size_of_the_batch() -> None:
-    with pytest.raises(AccumulationError, match="integer_pow runs with another y for the whole"):
-        traced(sgd(lambda w, x: jnp.sum(lax.integer_pow(x @ w, len(x)))), W, X)
-
-
-def test_rejects_a_closed_over_array_that_depends_on_the_size_of_the_batch() -> None:
-    def loss(w: Any, x: Any) -> Any:
-        return jnp.sum(jnp.tanh(x @ w) * np.linspace(0, 1, len(x), dtype=np.float32)[:, None])
-
-    with pytest.raises(AccumulationError, match=r"close over the same arrays.*NumPy"):
-        traced(sgd(loss), W, X)
+WHOLE: dict[str, Callable[[Any, Any], Any]] = {
+    "masked mean": lambda w, x: jnp.sum(jnp.tanh(x @ w).sum(1) * MASKED(x)) / MASKED(x).sum(),
+    "safe masked mean": lambda w, x: (
+        jnp.sum(jnp.tanh(x @ w).sum(1) * MASKED(x)) / jnp.maximum(MASKED(x).sum(), 1.0)
+    ),
+    "where mean": lambda w, x: jnp.mean(jnp.tanh(x @ w), where=MASKED(x)[:, None] > 0),
+    "statistics of the batch": lambda w, x: jnp.sum(jnp.tanh(((x - x.mean(0)) / x.std(0)) @ w)),
+    "order of the batch": lambda w, x: jnp.sum(jnp.tanh(x[jnp.argsort(x[:, 0])] @ w) ** 3),
+    "positions": lambda w, x: jnp.sum(jnp.tanh(x @ w) * jnp.arange(len(x))[:, None]),
+    "another program": lambda w, x: jnp.sum(jnp.tanh(x @ w) if len(x) > 4 else jnp.sin(x @ w)),
+    "another exponent": lambda w, x: jnp.sum(lax.integer_pow(x @ w, len(x))),
+    "another array": lambda w, x: jnp.sum(jnp.tanh(x @ w) * np.arange(len(x), dtype="f")[:, None]),
+    "size one": lambda w, x: jnp.mean(jnp.tanh(x @ w)[:, None, :] * jnp.ones((len(x), 1, 4))),
+}
+"""Losses that read the batch as a whole, but no weights when they do."""
 
 
+def MASKED(x: Any) -> Any:  # noqa: N802
+    return (x[:, 0] > 0).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("microbatches", [2, 8])
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_reads_no_weights_may_read_the_whole_batch(name: str, microbatches: int) -> None:
+    step = sgd(WHOLE[name])
+    found = traced(step, W, X, microbatches=microbatches)
+    autoshard.verify(found.step.graph)
+    assert_same(run_in_microbatches(found, (W, X)), step(W, X))
+
+
+def test_results_for_each_example_are_put_together() -> None:
+    def step(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            y = jnp.tanh(x @ w)
+            return jnp.sum(y), {"rows": y, "columns": y.T, "signs": y > 0, "sizes": x[:, 0]}
+
+        (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(w)
+        return w - gradient, value, aux, aux["rows"].std()
+
+    found = traced(step, W, X, microbatches=4)
+    autoshard.verify(found.step.graph)
+    assert_same(run_in_microbatches(found, (W, X)), step(W, X))
+
+
+def dropped(draw: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A step with a mask that is drawn from a key."""
+
+    def step(w: Any, key: Any, x: Any) -> Any:
+        new, other = jax.random.split(key)
+        loss = lambda w: jnp.sum(jnp.tanh(draw(other, x) * (x @ w)) ** 2)  # noqa: E731
+        value, gradient = jax.value_and_grad(loss)(w)
+        return w - gradient, new, value
+
+    return step
+
+
+DRAWS: dict[str, Callable[[Any, Any], Any]] = {
+    "bernoulli": lambda key, x: jax.random.bernoulli(key, 0.5, x.shape),
+    "uniform": lambda key, x: jax.random.uniform(key, (x.shape[0], 1)),
+    "normal": lambda key, x: jax.random.normal(jax.random.fold_in(key, 3), x.shape),
+    "integers": lambda key, x: jax.random.randint(key, x.shape, 0, 5),
+    "each its own key": lambda key, x: jax.vmap(lambda k: jax.random.normal(k, (4,)))(
+        jax.random.split(key, len(x))
+    ),
+    "bytes": lambda key, x: jax.random.bits(key, x.shape, jnp.uint8) / 256,
+    "of the weights' shape": lambda key, x: jax.random.normal(key, (4,)),
+}
+
+
+@pytest.mark.parametrize("form", ["typed", "raw", "rbg"])
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_are_those_of_one_device(name: str, form: str) -> None:
+    step = dropped(DRAWS[name])
+    key = (
+        jax.random.PRNGKey(1)
+        if form == "raw"
+        else jax.random.key(1, impl="rbg" if form == "rbg" else None)
+    )
+    found = traced(step, W, key, X, microbatches=4)
+    autoshard.verify(found.step.graph)
+    ours = run_in_microbatches(found, (W, key, X))
+    theirs = jax.jit(step)(W, key, X)
+    assert ours[1].dtype == theirs[1].dtype
+    raw = lambda k: k if form == "raw" else jax.random.key_data(k)  # noqa: E731
+    np.testing.assert_array_equal(raw(ours[1]), raw(theirs[1]))
+    assert_same([ours[0], ours[2]], (theirs[0], theirs[2]))
+
+
+def test_keys_are_state_like_any_other() -> None:
+    found = traced(dropped(DRAWS["bernoulli"]), W, jax.random.key(0), X)
+    assert {o.alias for o in found.step.graph.outputs} == {"w", "key", None}
+    assert {v.dtype for v in found.step.graph.values} <= {"float32", "uint32", "bool"}
+
+
+def test_positions_of_random_numbers_may_need_two_words() -> None:
+    shape = (3, 2**16, 2**15)  # more than 2**32
+    closed = _compat.inline_calls(jax.make_jaxpr(lambda: positions(shape))())
+    rows = [np.asarray(c) for c in closed.consts]
+    exact = np.arange(3, dtype=np.uint64) * np.uint64(2**31)
+    np.testing.assert_array_equal((rows[0].astype(np.uint64) << np.uint64(32)) + rows[1], exact)
+
+
+@settings(max_examples=settings().max_examples // 2)
 @given(steps())
 def test_whatever_is_accepted_computes_the_whole_batch(drawn: tuple[Any, tuple[Any, Any]]) -> None:
     step, arguments = drawn

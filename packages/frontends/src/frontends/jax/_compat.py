@@ -6,7 +6,7 @@ dead-code elimination, and no public call inlines nested calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import jax
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import core as _core
 from jax._src import distributed, xla_bridge
+from jax._src.random import prng
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
 
@@ -56,11 +57,20 @@ def _body(equation: JaxprEqn) -> ClosedJaxpr | None:
     return ClosedJaxpr(body, ())
 
 
-def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
+Expand = Callable[[JaxprEqn], tuple[ClosedJaxpr, bool] | None]
+"""What to put in an equation's place, and whether to look for calls in it again."""
+
+
+def inline_calls(closed: ClosedJaxpr, expand: Expand = lambda equation: None) -> ClosedJaxpr:
     """The same program without nested calls; name stacks of call and body are joined.
 
     The joined stack matters: inside a called function the marks of forward and backward
     (`jvp`, `transpose`) stand on the call alone.
+
+    Args:
+        closed: The program.
+        expand: Other equations that are to be replaced by programs of the same results. Operands
+            and results may have other types there, if all that touches them is replaced.
     """
     equations: list[JaxprEqn] = []
     constants: dict[Var, Any] = {}
@@ -68,39 +78,82 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     def walk(closed: ClosedJaxpr, arguments: Sequence[Atom], outer: Any) -> list[Atom]:
         jaxpr = closed.jaxpr
         environment: dict[Var, Atom] = dict(zip(jaxpr.invars, arguments, strict=True))
+
+        def constant(array: Any) -> Var:
+            fresh = variable_of(array)
+            constants[fresh] = array
+            return fresh
+
         for variable, value in zip(jaxpr.constvars, closed.consts, strict=True):
-            fresh = _core.Var(variable.aval)
-            constants[fresh] = value
-            environment[variable] = fresh
+            environment[variable] = constant(key_data(value) if is_key(variable) else value)
 
         def read(atom: Atom) -> Atom:
-            return atom if isinstance(atom, Literal) else environment[atom]
+            if isinstance(atom, Literal):
+                return constant(key_data(atom.val)) if is_key(atom) else atom
+            return environment[atom]
 
         for equation in jaxpr.eqns:
             stack = equation.source_info.name_stack
             stack = stack if outer is None else outer + stack
             inputs = [read(atom) for atom in equation.invars]
-            body = _body(equation)
-            if body is not None:
+            body, again = _body(equation), True
+            if body is None:
+                body, again = expand(equation) or (None, True)
+            if body is not None and again:
                 results = walk(body, inputs, stack)
                 environment.update(zip(equation.outvars, results, strict=True))
                 continue
-            outputs = [_core.Var(v.aval) for v in equation.outvars]
+            if body is not None:
+                (inner,) = body.jaxpr.eqns
+                place = dict(zip(body.jaxpr.invars, inputs, strict=True))
+                inputs = [v if isinstance(v, Literal) else place[v] for v in inner.invars]
+            else:
+                inner = equation
+            outputs = [_core.Var(v.aval) for v in inner.outvars]
             environment.update(zip(equation.outvars, outputs, strict=True))
             info = equation.source_info.replace(name_stack=stack)
-            equations.append(equation.replace(invars=inputs, outvars=outputs, source_info=info))
+            equations.append(inner.replace(invars=inputs, outvars=outputs, source_info=info))
         return [read(atom) for atom in jaxpr.outvars]
 
-    inputs = [_core.Var(v.aval) for v in closed.jaxpr.invars]
+    inputs = [_numbers_like(v) if is_key(v) else variable_like(v) for v in closed.jaxpr.invars]
     outputs = walk(closed, inputs, None)
-    jaxpr = closed.jaxpr.replace(
-        constvars=list(constants),
-        invars=inputs,
-        outvars=outputs,
-        eqns=equations,
-        debug_info=closed.jaxpr.debug_info.with_unknown_names(),
+    return program(list(constants), inputs, outputs, equations, list(constants.values()), closed)
+
+
+def _numbers_like(variable: Any) -> Var:
+    keys = jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
+    numbers = jax.eval_shape(jax.random.key_data, keys)
+    return _core.Var(_core.ShapedArray(numbers.shape, numbers.dtype))
+
+
+def program(
+    constvars: Sequence[Var],
+    inputs: Sequence[Var],
+    outputs: Sequence[Atom],
+    equations: Sequence[JaxprEqn],
+    constants: Sequence[Any],
+    like: ClosedJaxpr,
+) -> ClosedJaxpr:
+    """A program made of parts of another."""
+    jaxpr = like.jaxpr.replace(
+        constvars=list(constvars),
+        invars=list(inputs),
+        outvars=list(outputs),
+        eqns=list(equations),
+        debug_info=like.jaxpr.debug_info.with_unknown_names(),
     )
-    return ClosedJaxpr(jaxpr, list(constants.values()))
+    return ClosedJaxpr(jaxpr, list(constants))
+
+
+def variable_of(array: Any) -> Var:
+    """A fresh variable of the type of an array."""
+    return _core.Var(jax.typeof(array))
+
+
+def variable_like(variable: Any, shape: tuple[int, ...] | None = None) -> Var:
+    """A fresh variable of the same type, of another shape if one is given."""
+    aval = variable.aval
+    return _core.Var(aval if shape is None else aval.update(shape=shape))
 
 
 def eliminate_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -160,54 +213,24 @@ def without_repeated(closed: ClosedJaxpr, repeated: Mapping[int, int]) -> Closed
     return ClosedJaxpr(closed.jaxpr.replace(eqns=equations, outvars=outputs), closed.consts)
 
 
-def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program with the numbers of random keys in place of typed keys.
-
-    A typed key has no shape and no bytes of its own that a plan could lay out. What touches one
-    becomes a call that wraps the numbers, does the same, and unwraps.
-    """
-    numbers: dict[Any, Var] = {}
-
-    def raw(atom: Atom) -> Atom:
-        if isinstance(atom, Literal) or not _is_key(atom):
-            return atom
-        if atom not in numbers:
-            aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(*_type_of(atom)))
-            numbers[atom] = _core.Var(_core.ShapedArray(aval.shape, aval.dtype))
-        return numbers[atom]
-
-    def unkeyed(equation: Any) -> Any:
-        if not any(map(_is_key, (*equation.invars, *equation.outvars))):
-            return equation
-
-        def call(*operands: Any) -> list[Any]:
-            typed = [
-                jax.random.wrap_key_data(x, impl=v.aval.dtype._impl) if _is_key(v) else x
-                for v, x in zip(equation.invars, operands, strict=True)
-            ]
-            results = bind(equation, typed, dict(equation.params))
-            return [
-                jax.random.key_data(x) if _is_key(v) else x
-                for v, x in zip(equation.outvars, results, strict=True)
-            ]
-
-        operands = [raw(atom) for atom in equation.invars]
-        call.__name__ = equation.primitive.name
-        shapes = [jax.ShapeDtypeStruct(*_type_of(v)) for v in operands]
-        (wrapped,) = jax.make_jaxpr(jax.jit(call))(*shapes).jaxpr.eqns
-        results = [raw(v) for v in equation.outvars]
-        return wrapped.replace(invars=operands, outvars=results, source_info=equation.source_info)
-
-    equations = [unkeyed(equation) for equation in closed.jaxpr.eqns]
-    return ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts)
-
-
-def _type_of(atom: Any) -> tuple[Any, Any]:
-    return atom.aval.shape, atom.aval.dtype
-
-
-def _is_key(atom: Any) -> bool:
+def is_key(atom: Any) -> bool:
+    """Whether a value is a typed random key, which has no bytes that a plan could lay out."""
     return bool(jnp.issubdtype(atom.aval.dtype, jax.dtypes.prng_key))
+
+
+def key_data(keys: Any) -> Any:
+    """The numbers of typed keys."""
+    return jax.random.key_data(keys)
+
+
+def wrap_keys(numbers: Any, dtype: Any) -> Any:
+    """Typed keys of these numbers."""
+    return jax.random.wrap_key_data(numbers, impl=dtype._impl)
+
+
+def implementation_of_keys(dtype: Any) -> Any:
+    """The generator that typed keys belong to."""
+    return dtype._impl
 
 
 def bind(equation: JaxprEqn, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
@@ -217,6 +240,11 @@ def bind(equation: JaxprEqn, operands: Sequence[Any], params: dict[str, Any]) ->
     with equation.ctx.manager:
         results = equation.primitive.bind(*functions, *operands, **bound)
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:
+    """A function that computes what the program does, of a list of its inputs."""
+    return cast("Callable[..., Sequence[Any]]", _core.jaxpr_as_fun(closed))
 
 
 def is_backward(equation: JaxprEqn) -> bool:
@@ -244,6 +272,12 @@ def coordination_client() -> Any:
     return distributed.global_state.client
 
 
+def process_of_distributed() -> tuple[int, int]:
+    """This process's number and that of all, after `jax.distributed.initialize`."""
+    state = distributed.global_state
+    return int(state.process_id or 0), int(state.num_processes or 1)
+
+
 def is_scalar_literal(atom: Atom) -> bool:
     """Whether `atom` is a constant number written into the program."""
     return isinstance(atom, Literal) and np.shape(atom.val) == ()
@@ -257,17 +291,26 @@ __all__ = [
     "Literal",
     "Shaped",
     "Var",
+    "as_function",
     "aval",
     "bind",
     "coordination_client",
     "eliminate_dead_code",
+    "implementation_of_keys",
     "inline_calls",
     "is_backward",
     "is_differentiated",
     "is_initialized",
+    "is_key",
     "is_scalar_literal",
+    "key_data",
     "n_cpu_devices",
+    "process_of_distributed",
+    "prng",
+    "program",
     "repeated_equations",
-    "without_keys",
+    "variable_like",
+    "variable_of",
     "without_repeated",
+    "wrap_keys",
 ]

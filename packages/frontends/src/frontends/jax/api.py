@@ -20,7 +20,7 @@ from frontends.jax.arguments import describe
 from frontends.jax.compile import Progress
 from frontends.jax.rules import has_rule
 from frontends.jax.runtime import Runtime
-from frontends.jax.trace import Trace, trace
+from frontends.jax.trace import Capture, Trace
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan
 from frontends.planner import make_plan
@@ -124,8 +124,10 @@ def plan_for(
         sizes = [leaf.shape[0] for leaf in leaves if leaf.is_batch and leaf.shape]
         microbatches = math.gcd(_MICROBATCHES, *sizes) if sizes else 1
 
+    capture = Capture(function, arguments, batch_argnums)
+
     def traced(microbatches: int) -> tuple[Trace, LayeredStep]:
-        found = trace(function, arguments, batch_argnums=batch_argnums, microbatches=microbatches)
+        found = capture.at(microbatches)
         return found, layer(found.step, n_layers)
 
     try:
@@ -201,8 +203,8 @@ class ParallelStep:
                 "arguments must have the structure that the step was planned for; "
                 f"got {tree} instead of {self._tree}"
             )
-        results = self._runtime(jax.tree.leaves(arguments))
-        return jax.tree.unflatten(self.planned.trace.out_tree, results)
+        results = self._runtime(self.planned.trace.flatten(arguments))
+        return self.planned.trace.unflatten(results)
 
     def prepare(self, *arguments: Any) -> Planned:
         """Trace and plan the step at these arguments' shapes, without compiling it."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frontends.errors import BatchError, UnsupportedStepError
+from frontends.errors import BatchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,26 @@ class Argument:
     """Whether it takes the type of what it meets, as Python's numbers do."""
 
     is_batch: bool
+    keys: Any = None
+    """The type of the random keys whose numbers these are, if the user passes keys."""
+
+
+def numbers_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and type of a leaf, or of its numbers if it holds typed random keys."""
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+        return cast("jax.ShapeDtypeStruct", jax.eval_shape(jax.random.key_data, shape))
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(aval.weak_type))
 
 
 def describe(
     function: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int]
 ) -> tuple[Argument, ...]:
-    """Name, shape and type of every leaf of the arguments, in flattening order."""
+    """Name, shape and type of every leaf of the arguments, in flattening order.
+
+    Typed random keys are described by their numbers.
+    """
     try:
         names = list(inspect.signature(function).bind(*arguments).arguments)
     except (TypeError, ValueError):
@@ -43,14 +57,12 @@ def describe(
     for i, argument in enumerate(arguments):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
             name = names[i] + jax.tree_util.keystr(path)
-            aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
-            if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
-                raise UnsupportedStepError(
-                    f"arguments must have plain number types; {name} has {aval.dtype}: "
-                    "pass jax.random.key_data(key) and wrap it inside the step"
-                )
-            weak_type = bool(aval.weak_type)
-            described.append(Argument(name, tuple(aval.shape), aval.dtype, weak_type, i in batch))
+            given = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+            aval = numbers_of(leaf)
+            keys = given.dtype if given.dtype != aval.dtype else None
+            described.append(
+                Argument(name, tuple(aval.shape), aval.dtype, aval.weak_type, i in batch, keys)
+            )
     return tuple(described)
 
 
@@ -78,7 +90,7 @@ def match_state(
     state: list[tuple[Any, range]] = []
     offset = 0
     for i, argument in enumerate(arguments):
-        shapes = jax.eval_shape(lambda tree: tree, argument)
+        shapes = jax.tree.map(numbers_of, argument)
         if i not in batch:
             state += _subtrees(shapes, offset)
         offset += len(jax.tree.leaves(shapes))

@@ -51,16 +51,30 @@ def run_locally(
         return [_iota(params, results[0], result_specs[0], mesh)]
     if name == "scatter-add":
         operands = _count_once(operands, operand_specs, result_specs[0], mesh)
-    if name in _LOCAL_PARAMETERS and results[0] != aval(equation.outvars[0]).shape:
-        shapes = [
-            aval(v).shape if spec is None else _local_shape(aval(v).shape, spec, mesh)
-            for v, spec in zip(equation.invars, operand_specs, strict=True)
-        ]
-        params.update(_LOCAL_PARAMETERS[name](equation, shapes, results[0]))
-    elif name == "gather":
-        operand = _local_shape(aval(equation.invars[0]).shape, operand_specs[0], mesh)
-        params.update(_gather(equation, [operand], results[0]))
+    shapes = [
+        aval(v).shape if spec is None else _local_shape(aval(v).shape, spec, mesh)
+        for v, spec in zip(equation.invars, operand_specs, strict=True)
+    ]
+    params.update(parameters_of_part(equation, shapes, results))
     return _compat.bind(equation, operands, params)
+
+
+def parameters_of_part(
+    equation: JaxprEqn, operands: Sequence[Shape], results: Sequence[Shape]
+) -> dict[str, Any]:
+    """The parameters that differ for a part of an equation: those that hold shapes.
+
+    Args:
+        equation: The primitive and its parameters, for whole arrays.
+        operands: Shapes of the parts of its operands.
+        results: Shapes of the parts of its results.
+    """
+    name = equation.primitive.name
+    if name == "gather":
+        return _gather(equation, operands, results[0])
+    if name in _LOCAL_PARAMETERS and results[0] != aval(equation.outvars[0]).shape:
+        return _LOCAL_PARAMETERS[name](equation, operands, results[0])
+    return {}
 
 
 def _local_shape(shape: Shape, spec: Spec | None, mesh: Mesh) -> Shape:
@@ -104,6 +118,7 @@ def _gather(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dic
 
 _LOCAL_PARAMETERS: dict[str, Callable[[JaxprEqn, Sequence[Shape], Shape], dict[str, Any]]] = {
     "broadcast_in_dim": lambda equation, operands, result: {"shape": result},
+    "iota": lambda equation, operands, result: {"shape": result},
     "conv_general_dilated": _groups,
     "reshape": lambda equation, operands, result: {"new_sizes": result},
     "dynamic_slice": lambda equation, operands, result: {"slice_sizes": result},

@@ -6,11 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from autoshard import Graph, Operator, Output, Phase, Value
+from autoshard import Graph, Operator, Output, Phase, Rule, Value
 
 from frontends.errors import UnsupportedStepError
-from frontends.jax import _compat
-from frontends.jax._compat import ClosedJaxpr, JaxprEqn, Literal, Var
+from frontends.jax._compat import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    aval,
+    is_backward,
+    is_differentiated,
+)
 from frontends.jax.arguments import Argument
 from frontends.jax.rules import flops_of, rule_of
 from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, identity
@@ -27,17 +34,22 @@ class Program:
         leaves: Sequence[Argument],
         aliases: Mapping[int, int],
         microbatches: int,
+        phases: Sequence[int],
+        rules: Rules,
     ) -> None:
         self.equations: dict[str, JaxprEqn] = {}
         self.operands: dict[str, tuple[str | Constant, ...]] = {}
         self.constants: dict[str, Any] = {}
         self.results: tuple[str | Constant, ...] = ()
         self.zeros: set[str] = set()
-        self._names: dict[Var, str] = {}
+        self.equal: dict[str, frozenset[int]] = {}
+        """Values that are filled with copies: the dims along which all slices are equal."""
+        self.names: dict[Var, str] = {}
+        self._rules = rules
+        self._dtypes: dict[Any, str] = {}
         self._values: dict[str, Value] = {}
         self._operators: list[Operator] = []
         jaxpr = closed.jaxpr
-        phases = phases_of(jaxpr.eqns)
         roles = _roles(jaxpr, phases, leaves)
         for variable, leaf, role in zip(jaxpr.invars, leaves, roles, strict=True):
             self._declare(variable, leaf.name, role)
@@ -48,6 +60,8 @@ class Program:
         order = sorted(range(len(phases)), key=lambda i: (phases[i], i))
         for i, equation in enumerate(jaxpr.eqns):
             self._name_results(equation, i)
+        self.order = [f"{e.primitive.name}.{i}" for i, e in enumerate(jaxpr.eqns)]
+        """The operators' names, in the order of the equations."""
         for i in order:
             self._add(jaxpr.eqns[i], i, phases[i])
         outputs = self._outputs(jaxpr.outvars, leaves, aliases)
@@ -61,9 +75,12 @@ class Program:
         )
 
     def _declare(self, variable: Any, name: str, role: Any = "intermediate") -> None:
-        self._names[variable] = name
-        aval = variable.aval
-        self._values[name] = Value(name, tuple(aval.shape), str(aval.dtype), role)
+        self.names[variable] = name
+        shaped = aval(variable)
+        dtype = self._dtypes.get(shaped.dtype)
+        if dtype is None:
+            dtype = self._dtypes[shaped.dtype] = str(shaped.dtype)
+        self._values[name] = Value(name, tuple(shaped.shape), dtype, role)
 
     def _name_results(self, equation: JaxprEqn, index: int) -> None:
         operator = f"{equation.primitive.name}.{index}"
@@ -73,21 +90,26 @@ class Program:
     def _add(self, equation: JaxprEqn, index: int, phase: int) -> None:
         name = f"{equation.primitive.name}.{index}"
         operands = tuple(
-            _constant(atom) if isinstance(atom, Literal) else self._names[atom]
+            _constant(atom) if isinstance(atom, Literal) else self.names[atom]
             for atom in equation.invars
         )
-        if equation.primitive.name == "broadcast_in_dim" and not np.any(operands[0]):
-            self.zeros.update(self._names[v] for v in equation.outvars)
+        kind = equation.primitive.name
+        if kind in ("broadcast_in_dim", "iota"):
+            (result,) = (self.names[v] for v in equation.outvars)
+            self.equal[result] = _equal_dims(equation)
+            if kind == "broadcast_in_dim" and not np.any(operands[0]):
+                self.zeros.add(result)
+        rule, flops = self._rules.of(equation)
         self.equations[name] = equation
         self.operands[name] = operands
         self._operators.append(
             Operator(
                 name,
-                equation.primitive.name,
+                kind,
                 tuple(operand for operand in operands if isinstance(operand, str)),
-                tuple(self._names[v] for v in equation.outvars),
-                rule_of(equation),
-                flops_of(equation),
+                tuple(self.names[v] for v in equation.outvars),
+                rule,
+                flops,
                 phase,
             )
         )
@@ -102,7 +124,7 @@ class Program:
             if isinstance(atom, Literal):
                 results.append(_constant(atom))
                 continue
-            name = self._names[atom]
+            name = self.names[atom]
             if name not in made_by_apply or name in results:
                 name = self._hand_on(name, i)
             results.append(name)
@@ -120,8 +142,43 @@ class Program:
         return result
 
 
+class Rules:
+    """Rules and flops of equations; those of equal equations are made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[Rule, float]] = {}
+
+    def of(self, equation: JaxprEqn) -> tuple[Rule, float]:
+        """The rule of an equation, and its floating-point operations."""
+        operands = tuple(
+            (aval(v).shape, aval(v).dtype, isinstance(v, Literal) and bool(np.all(v.val == 0)))
+            for v in equation.invars
+        )
+        literals = tuple(isinstance(v, Literal) for v in equation.invars)
+        results = tuple((aval(v).shape, aval(v).dtype) for v in equation.outvars)
+        try:
+            params = tuple(equation.params.items())
+            key = (equation.primitive, operands, literals, results, params)
+            found = self._known.get(key)
+        except TypeError:  # a parameter that cannot be hashed
+            return rule_of(equation), flops_of(equation)
+        if found is None:
+            found = self._known[key] = rule_of(equation), flops_of(equation)
+        return found
+
+
+def _equal_dims(equation: JaxprEqn) -> frozenset[int]:
+    """The dims along which all slices of a filled value are equal."""
+    rank = len(aval(equation.outvars[0]).shape)
+    if equation.primitive.name == "iota":
+        return frozenset(range(rank)) - {equation.params["dimension"]}
+    given = aval(equation.invars[0]).shape
+    places = map(int, equation.params["broadcast_dimensions"])
+    return frozenset(range(rank)) - {d for d, n in zip(places, given, strict=True) if n != 1}
+
+
 def _constant(literal: Literal) -> Constant:
-    return np.asarray(literal.val, _compat.aval(literal).dtype)
+    return np.asarray(literal.val, aval(literal).dtype)
 
 
 def phases_of(equations: Sequence[JaxprEqn]) -> list[int]:
@@ -134,10 +191,10 @@ def phases_of(equations: Sequence[JaxprEqn]) -> list[int]:
     is_compute = [False] * len(equations)
     for i in range(len(equations) - 1, -1, -1):
         equation = equations[i]
-        if _compat.is_differentiated(equation) or any(v in needed for v in equation.outvars):
+        if is_differentiated(equation) or any(v in needed for v in equation.outvars):
             is_compute[i] = True
             needed.update(v for v in equation.invars if isinstance(v, Var))
-    if not any(_compat.is_backward(equation) for equation in equations):
+    if not any(is_backward(equation) for equation in equations):
         raise UnsupportedStepError(
             "a training step must compute a gradient with jax.grad, value_and_grad or vjp; "
             "none was found in what the step returns"
@@ -146,7 +203,7 @@ def phases_of(equations: Sequence[JaxprEqn]) -> list[int]:
     after_backward: set[Var] = set()
     for equation, computes in zip(equations, is_compute, strict=True):
         reads_backward = any(isinstance(v, Var) and v in after_backward for v in equation.invars)
-        if computes and (_compat.is_backward(equation) or reads_backward):
+        if computes and (is_backward(equation) or reads_backward):
             after_backward.update(equation.outvars)
             phases.append(BACKWARD)
         else:
@@ -164,6 +221,12 @@ def _roles(jaxpr: Any, phases: Sequence[int], leaves: Sequence[Argument]) -> lis
         if isinstance(v, Var)
     }
     return [
-        "batch" if leaf.is_batch else "parameter" if variable in read else "optimizer_state"
+        "batch"
+        if leaf.is_batch
+        else "other"
+        if leaf.name.startswith("early.")
+        else "parameter"
+        if variable in read
+        else "optimizer_state"
         for variable, leaf in zip(jaxpr.invars, leaves, strict=True)
     ]

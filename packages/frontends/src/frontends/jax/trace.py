@@ -1,25 +1,26 @@
 """From a JAX training step to a `Step`: trace, inline, split compute from apply, name everything.
 
-The step is traced twice, on the whole batch and on one microbatch. The second trace has the shapes
-that run; the scalar constants come from the first. A mean over the batch divides by the number of
-all examples, so plain sums over microbatches give the whole batch's gradient, for mean and sum
-losses alike.
+The step is traced once, on the whole batch. A microbatch's program is cut from it, so it keeps the
+whole batch's constants: plain sums over microbatches give the whole batch's gradient, for mean and
+sum losses alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
+from frontends.errors import BatchError, UnsupportedStepError
 from frontends.jax import _compat
-from frontends.jax._compat import ClosedJaxpr, JaxprEqn
-from frontends.jax.arguments import Argument, describe, match_state
-from frontends.jax.program import Constant, Program, phases_of
+from frontends.jax._compat import ClosedJaxpr, JaxprEqn, Var
+from frontends.jax.arguments import Argument, describe, match_state, numbers_of
+from frontends.jax.cut import Early, Flat, compute_early, cut
+from frontends.jax.keys import KeyExpansion, keys_of_draws
+from frontends.jax.program import Constant, Program, Rules, phases_of
 from frontends.step import Step, accumulate, fingerprint
 
 
@@ -28,20 +29,50 @@ class Trace:
     """A step and what is needed to run it in JAX."""
 
     step: Step
-    equations: Mapping[str, JaxprEqn]
+    equations: dict[str, JaxprEqn]
     """By operator name; an identity has none."""
 
-    operands: Mapping[str, tuple[str | Constant, ...]]
+    operands: dict[str, tuple[str | Constant, ...]]
     """By operator name: each operand is the name of a value or a literal constant."""
 
-    constants: Mapping[str, Any]
+    constants: dict[str, Any]
     """Arrays that the step closes over, by value name."""
 
     arguments: tuple[Argument, ...]
+    """The leaves of the user's arguments, and after them what is computed early."""
+
     results: tuple[str | Constant, ...]
     """For each leaf of the result, the name of its value, or the constant that it always is."""
 
+    early: tuple[Early, ...]
+    """What is computed on the whole batch before the first microbatch."""
+
     out_tree: Any
+    out_keys: tuple[Any, ...]
+    """For each leaf of the result, the type of the random keys that it is wrapped in, or None."""
+
+    def flatten(self, arguments: Any) -> list[Any]:
+        """The values of `arguments`, from what the user passes to the step."""
+        leaves = [
+            jax.random.key_data(leaf) if argument.keys is not None else leaf
+            for leaf, argument in zip(jax.tree.leaves(arguments), self.arguments, strict=False)
+        ]
+        if not self.early:
+            return leaves
+        values = dict(zip((a.name for a in self.arguments), leaves, strict=False))
+        for early in self.early:
+            # Arguments may lie on the devices of different stages; these are small.
+            made = early.function(*(np.asarray(values[name]) for name in early.reads))
+            values.update(zip((a.name for a in early.makes), made, strict=True))
+        return [values[a.name] for a in self.arguments]
+
+    def unflatten(self, results: Sequence[Any]) -> Any:
+        """What the step returns to the user, from the values of `results`."""
+        wrapped = [
+            result if dtype is None else _compat.wrap_keys(result, dtype)
+            for result, dtype in zip(results, self.out_keys, strict=True)
+        ]
+        return jax.tree.unflatten(self.out_tree, wrapped)
 
 
 def trace(
@@ -62,35 +93,137 @@ def trace(
     Raises:
         BatchError: The batch cannot be cut into so many parts.
         AccumulationError: The step is not a sum over its examples.
-        UnsupportedStepError: The step has effects, typed keys, or computes no gradient.
+        UnsupportedStepError: The step has effects, or computes no gradient.
     """
-    leaves = describe(function, arguments, batch_argnums)
-    _check_not_empty(leaves)
-    tree = jax.tree.structure(tuple(arguments))
-    if microbatches != 1:
-        _check_divisible(leaves, microbatches)
-    full, out_shape = _make_jaxpr(function, tree, leaves, 1)
-    micro = full
-    if microbatches != 1:
-        micro, _ = _make_jaxpr(function, tree, leaves, microbatches)
-        micro = _with_constants_of(full, micro)
-    full, micro = _compat.without_keys(full), _compat.without_keys(micro)
-    repeated = _compat.repeated_equations(full, phases_of(full.jaxpr.eqns))
-    full, micro = (_compat.without_repeated(closed, repeated) for closed in (full, micro))
-    aliases = match_state(arguments, out_shape, batch_argnums)
-    program = Program(micro, leaves, aliases, microbatches)
-    full_graph = Program(full, leaves, {}, 1).graph
-    graph, summed = accumulate(full_graph, program.graph, zeros=program.zeros)
-    step = Step(graph, microbatches, summed, fingerprint(graph, microbatches))
-    return Trace(
-        step,
-        program.equations,
-        program.operands,
-        program.constants,
-        leaves,
-        program.results,
-        jax.tree.structure(out_shape),
-    )
+    return Capture(function, arguments, batch_argnums).at(microbatches)
+
+
+class Capture:
+    """A step, traced once, from which a `Trace` for any number of microbatches can be made.
+
+    Args:
+        function: A training step that differentiates its loss with JAX.
+        arguments: Trees of arrays or of `jax.ShapeDtypeStruct`.
+        batch_argnums: Which arguments hold the batch, in the leading dim of every leaf.
+
+    Raises:
+        BatchError: The batch is empty.
+        UnsupportedStepError: The step has effects, or computes no gradient.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int]
+    ) -> None:
+        self._arguments = list(describe(function, arguments, batch_argnums))
+        _check_not_empty(self._arguments)
+        closed, self._out_shape, self._out_keys = _make_jaxpr(function, arguments)
+        phases = phases_of(closed.jaxpr.eqns)
+        repeated = _compat.repeated_equations(closed, phases)
+        closed = _compat.without_repeated(closed, repeated)
+        phases = [phase for index, phase in enumerate(phases) if index not in repeated]
+        self._flat = Flat(closed, tuple(phases))
+        self._aliases = match_state(arguments, self._out_shape, batch_argnums)
+        self._early: list[Early] = []
+        self._rules = Rules()
+        draws = keys_of_draws(closed.jaxpr, phases, self._free_inputs(self._flat))
+        if draws:
+            self._compute_early(dict.fromkeys(draws), {})
+
+    def at(self, microbatches: int) -> Trace:
+        """The step in so many microbatches.
+
+        Raises:
+            BatchError: The batch cannot be cut into so many parts.
+            AccumulationError: The step is not a sum over its examples.
+        """
+        if microbatches == 1:
+            return self._trace(self._program(self._flat, 1), 1, None)
+        _check_divisible(self._arguments, microbatches)
+        saved = self._flat, list(self._arguments), list(self._early)
+        try:
+            return self._cut(microbatches)
+        finally:
+            self._flat, self._arguments, self._early = saved
+
+    def _cut(self, microbatches: int) -> Trace:
+        while True:
+            full = self._program(self._flat, 1)
+            variables = {name: variable for variable, name in full.names.items()}
+            free = {full.names[v] for v in self._free_inputs(self._flat)}
+            found = accumulate(
+                full.graph, microbatches, equal=full.equal, zeros=full.zeros, free=free
+            )
+            batch_dim = {variables[n]: d for n, d in found.batch_dim.items() if n in variables}
+            if not found.early:
+                break
+            indices = {name: index for index, name in enumerate(full.order)}
+            self._compute_early(
+                {
+                    variables[name]: readers and [indices[reader] for reader in readers]
+                    for name, readers in found.early.items()
+                },
+                batch_dim,
+            )
+        parts = [variables[name] for name in found.parts]
+        positions = self._number_examples() if parts else None
+        if positions is not None:
+            batch_dim[positions] = 0
+        flat, totals = cut(self._flat, batch_dim, parts, microbatches, positions)
+        program = self._program(flat, microbatches)
+        found.sums |= {program.names[v] for v in totals.values()}
+        return self._trace(program, microbatches, found)
+
+    def _program(self, flat: Flat, microbatches: int) -> Program:
+        aliases = self._aliases
+        return Program(
+            flat.closed, self._arguments, aliases, microbatches, flat.phases, self._rules
+        )
+
+    def _trace(self, program: Program, microbatches: int, found: Any) -> Trace:
+        graph, summed = (program.graph, ()) if found is None else found.arrange(program.graph)
+        return Trace(
+            Step(graph, microbatches, summed, fingerprint(graph, microbatches)),
+            program.equations,
+            program.operands,
+            program.constants,
+            tuple(self._arguments),
+            program.results,
+            tuple(self._early),
+            jax.tree.structure(self._out_shape),
+            self._out_keys,
+        )
+
+    def _free_inputs(self, flat: Flat) -> list[Var]:
+        """What early computation may read: no weights, nor anything that is as large as they."""
+        jaxpr = flat.closed.jaxpr
+        free = [
+            variable
+            for variable, argument in zip(jaxpr.invars, self._arguments, strict=True)
+            if argument.is_batch
+            or argument.name.startswith("early.")
+            or np.issubdtype(argument.dtype, np.integer)
+        ]
+        return [*free, *jaxpr.constvars]
+
+    def _compute_early(self, wanted: dict[Var, Any], batch_dim: dict[Var, int]) -> None:
+        self._flat, early = compute_early(self._flat, self._arguments, wanted, batch_dim)
+        self._early.append(early)
+        self._arguments += early.makes
+
+    def _number_examples(self) -> Var:
+        """A new argument, with which a microbatch knows its place in the batch."""
+        n_examples = next(a.shape[0] for a in self._arguments if a.is_batch)
+        numbers = np.arange(n_examples, dtype=np.int32)
+        name = f"early.{len(self._arguments)}"
+        argument = Argument(name, numbers.shape, numbers.dtype, False, True)
+        self._early.append(Early((), (argument,), lambda: (numbers,)))
+        self._arguments.append(argument)
+        closed = self._flat.closed
+        variable = _compat.variable_of(numbers)
+        inputs = [*closed.jaxpr.invars, variable]
+        closed = ClosedJaxpr(closed.jaxpr.replace(invars=inputs), closed.consts)
+        self._flat = Flat(closed, self._flat.phases)
+        return variable
 
 
 def _check_not_empty(leaves: Sequence[Argument]) -> None:
@@ -119,67 +252,27 @@ def _check_divisible(leaves: Sequence[Argument], microbatches: int) -> None:
 
 
 def _make_jaxpr(
-    function: Callable[..., Any], tree: Any, leaves: Sequence[Argument], parts: int
-) -> tuple[ClosedJaxpr, Any]:
-    shapes = []
-    for leaf in leaves:
-        is_cut = leaf.is_batch and parts > 1
-        shape = (leaf.shape[0] // parts, *leaf.shape[1:]) if is_cut else leaf.shape
-        shapes.append(jax.ShapeDtypeStruct(shape, leaf.dtype, weak_type=leaf.weak_type))
-    closed, out_shape = jax.make_jaxpr(function, return_shape=True)(
-        *jax.tree.unflatten(tree, shapes)
+    function: Callable[..., Any], arguments: Sequence[Any]
+) -> tuple[ClosedJaxpr, Any, tuple[Any, ...]]:
+    """The flat program on the numbers of keys, the result's shapes, and which of it are keys."""
+    shapes = jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf),
+        tuple(arguments),
     )
+    shapes = jax.tree.map(
+        lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(aval.weak_type)),
+        shapes,
+    )
+    closed, out_shape = jax.make_jaxpr(function, return_shape=True)(*shapes)
     if closed.effects:
         raise UnsupportedStepError(
             "a step that is planned must be free of side effects; this one has "
             f"{', '.join(sorted(map(str, closed.effects)))}: remove prints and callbacks from it"
         )
-    return _compat.eliminate_dead_code(_compat.inline_calls(closed)), out_shape
-
-
-def _with_constants_of(full: ClosedJaxpr, micro: ClosedJaxpr) -> ClosedJaxpr:
-    """`micro` with the scalar constants of `full`, so that means divide by all examples.
-
-    Any other difference than shapes would make one microbatch compute something else.
-    """
-    before, after = full.jaxpr.eqns, micro.jaxpr.eqns
-    if [e.primitive for e in before] != [e.primitive for e in after]:
-        raise AccumulationError(
-            "the step must run the same operations for every batch size; it runs "
-            f"{len(before)} for the whole batch and {len(after)} for one microbatch: "
-            "use fewer microbatches, so that each holds more than one example"
-        )
-    if not all(map(_equal, full.consts, micro.consts)):
-        raise AccumulationError(
-            "a step that runs in microbatches must close over the same arrays for every batch "
-            "size; it makes one with NumPy that depends on the size of the batch: make it with "
-            "jax.numpy, or use microbatches=1"
-        )
-    equations = []
-    for old, new in zip(before, after, strict=True):
-        for name in old.params.keys() - _SHAPES:
-            if not _equal(old.params[name], new.params[name]):
-                raise AccumulationError(
-                    "a step that runs in microbatches must run the same operations for every "
-                    f"batch size; {old.primitive} runs with another {name} for the whole batch "
-                    "than for one microbatch: use microbatches=1"
-                )
-        operands = [
-            x if _compat.is_scalar_literal(x) and _compat.is_scalar_literal(y) else y
-            for x, y in zip(old.invars, new.invars, strict=True)
-        ]
-        equations.append(new.replace(invars=operands))
-    return ClosedJaxpr(micro.jaxpr.replace(eqns=equations), micro.consts)
-
-
-_SHAPES = frozenset(("shape", "new_sizes", "slice_sizes", "limit_indices", "sizes"))
-"""Parameters of primitives that hold shapes, and may differ as far as results' shapes show it."""
-
-
-def _equal(old: Any, new: Any) -> bool:
-    if isinstance(old, np.ndarray | jax.Array):
-        return old is new or (
-            np.shape(old) == np.shape(new)
-            and np.asarray(old).tobytes() == np.asarray(new).tobytes()
-        )
-    return bool(old == new) or str(old) == str(new)  # nested programs are equal if they print so
+    numbers = jax.tree.map(numbers_of, out_shape)
+    keys = tuple(
+        given.dtype if given.dtype != plain.dtype else None
+        for given, plain in zip(jax.tree.leaves(out_shape), jax.tree.leaves(numbers), strict=True)
+    )
+    flat = _compat.inline_calls(closed, KeyExpansion())
+    return _compat.eliminate_dead_code(flat), numbers, keys
