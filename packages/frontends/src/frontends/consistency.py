@@ -17,11 +17,11 @@ from autoshard import AutoshardError, Graph, Sharding
 from pipesched import PipeschedError
 from shardspec import Layout, ShardspecError, Spec, reshard_whole_axes
 
-from frontends.drawings import schedule_of_plan
-from frontends.errors import VerificationError
+from frontends.errors import PlanError, VerificationError
 from frontends.plan import Conversion, Plan, Stage
 from frontends.planner import predict_step_s
 from frontends.report import format_bytes
+from frontends.schedule import schedule_of
 from frontends.step import PHASE_NAMES
 
 _SHOWN = 10
@@ -133,8 +133,8 @@ def _transfers(plan: Plan) -> Iterator[str]:
 def _times(plan: Plan) -> Iterator[str]:
     """The predicted step is what the simulation of its parts gives."""
     try:
-        again = predict_step_s(plan.stages, plan.transfers, schedule_of_plan(plan))
-    except PipeschedError as error:
+        again = predict_step_s(plan.stages, plan.transfers, schedule_of(plan))
+    except (PlanError, PipeschedError) as error:
         yield f"schedule {plan.schedule} cannot be simulated: {error}"
         return
     if not math.isclose(again, plan.step_s, rel_tol=_RELATIVE):

@@ -12,6 +12,7 @@ from frontends.memory import KINDS, memory_curves
 from frontends.plan import Plan, Stage
 from frontends.planner import simulate
 from frontends.report import format_bytes, format_seconds, sum_collectives
+from frontends.schedule import schedule_of
 from frontends.step import PHASE_NAMES
 from frontends.svg import WIDTH, area, line, rect, svg, text
 
@@ -205,15 +206,13 @@ def _scale(peak: float, limit: float, height: float) -> tuple[float, list[str]]:
 
 
 def timeline_of(plan: Plan) -> pipesched.Timeline:
-    """The simulated pipeline of a plan; `pipesched.PipeschedError` if it has none."""
-    return simulate(plan.stages, plan.transfers, schedule_of_plan(plan))
+    """The simulated pipeline of a plan.
 
-
-def schedule_of_plan(plan: Plan) -> pipesched.Schedule:
-    """The schedule that a plan names, or has as text; `pipesched.PipeschedError` if it is none."""
-    if plan.schedule in pipesched.NAMES:
-        return pipesched.make(plan.schedule, len(plan.stages), plan.microbatches)
-    return pipesched.Schedule.parse(plan.schedule)
+    Raises:
+        PlanError: The plan has no schedule that runs.
+        pipesched.PipeschedError: The schedule does not fit what stages send each other.
+    """
+    return simulate(plan.stages, plan.transfers, schedule_of(plan))
 
 
 def draw_timeline(plan: Plan, timeline: pipesched.Timeline) -> list[str]:

@@ -25,7 +25,7 @@ from frontends.drawings import (
     legend,
     timeline_of,
 )
-from frontends.errors import OutputError
+from frontends.errors import OutputError, PlanError
 from frontends.memory import KINDS, fullest_moment
 from frontends.plan import Plan, Stage
 from frontends.report import (
@@ -173,7 +173,7 @@ def _stages(plan: Plan) -> Iterable[str]:
 def _timeline(plan: Plan) -> Iterable[str]:
     try:
         timeline = timeline_of(plan)
-    except PipeschedError as error:
+    except (PlanError, PipeschedError) as error:
         yield _paragraph(f"This plan's schedule cannot be simulated: {error}", "warning")
         return
     seen = {event.action.kind for event in timeline.events}

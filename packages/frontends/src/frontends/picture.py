@@ -29,6 +29,7 @@ from frontends.report import (
     runs_per_step,
     sum_collectives,
 )
+from frontends.schedule import schedule_of
 
 _COLOURS = {  # of Okabe and Ito, told apart by the colour-blind
     "all_gather": "#56b4e9",
@@ -84,10 +85,15 @@ def draw_plan(plan: Plan, path: str | Path) -> None:
 
 
 def draw_timeline(plan: Plan, path: str | Path) -> None:
-    """Draw the plan's pipeline as its simulation predicts it; errors as in `draw_plan`."""
-    schedule = pipesched.make(plan.schedule, len(plan.stages), plan.microbatches)
+    """Draw the plan's pipeline as its simulation predicts it.
+
+    Raises:
+        OutputError: As in `draw_plan`.
+        PlanError: The plan has no schedule that runs.
+    """
+    timeline = simulate(plan.stages, plan.transfers, schedule_of(plan))
     try:
-        pipesched.plot(simulate(plan.stages, plan.transfers, schedule), path)
+        pipesched.plot(timeline, path)
     except (OSError, pipesched.ArgumentError) as error:
         raise OutputError(f"a picture is written to a file; {path}: {error}") from error
 
