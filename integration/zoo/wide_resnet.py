@@ -1,0 +1,186 @@
+"""Wide-ResNet (Zagoruyko & Komodakis 2016; Alpa Table 8): bottleneck blocks with wide middles.
+
+The original normalises over the batch. That is no sum over examples: in microbatches each would
+see other statistics, so a step with `norm="batch"` runs in one. The default is `norm="group"`,
+which normalises within an example and is what is trained where batches are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from zoo.convolutions import (
+    Array,
+    Params,
+    batch_norm,
+    conv,
+    group_norm,
+    kernel,
+    max_pool,
+    norm_weights,
+)
+from zoo.example import Arguments, Example, Key, Tree, adamw
+from zoo.losses import cross_entropy
+
+_BLOCKS = {14: (1, 1, 1, 1), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+"""Blocks of three convolutions in each of four sizes, by the number of layers (He et al. 2016)."""
+
+_KEPT = 0.9
+"""Share of the running averages of statistics that a step keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Sizes of a Wide-ResNet."""
+
+    n_layers: int
+    channels: int
+    """Of the first block's narrow convolutions; doubled three times."""
+
+    width_factor: int
+    image: int = 224
+    n_classes: int = 1024
+
+
+CONFIGS = {
+    "wide-resnet-tiny": Config(14, 4, 2, image=16, n_classes=16),
+    "wide-resnet-250m": Config(50, 160, 2),
+    "wide-resnet-1b": Config(50, 320, 2),
+    "wide-resnet-2b": Config(50, 448, 2),
+    "wide-resnet-4b": Config(50, 640, 2),
+    "wide-resnet-6.8b": Config(50, 320, 16),
+    "wide-resnet-13b": Config(101, 320, 16),
+}
+
+Norm = Callable[[Array, Params], Array]
+
+
+def _strides(config: Config) -> list[tuple[int, int]]:
+    """Channels and stride of each block."""
+    return [
+        (config.channels * 2**i, 2 if i > 0 and j == 0 else 1)
+        for i, n_blocks in enumerate(_BLOCKS[config.n_layers])
+        for j in range(n_blocks)
+    ]
+
+
+def init(config: Config, key: Array) -> Params:
+    """Random weights."""
+    first, head, *keys = jax.random.split(key, 2 + len(_strides(config)))
+    blocks, n_in = [], config.channels
+    for (channels, stride), block_key in zip(_strides(config), keys, strict=True):
+        wide, n_out = channels * config.width_factor, channels * 4
+        k = jax.random.split(block_key, 4)
+        block = {
+            "kernels": [
+                kernel(k[0], 1, n_in, channels),
+                kernel(k[1], 3, channels, wide),
+                kernel(k[2], 1, wide, n_out),
+            ],
+            "norms": [norm_weights(channels), norm_weights(wide), norm_weights(n_out)],
+        }
+        if stride != 1 or n_in != n_out:
+            block["shortcut"] = {
+                "kernel": kernel(k[3], 1, n_in, n_out),
+                "norm": norm_weights(n_out),
+            }
+        blocks.append(block)
+        n_in = n_out
+    return {
+        "first": {
+            "kernel": kernel(first, 7, 3, config.channels),
+            "norm": norm_weights(config.channels),
+        },
+        "blocks": blocks,
+        "head": {
+            "kernel": kernel(head, 1, n_in, config.n_classes)[0, 0],
+            "bias": jnp.zeros(config.n_classes),
+        },
+    }
+
+
+def logits(params: Params, images: Array, config: Config, norm: Norm) -> Array:
+    """Logits (batch, n_classes) of images (batch, height, width, 3)."""
+    x = conv(images, params["first"]["kernel"], 2)
+    x = max_pool(jax.nn.relu(norm(x, params["first"]["norm"])), 3, 2)
+    for block, (_, stride) in zip(params["blocks"], _strides(config), strict=True):
+        before, x = x, x
+        strides = (1, stride, 1)
+        for i, (weights, of_norm) in enumerate(zip(block["kernels"], block["norms"], strict=True)):
+            x = norm(conv(x, weights, strides[i]), of_norm)
+            x = jax.nn.relu(x) if i < 2 else x
+        if "shortcut" in block:
+            before = conv(before, block["shortcut"]["kernel"], stride)
+            before = norm(before, block["shortcut"]["norm"])
+        x = jax.nn.relu(before + x)
+    return x.mean((1, 2)) @ params["head"]["kernel"] + params["head"]["bias"]
+
+
+def make(
+    config: Config,
+    *,
+    batch: int,
+    norm: Literal["group", "batch"] = "group",
+    optimizer: optax.GradientTransformation | None = None,
+) -> Example:
+    """The training step of one device, which returns loss and accuracy.
+
+    With `norm="batch"` the step's first argument holds weights and running averages.
+    """
+
+    def graded(params: Params, batch: dict[str, Array], norm: Norm) -> tuple[Array, Array]:
+        found = logits(params, batch["images"], config, norm)
+        is_right = jnp.argmax(found, -1) == batch["labels"]
+        return jnp.mean(cross_entropy(found, batch["labels"])), jnp.mean(is_right)
+
+    def pictures(key: Array) -> dict[str, Array]:
+        images, labels = jax.random.split(key)
+        shape = (batch, config.image, config.image, 3)
+        return {
+            "images": jax.random.normal(images, shape),
+            "labels": jax.random.randint(labels, (batch,), 0, config.n_classes),
+        }
+
+    plain = Example.of(
+        lambda params, batch: graded(params, batch, group_norm),
+        lambda key: init(config, key),
+        pictures,
+        optimizer,
+        has_aux=True,
+    )
+    if norm == "group":
+        return plain
+    used = optimizer or adamw()
+
+    def loss(params: Params, batch: dict[str, Array]) -> tuple[Array, tuple[Array, list[Params]]]:
+        found: list[Params] = []
+
+        def normed(x: Array, weights: Params) -> Array:
+            x, statistics = batch_norm(x, weights)
+            found.append(statistics)
+            return x
+
+        value, accuracy = graded(params, batch, normed)
+        return value, (accuracy, found)
+
+    def step(state: Tree, opt_state: Tree, batch: Tree) -> tuple[Tree, Tree, Tree]:
+        of = jax.value_and_grad(loss, has_aux=True)
+        (value, (accuracy, found)), gradients = of(state["params"], batch)
+        updates, opt_state = used.update(gradients, opt_state, state["params"])
+        params = optax.apply_updates(state["params"], updates)
+        averages = optax.incremental_update(found, state["averages"], 1 - _KEPT)
+        return {"params": params, "averages": averages}, opt_state, (value, accuracy)
+
+    def with_averages(key: Key) -> Arguments:
+        params, opt_state, batch = plain.init(key)
+        found = jax.eval_shape(loss, params, batch)[1][1]
+        averages = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found)
+        return {"params": params, "averages": averages}, opt_state, batch
+
+    return Example(step, with_averages)
