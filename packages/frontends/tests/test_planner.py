@@ -172,7 +172,7 @@ def test_finds_a_plan_with_room_for_all_microbatches_in_flight() -> None:
 
 
 def test_rejects_unknown_names() -> None:
-    with pytest.raises(PlanError, match=r"a schedule is one of gpipe, .*; got 'none'"):
+    with pytest.raises(PlanError, match=r"a schedule is one of 1f1b, .*; got 'none'"):
         make_plan(layered("mlp"), CLUSTER, schedule="none")
     with pytest.raises(PlanError, match=r"a strategy is one of auto, search, .*; got 'best'"):
         make_plan(layered("mlp"), CLUSTER, strategy="best")

@@ -3,6 +3,7 @@
 import math
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import autoshard
 import pytest
@@ -11,7 +12,6 @@ from frontends.jax.testing import EXAMPLES, mlp
 from frontends.layers import LayeredStep, layer
 from frontends.pricing import Pricer, logical_meshes, stage_cost
 from frontends.step import FORWARD
-from shardspec import Mesh
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 SUBMESHES = ((1, 1), (1, 2), (2, 2))
@@ -48,16 +48,16 @@ def test_the_bound_of_a_step_is_the_sum_of_its_layers() -> None:
 
 def test_equal_layers_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    shard = autoshard.shard
+    solve = autoshard.Prepared.solve
 
-    def counted(graph: autoshard.Graph, mesh: Mesh, *args: object, **options: object) -> object:
-        calls.append((graph, mesh))
-        return shard(graph, mesh, *args, **options)
+    def counted(prepared: autoshard.Prepared, **options: Any) -> autoshard.Sharding:
+        calls.append(prepared.graph)
+        return solve(prepared, **options)
 
-    monkeypatch.setattr(autoshard, "shard", counted)
+    monkeypatch.setattr(autoshard.Prepared, "solve", counted)
     prices = Pricer(layered("mlp"), CLUSTER, CLUSTER.device.memory_bytes)
     second, third = prices.price(1, 1, (1, 2)), prices.price(2, 2, (1, 2))
-    assert len(calls) == 1
+    assert len(calls) == 1, "on two devices there is one logical mesh"
     assert second is not None
     assert third is not None
     assert second.cost == third.cost
@@ -83,7 +83,8 @@ def test_a_price_counts_all_phases_and_all_memory() -> None:
     sharding = priced.sharding
     total_s = sum(sharding.compute_s) + sum(sharding.communication_s)
     assert priced.cost == stage_cost(priced.graph, sharding)
-    assert priced.cost.time_s * prices.microbatches == pytest.approx(total_s)
+    step_s = priced.cost.time_s * prices.microbatches + priced.cost.once_s
+    assert step_s == pytest.approx(total_s)
     assert priced.cost.peak_bytes(1) >= sharding.peak_bytes - 1
     assert priced.cost.peak_bytes(3) > priced.cost.peak_bytes(1)
 

@@ -17,7 +17,8 @@ from functools import cached_property
 import stagecut
 from autoshard import Graph, Operator, Output
 
-from frontends.plan import TransferPhase
+from frontends.blocks import blocks_of, boundaries_of
+from frontends.plan import Plan, TransferPhase
 from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step, identity
 
 _DEFAULT_LAYERS = 8
@@ -42,6 +43,45 @@ class LayeredStep:
         """The inputs that the step returns a new version of: parameters, optimizer state."""
         return frozenset(o.alias for o in self.step.graph.outputs if o.alias is not None)
 
+    @cached_property
+    def operators_of(self) -> tuple[tuple[int, ...], ...]:
+        """Per layer its operators, as indices in program order."""
+        found: list[list[int]] = [[] for _ in range(self.n_layers)]
+        for index, op in enumerate(self.step.graph.operators):
+            found[self.layer_of[op.name]].append(index)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def readers_of(self) -> dict[str, tuple[int, ...]]:
+        """Per value that is read the layers that read it, in order."""
+        found: dict[str, set[int]] = defaultdict(set)
+        for op in self.step.graph.operators:
+            for name in op.inputs:
+                found[name].add(self.layer_of[op.name])
+        return {name: tuple(sorted(layers)) for name, layers in found.items()}
+
+    @cached_property
+    def kept_in(self) -> tuple[tuple[str, ...], ...]:
+        """Per layer the inputs that the step updates and that are kept there."""
+        found: list[list[str]] = [[] for _ in range(self.n_layers)]
+        for name in self.step.graph.inputs:
+            if name in self.updated:
+                found[self.home[name]].append(name)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def _outputs_of(self) -> dict[str, list[int]]:
+        """Per value its places among the graph's outputs."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for index, output in enumerate(self.step.graph.outputs):
+            found[output.value].append(index)
+        return found
+
+    @cached_property
+    def _place_of(self) -> dict[str, int]:
+        """Per input its place."""
+        return {name: index for index, name in enumerate(self.step.graph.inputs)}
+
     def is_copy(self, name: str, first: int, last: int) -> bool:
         """Whether layers `first` to `last` read an updated input that is kept elsewhere.
 
@@ -63,7 +103,7 @@ class LayeredStep:
         for name in graph.inputs:
             if name in self.updated:
                 home = stage_of_layer[self.home[name]]
-                readers = {stage_of[op.name] for op in graph.operators if name in op.inputs}
+                readers = {stage_of_layer[k] for k in self.readers_of.get(name, ())}
                 yield from ((name, "state", home, to) for to in sorted(readers - {home}))
         for name, (source, destinations) in crossings(graph, stage_of).items():
             producer, _ = graph.producers[name]
@@ -77,27 +117,28 @@ class LayeredStep:
         outputs of any layout without partial sums.
         """
         graph = self.step.graph
-        inside = [op for op in graph.operators if first <= self.layer_of[op.name] <= last]
+        own = sorted(i for k in range(first, last + 1) for i in self.operators_of[k])
+        inside = [graph.operators[i] for i in own]
         made = {name for op in inside for name in op.outputs}
         read = {name for op in inside for name in op.inputs}
-        kept = {name for name in self.updated if first <= self.home[name] <= last}
-        inputs = [name for name in graph.inputs if name in read or name in kept]
-        received = [name for op in graph.operators for name in op.outputs if name in read - made]
-        leaving = {
-            name
-            for op in graph.operators
-            if not first <= self.layer_of[op.name] <= last
-            for name in op.inputs
-            if name in made
-        }
-        outputs = [output for output in graph.outputs if output.value in made]
-        outputs += [Output(name) for op in inside for name in op.outputs if name in leaving]
+        kept = {name for k in range(first, last + 1) for name in self.kept_in[k]}
+        stored = kept | {name for name in read if name in self._place_of}
+        inputs = sorted(stored, key=self._place_of.__getitem__)
+        received = sorted(read - made - stored, key=graph.producers.__getitem__)
+        places = sorted(i for name in made for i in self._outputs_of.get(name, ()))
+        outputs = [graph.outputs[i] for i in places]
+        for op in inside:
+            for name in op.outputs:
+                readers = self.readers_of.get(name)
+                if readers and not first <= readers[0] <= readers[-1] <= last:
+                    outputs.append(Output(name))
         values = [
             replace(graph.value(name), role="activation")
-            if name in received or self.is_copy(name, first, last)
+            if name not in self._place_of or self.is_copy(name, first, last)
             else graph.value(name)
-            for name in (*inputs, *received, *(n for op in inside for n in op.outputs))
+            for name in (*inputs, *received)
         ]
+        values += [graph.value(name) for op in inside for name in op.outputs]
         return Graph(
             graph.phases, tuple(values), tuple(inside), (*inputs, *received), tuple(outputs)
         )
@@ -108,14 +149,17 @@ def layer(step: Step, n_layers: int | None = None) -> LayeredStep:
 
     Args:
         step: From a frontend's trace.
-        n_layers: How many layers at most; by default one for each eighth of the heavy work, as
-            Alpa finds that the exact number matters little (§5.2).
+        n_layers: How many layers at most. By default one for each copy of the blocks that the
+            model repeats, so that equal blocks are equal layers; where none repeat, one for each
+            eighth of the heavy work, as Alpa finds that the exact number matters little (§5.2).
     """
     graph = step.graph
     with_examples = _depends_on_batch(graph)
     forward = [op for op in graph.operators if op.name in with_examples]
-    wanted = min(_DEFAULT_LAYERS if n_layers is None else n_layers, len(forward))
-    spans = _cluster(graph, forward, wanted) if forward else ((0, -1),)
+    spans = blocks_of(graph, forward) if n_layers is None else None
+    if spans is None:
+        wanted = min(_DEFAULT_LAYERS if n_layers is None else n_layers, len(forward))
+        spans = _cluster(graph, forward, wanted) if forward else ((0, -1),)
     layer_of = {
         op.name: index
         for index, (first, last) in enumerate(spans)
@@ -127,6 +171,19 @@ def layer(step: Step, n_layers: int | None = None) -> LayeredStep:
     home = _place_apply(step.graph, layer_of)
     step = _hand_over_totals(step, layer_of)
     return LayeredStep(step, len(spans), layer_of, home)
+
+
+def layer_as(step: Step, plan: Plan) -> LayeredStep:
+    """The layers that a plan was made with: those of the default, or as many as it has."""
+    n_layers = plan.stages[-1].last_layer + 1
+    found = layer(step)
+    names = [{p.operator for p in stage.placements} for stage in plan.stages]
+    if found.n_layers == n_layers and all(
+        {op.name for op in found.stage(stage.first_layer, stage.last_layer).operators} == planned
+        for stage, planned in zip(plan.stages, names, strict=True)
+    ):
+        return found
+    return layer(step, n_layers)
 
 
 def _depends_on_batch(graph: Graph) -> set[str]:
@@ -143,16 +200,7 @@ def _depends_on_batch(graph: Graph) -> set[str]:
 def _cluster(
     graph: Graph, forward: Sequence[Operator], n_layers: int
 ) -> tuple[tuple[int, int], ...]:
-    readers: dict[str, list[int]] = defaultdict(list)
-    for index, op in enumerate(forward):
-        for name in dict.fromkeys(op.inputs):
-            readers[name].append(index)
-    boundaries = [
-        stagecut.Boundary(index, graph.value(name).n_bytes, tuple(readers[name]))
-        for index, op in enumerate(forward)
-        for name in op.outputs
-        if name in readers
-    ]
+    boundaries = boundaries_of(graph, forward)
     flops = [op.flops for op in forward]
     try:
         return stagecut.cluster_operators(flops, boundaries, n_layers)
@@ -210,8 +258,9 @@ def _place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> No
     for op in backward:
         for name in op.inputs:
             consumers[name].append(op)
-    for op in reversed(backward):  # what reads nothing is made where it is needed first
-        if not op.inputs and (users := [u for name in op.outputs for u in consumers[name]]):
+    for op in reversed(backward):  # what depends on nothing is made where it is needed first
+        is_constant = graph.constants.issuperset(op.outputs)
+        if is_constant and (users := [u for name in op.outputs for u in consumers[name]]):
             layer_of[op.name] = max(layer_of[user.name] for user in users)
 
 

@@ -1,8 +1,10 @@
 """From a step and a cluster to a plan: Alpa's two levels, each by its own package (Alpa Alg. 1).
 
-stagecut slices layers and devices into stages. It asks for the price of a run of layers on a
-submesh; the price is autoshard's best sharding over the logical meshes of that submesh. The chosen
-stages are joined by transfers, ordered by a pipesched schedule and simulated.
+stagecut slices layers and devices into stages. It asks for the prices of a run of layers on a
+submesh: those of autoshard's shardings over the logical meshes of that submesh (see `pricing`). The
+best slicings are simulated with the bytes that cross their cuts; the stages of the best ones are
+sharded on their own, joined by transfers that crossmesh plans, ordered by each pipesched schedule
+that runs, and simulated again.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from shardspec import Layout, Mesh
 from frontends.errors import NoPlanError, PlanError
 from frontends.explain import as_planned
 from frontends.layers import LayeredStep
+from frontends.pins import Pin, pins_of
 from frontends.plan import (
     Alternative,
     Collective,
@@ -33,13 +36,13 @@ from frontends.plan import (
     Transfer,
     TransferPhase,
 )
-from frontends.pricing import Priced, Pricer, logical_meshes, stage_cost
+from frontends.pricing import Level, Priced, Pricer, stage_cost
 from frontends.step import APPLY, BACKWARD, FORWARD
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many of it are done, and of how many."""
 
-_BASELINES: tuple[autoshard.Baseline, ...] = ("data_parallel", "megatron", "zero")
+_BASELINES: tuple[autoshard.Baseline, ...] = ("data_parallel", "zero2", "zero", "megatron")
 """What everyone would try first, on one mesh over all devices (autoshard)."""
 
 _EQUAL_LAYERS = "equal_layers"
@@ -51,8 +54,13 @@ _SEARCH = "search"
 STRATEGIES = ("auto", _SEARCH, *_BASELINES, _EQUAL_LAYERS)
 """What `make_plan` may be asked for."""
 
-SCHEDULES = ("gpipe", "1f1b", "eager-1f1b")
-"""The schedules of pipesched that run: one stage a mesh, whole backwards."""
+SCHEDULES = ("1f1b", "eager-1f1b", "gpipe")
+"""The schedules that a plan is chosen among: one stage a mesh, whole backwards; the one that holds
+the fewest microbatches first."""
+
+_SIMULATED: dict[Level, int] = {"O2": 2, "O3": 1 << 30}
+"""How many of the slicings that look best are planned in full [chosen: the two of a slicing with
+transfers and one without]."""
 
 
 def make_plan(
@@ -62,8 +70,11 @@ def make_plan(
     undivided: LayeredStep | None = None,
     keep_microbatches: bool = False,
     strategy: str = "auto",
-    schedule: str = "1f1b",
+    schedule: str | None = None,
     memory_bytes: int | None = None,
+    level: Level = "O2",
+    memory_rule: autoshard.MemoryRule = "limit",
+    pin: Mapping[str, Pin] | None = None,
     unsharded: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Plan:
@@ -78,24 +89,37 @@ def make_plan(
             costs time, so that the obvious plans are tried both ways.
         keep_microbatches: Whether a plan for `undivided` is priced only, and not taken.
         strategy: `auto` takes the fastest plan; another name of `STRATEGIES` takes that one.
-        schedule: One of `SCHEDULES`.
+        schedule: One of `SCHEDULES`; by default the fastest that fits the memory.
         memory_bytes: Limit of one device; the cluster's by default.
+        level: `O2` ties repeated layers and prices stages layer by layer; `O3` searches each stage
+            that it looks at on its own (Rhino's names).
+        memory_rule: Where state sharded by a simple rule does not fit: `limit` searches under the
+            limit, `largest` shards the fewest of the largest parameters (Rhino 4.4).
+        pin: What is held as you want it: by the name of a value, or the path of arguments that it
+            begins with, the spec that it has, or the number of the stage that it is on.
         unsharded: Kinds of operators without a rule, for the report.
         progress: Told how the search goes.
 
     Raises:
         NoPlanError: Nothing fits the memory.
-        PlanError: There is no such schedule or strategy.
+        PlanError: There is no such schedule, strategy, level or rule, or nothing has the name of a
+            pin.
     """
-    if schedule not in SCHEDULES:
+    if schedule is not None and schedule not in SCHEDULES:
         raise PlanError(f"a schedule is one of {', '.join(SCHEDULES)}; got {schedule!r}")
     if strategy not in STRATEGIES:
         raise PlanError(f"a strategy is one of {', '.join(STRATEGIES)}; got {strategy!r}")
     memory = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
     steps = [step for step in (layered, undivided) if step is not None]
-    searched, *others = (
-        _Candidates(Pricer(step, cluster, memory), schedule, unsharded) for step in steps
-    )
+    schedules = SCHEDULES if schedule is None else (schedule,)
+    candidates: list[_Candidates] = []
+    for step in steps:
+        pins = pins_of(step, pin or {})
+        pricer = Pricer(
+            step, cluster, memory, level=level, memory_rule=memory_rule, pins=pins.specs
+        )
+        candidates.append(_Candidates(pricer, schedules, unsharded, pins.stages))
+    searched, *others = candidates
     state_bytes = searched.pricer.state_bytes(layered.step.graph)
     if state_bytes > memory * cluster.n_devices:
         raise NoPlanError(
@@ -104,15 +128,15 @@ def make_plan(
             "raise the memory or take more devices"
         )
     tries = [(_SEARCH, searched)]
-    tries += [(name, candidates) for name in _BASELINES for candidates in (searched, *others)]
+    tries += [(name, each) for name in _BASELINES for each in (searched, *others)]
     tries.append((_EQUAL_LAYERS, searched))
     if strategy != "auto":
-        tries = [(name, candidates) for name, candidates in tries if name == strategy]
+        tries = [(name, each) for name, each in tries if name == strategy]
     found: dict[str, Plan | str] = {}
-    for done, (name, candidates) in enumerate(tries):
-        label = name if candidates is searched else f"{name}, 1 microbatch"
+    for done, (name, each) in enumerate(tries):
+        label = name if each is searched else f"{name}, 1 microbatch"
         try:
-            found[label] = candidates.make(name, progress)
+            found[label] = each.make(name, progress)
         except (autoshard.AutoshardError, stagecut.StagecutError) as error:
             found[label] = str(error)
         if progress is not None and name != _SEARCH:
@@ -157,31 +181,42 @@ def _choose(found: Mapping[str, Plan | str], microbatches: int | None) -> Plan |
 class _Candidates:
     """Makes whole plans out of slicings."""
 
-    def __init__(self, pricer: Pricer, schedule: str, unsharded: Sequence[str]) -> None:
-        self.pricer, self.schedule = pricer, schedule
+    def __init__(
+        self,
+        pricer: Pricer,
+        schedules: Sequence[str],
+        unsharded: Sequence[str],
+        stage_of_layer: Mapping[int, int],
+    ) -> None:
+        self.pricer, self.schedules = pricer, schedules
         self.layered, self.cluster = pricer.layered, pricer.cluster
         self.shape = (self.cluster.n_hosts, self.cluster.devices_per_host)
         self.unsharded = tuple(unsharded)
+        self.stage_of_layer = stage_of_layer
+        self._seconds: dict[tuple[Layout, Layout, str], float] = {}
+        self._held: dict[tuple[str, int], list[int]] = {}
 
     def make(self, name: str, progress: Progress | None) -> Plan:
         """The plan of one of the strategies."""
         if name != _SEARCH:
+            if self.stage_of_layer:
+                raise autoshard.PinError("stages are pinned, and only a search cuts stages so")
             return self._baseline(name)
         try:
-            return self._search(progress)
+            found = self._search(self._cost, progress)
+            plans = self._planned(found)
         except stagecut.InfeasibleStagesError:
-            return self._with_room()._search(progress)
+            plans = []
+        if not plans:  # then with a search under the memory limit for every stage
+            plans = self._planned(self._search(self._limited_cost, progress))
+        if not plans:
+            raise autoshard.InfeasibleError("no slicing that was found fits the memory")
+        return min(plans, key=lambda plan: plan.step_s)
 
-    def _with_room(self) -> _Candidates:
-        """The same, with shardings that leave room for all microbatches that any stage may hold."""
-        held = self._in_flight(
-            min(self.cluster.n_devices, self.layered.n_layers), self.pricer.microbatches
-        )
-        pricer = Pricer(self.layered, self.cluster, self.pricer.memory_bytes, held)
-        return _Candidates(pricer, self.schedule, self.unsharded)
-
-    def _search(self, progress: Progress | None) -> Plan:
-        """The best slicing, as a plan.
+    def _search(
+        self, cost: stagecut.CostFunction, progress: Progress | None
+    ) -> list[Sequence[stagecut.Span]]:
+        """The best slicings, the one that looks best first.
 
         stagecut counts transfers in full or, as Alpa does, not at all. The truth is between: they
         overlap with other microbatches as the schedule allows. So the best slicings of both kinds,
@@ -194,9 +229,9 @@ class _Candidates:
                 self.layered.n_layers,
                 self.shape,
                 self.pricer.microbatches,
-                self._cost,
+                cost,
                 self.pricer.memory_bytes,
-                bound_s=self.pricer.bound_s,
+                bound_s=self._bound_s,
                 boundary_s=boundary_s,
                 in_flight=self._in_flight,
                 alternatives=True,
@@ -206,7 +241,54 @@ class _Candidates:
                 report(slicing.n_priced, slicing.n_priced)
             found[tuple((s.first, s.last, s.submesh) for s in slicing.stages)] = None
             found.update((other.spans, None) for other in slicing.alternatives if other.is_priced)
-        return min(map(self._plan, found), key=lambda plan: plan.step_s)
+        allowed = [spans for spans in found if self._has_pinned_stages(spans)]
+        if not allowed:
+            raise autoshard.PinError(
+                "no slicing that was found has the pinned stages where they should be: pin fewer, "
+                "or to other stages"
+            )
+        return sorted(allowed, key=lambda spans: self._roughly_s(spans, cost))
+
+    def _planned(self, slicings: Sequence[Sequence[stagecut.Span]]) -> list[Plan]:
+        """Of the slicings that look best those that fit, as plans."""
+        plans: list[Plan] = []
+        for spans in slicings:
+            if len(plans) == _SIMULATED[self.pricer.level]:
+                break
+            found = [self._plan(spans, schedule) for schedule in self.schedules]
+            fitting = [plan for plan in found if plan is not None]
+            if fitting:
+                plans.append(min(fitting, key=lambda plan: plan.step_s))
+        return plans
+
+    def _roughly_s(self, spans: Sequence[stagecut.Span], cost: stagecut.CostFunction) -> float:
+        """A step's time, if transfers overlap and take what the link takes for their bytes."""
+        times: list[float] = []
+        once_s = 0.0
+        for index, span in enumerate(spans):
+            held = self._in_flight(len(spans) - index, self.pricer.microbatches)
+            costs = cost(*span)
+            each = [costs] if isinstance(costs, stagecut.StageCost) else list(costs or ())
+            each = [c for c in each if c.peak_bytes(held) <= self.pricer.memory_bytes] or each
+            best = min(each, key=lambda c: self.pricer.microbatches * c.time_s + c.once_s)
+            times.append(best.time_s)
+            once_s = max(once_s, best.once_s)
+        schedule = pipesched.make(self.schedules[0], len(spans), self.pricer.microbatches)
+        edges: dict[pipesched.Edge, float] = {}
+        for index, (first, _, _) in enumerate(spans[1:], 1):
+            half_s = self.pricer.boundary_s(first) / 2
+            kinds = (pipesched.Kind.FORWARD, pipesched.Kind.BACKWARD)
+            edges[pipesched.Edge((kinds[0], index - 1), (kinds[0], index))] = half_s
+            edges[pipesched.Edge((kinds[1], index), (kinds[1], index - 1))] = half_s
+        costs_s = pipesched.Costs(
+            [t / 3 for t in times], [2 * t / 3 for t in times], transfer_s=edges
+        )
+        timeline = pipesched.simulate(replace(schedule, edges=tuple(edges)), costs_s)
+        return timeline.makespan_s + once_s
+
+    def _has_pinned_stages(self, spans: Sequence[stagecut.Span]) -> bool:
+        stage_of = {k: i for i, (a, b, _) in enumerate(spans) for k in range(a, b + 1)}
+        return all(stage_of[layer] == stage for layer, stage in self.stage_of_layer.items())
 
     def _baseline(self, name: str) -> Plan:
         """A plan that anyone would try."""
@@ -216,46 +298,76 @@ class _Candidates:
                 self.layered.n_layers,
                 self.shape,
                 self.pricer.microbatches,
-                self._cost,
+                self._limited_cost if self.pricer.level == "O3" else self._cost,
                 self.pricer.memory_bytes,
                 n_stages=max(2, self.cluster.n_hosts),
                 boundary_s=self.pricer.boundary_s,
                 in_flight=self._in_flight,
             )
-            return self._plan([(s.first, s.last, s.submesh) for s in slicing.stages])
-        graph = self.pricer.graph(0, last)
-        mesh = logical_meshes(self.shape, self.cluster)[-1]
-        sharding = autoshard.baseline(
-            graph,
-            mesh,
-            self.cluster,
-            cast("autoshard.Baseline", name),
-            memory_bytes=self.pricer.memory_bytes,
-        )
-        return self._join([(0, last, mesh, Priced(graph, sharding, stage_cost(graph, sharding)))])
+            plans = self._planned([[(s.first, s.last, s.submesh) for s in slicing.stages]])
+            if not plans:
+                raise autoshard.InfeasibleError("it does not fit the memory")
+            return plans[0]
+        mesh, sharding = self.pricer.baseline(cast("autoshard.Baseline", name))
+        priced = Priced(sharding.graph, sharding, stage_cost(sharding.graph, sharding))
+        return self._join([(0, last, mesh, priced)], self.schedules[0])
 
-    def _cost(self, first: int, last: int, submesh: stagecut.Submesh) -> stagecut.StageCost | None:
-        priced = self.pricer.price(first, last, submesh)
-        return None if priced is None else priced.cost
+    def _bound_s(self, first: int, last: int, submesh: stagecut.Submesh) -> float:
+        """Infinite where pinned stages forbid the run."""
+        stages = {s for layer, s in self.stage_of_layer.items() if first <= layer <= last}
+        if len(stages) > 1 or any(first < stage for stage in stages):
+            return math.inf
+        return self.pricer.bound_s(first, last, submesh)
+
+    def _cost(
+        self, first: int, last: int, submesh: stagecut.Submesh
+    ) -> tuple[stagecut.StageCost, ...] | None:
+        return self.pricer.costs(first, last, submesh, self._most_held(last))
+
+    def _limited_cost(
+        self, first: int, last: int, submesh: stagecut.Submesh
+    ) -> stagecut.StageCost | None:
+        """With room for all microbatches that the stage may hold, or for one."""
+        for held in dict.fromkeys((self._most_held(last), 1)):
+            priced = self.pricer.price(first, last, submesh, held)
+            if priced is not None:
+                return priced.cost
+        return None
+
+    def _most_held(self, last: int) -> int:
+        """Microbatches that a stage which ends with layer `last` holds at most."""
+        stages = min(self.cluster.n_devices, self.layered.n_layers - last)
+        return self._in_flight(stages, self.pricer.microbatches)
 
     def _in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
-        schedule = pipesched.make(self.schedule, stages_from_here, n_microbatches)
-        return pipesched.simulate(schedule, pipesched.Costs(1.0, 1.0)).peak_in_flight[0]
+        return self._held_by(self.schedules[0], stages_from_here)[0]
 
-    def _plan(self, spans: Sequence[stagecut.Span]) -> Plan:
+    def _held_by(self, schedule: str, n_stages: int) -> list[int]:
+        """Microbatches that each stage holds at most."""
+        key = (schedule, n_stages)
+        if key not in self._held:
+            made = pipesched.make(schedule, n_stages, self.pricer.microbatches)
+            timeline = pipesched.simulate(made, pipesched.Costs(1.0, 1.0))
+            self._held[key] = list(timeline.peak_in_flight)
+        return self._held[key]
+
+    def _plan(self, spans: Sequence[stagecut.Span], schedule: str) -> Plan | None:
+        """The stages sharded on their own; None if one does not fit."""
         devices = stagecut.assign_devices([submesh for _, _, submesh in spans], self.shape)
+        held = self._held_by(schedule, len(spans))
         stages = []
-        for (first, last, submesh), grid in zip(spans, devices, strict=True):
-            priced = self.pricer.price(first, last, submesh)
-            assert priced is not None
+        for (first, last, submesh), grid, n in zip(spans, devices, held, strict=True):
+            priced = self.pricer.price(first, last, submesh, n)
+            if priced is None:
+                return None
             ids = tuple(device for row in grid for device in row)
             stages.append((first, last, replace(priced.sharding.mesh, device_ids=ids), priced))
-        return self._join(stages)
+        return self._join(stages, schedule)
 
-    def _join(self, stages: Sequence[tuple[int, int, Mesh, Priced]]) -> Plan:
+    def _join(self, stages: Sequence[tuple[int, int, Mesh, Priced]], schedule: str) -> Plan:
         """Stages, and what passes between them, as a plan."""
-        schedule = pipesched.make(self.schedule, len(stages), self.pricer.microbatches)
-        in_flight = pipesched.simulate(schedule, pipesched.Costs(1.0, 1.0)).peak_in_flight
+        made = pipesched.make(schedule, len(stages), self.pricer.microbatches)
+        in_flight = self._held_by(schedule, len(stages))
         planned = tuple(
             _stage(first, last, mesh, priced, self.cluster, held)
             for (first, last, mesh, priced), held in zip(stages, in_flight, strict=True)
@@ -266,10 +378,10 @@ class _Candidates:
             cluster=self.cluster.name,
             memory_limit_bytes=self.pricer.memory_bytes,
             microbatches=self.pricer.microbatches,
-            schedule=self.schedule,
+            schedule=schedule,
             stages=planned,
             transfers=transfers,
-            step_s=predict_step_s(planned, transfers, schedule),
+            step_s=predict_step_s(planned, transfers, made),
             lower_bound_s=self.pricer.step_bound_s(),
             unsharded=self.unsharded,
             alternatives=(),
@@ -288,7 +400,10 @@ class _Candidates:
             Layout(value.shape, stages[source].mesh, src),
             Layout(value.shape, stages[to].mesh, dst),
         )
-        seconds = self._transfer_s(*layouts, value.dtype)
+        key = (*layouts, value.dtype)
+        if key not in self._seconds:
+            self._seconds[key] = self._transfer_s(*key)
+        seconds = self._seconds[key]
         return Transfer(name, phase, source, to, src, dst, value.n_bytes, seconds)
 
     def _transfer_s(self, src: Layout, dst: Layout, dtype: str) -> float:

@@ -7,26 +7,38 @@ import inspect
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import jax
+from autoshard import MemoryRule
 from costmodel import Cluster
 
-from frontends.errors import AccumulationError, BatchError, DeviceError, PlanError
+from frontends.errors import (
+    AccumulationError,
+    BatchError,
+    DeviceError,
+    NoPlanError,
+    PlanError,
+)
 from frontends.jax import _compat
 from frontends.jax.arguments import describe
 from frontends.jax.compile import Progress
 from frontends.jax.rules import has_rule
 from frontends.jax.runtime import Runtime
 from frontends.jax.trace import Capture, Trace
-from frontends.layers import LayeredStep, layer
-from frontends.plan import Plan
+from frontends.layers import LayeredStep, layer, layer_as
+from frontends.pins import Pin
+from frontends.plan import Alternative, Plan
 from frontends.planner import make_plan
+from frontends.pricing import Level
 
 _MICROBATCHES = 8
-"""The most microbatches that are taken when the user does not say how many."""
+"""How many are tried first when the user does not say how many."""
+
+_GAIN = 0.99
+"""Of a step's time, below which twice as many microbatches are worth a search more [chosen]."""
 
 
 def init(n_devices: int) -> None:
@@ -84,8 +96,11 @@ def plan_for(
     microbatches: int | None = None,
     batch_argnums: Sequence[int] = (-1,),
     strategy: str = "auto",
-    schedule: str = "1f1b",
+    schedule: str | None = None,
     memory_bytes: int | None = None,
+    level: Level = "O2",
+    memory_rule: MemoryRule = "limit",
+    pin: Mapping[str, Pin] | None = None,
     n_layers: int | None = None,
     plan: Plan | None = None,
     progress: Progress | None = None,
@@ -96,16 +111,20 @@ def plan_for(
         function: The step of one device.
         arguments: Its arguments, or `jax.ShapeDtypeStruct` in their place.
         cluster: What to plan for.
-        microbatches: Parts that the batch is cut into. By default the largest power of two up to 8
-            that divides it, or 1 if a plan without a pipeline is faster, or if the step is not a
-            sum over its examples (with a warning).
+        microbatches: Parts that the batch is cut into. By default powers of two that divide it are
+            tried: 8, then twice as many as long as a pipeline gains from it or nothing fits; and 1
+            if a plan without a pipeline is faster, or if the step is not a sum over its examples
+            (with a warning).
         batch_argnums: Which arguments hold the batch, examples in the leading dim; the last by
             default. All others are state that the step updates, or constants.
-        strategy: `auto` takes the fastest plan. `search`, `data_parallel`, `megatron`, `zero` and
-            `equal_layers` take that one.
-        schedule: `gpipe`, `1f1b` or `eager-1f1b`.
+        strategy: `auto` takes the fastest plan. `search`, `data_parallel`, `zero2`, `zero`,
+            `megatron` and `equal_layers` take that one.
+        schedule: `1f1b`, `eager-1f1b` or `gpipe`; by default the fastest that fits.
         memory_bytes: Limit of one device; the cluster's by default.
-        n_layers: How finely the model may be cut into stages.
+        level: `O2` is fast; `O3` searches every stage that may be taken on its own.
+        memory_rule: `limit`, or `largest` (Rhino's); see `frontends.planner.make_plan`.
+        pin: By the name of a value, or the path of arguments, its spec or the number of its stage.
+        n_layers: How finely the model may be cut into stages; by default at its repeated blocks.
         plan: Use this plan, with its microbatches and layers, instead of searching one.
         progress: Told what is being done, how many of it are done, and of how many.
 
@@ -118,42 +137,53 @@ def plan_for(
     """
     keep = microbatches is not None or plan is not None
     if plan is not None:
-        microbatches, n_layers = plan.microbatches, plan.stages[-1].last_layer + 1
-    elif microbatches is None:
-        leaves = describe(function, arguments, batch_argnums)
-        sizes = [leaf.shape[0] for leaf in leaves if leaf.is_batch and leaf.shape]
+        microbatches = plan.microbatches
+    leaves = describe(function, arguments, batch_argnums)
+    sizes = [leaf.shape[0] for leaf in leaves if leaf.is_batch and leaf.shape]
+    if microbatches is None:
         microbatches = math.gcd(_MICROBATCHES, *sizes) if sizes else 1
 
+    given = plan
     capture = Capture(function, arguments, batch_argnums)
+    steps: dict[int, tuple[Trace, LayeredStep]] = {}
 
     def traced(microbatches: int) -> tuple[Trace, LayeredStep]:
-        found = capture.at(microbatches)
-        return found, layer(found.step, n_layers)
+        if microbatches not in steps:
+            found = capture.at(microbatches)
+            layered = layer(found.step, n_layers) if given is None else layer_as(found.step, given)
+            steps[microbatches] = (found, layered)
+        return steps[microbatches]
+
+    def planned(microbatches: int, undivided: bool) -> Plan:
+        found, layered = traced(microbatches)
+        kinds = dict.fromkeys(e.primitive.name for e in found.equations.values())
+        return make_plan(
+            layered,
+            cluster,
+            undivided=traced(1)[1] if undivided and microbatches > 1 else None,
+            strategy=strategy,
+            schedule=schedule,
+            memory_bytes=memory_bytes,
+            level=level,
+            memory_rule=memory_rule,
+            pin=pin,
+            unsharded=[kind for kind in kinds if not has_rule(kind)],
+            progress=progress,
+        )
 
     try:
-        steps = {microbatches: traced(microbatches)}
+        traced(microbatches)
     except AccumulationError as error:
         if keep:
             raise
         warnings.warn(f"planned without microbatches: {error}", stacklevel=2)
-        microbatches = 1
-        steps = {1: traced(1)}
+        microbatches, keep = 1, True
     if plan is None:
-        if microbatches > 1:
-            steps[1] = traced(1)
-        kinds = dict.fromkeys(e.primitive.name for e in steps[1][0].equations.values())
-        plan = make_plan(
-            steps[microbatches][1],
-            cluster,
-            undivided=steps[1][1] if microbatches > 1 else None,
-            keep_microbatches=keep,
-            strategy=strategy,
-            schedule=schedule,
-            memory_bytes=memory_bytes,
-            unsharded=[kind for kind in kinds if not has_rule(kind)],
-            progress=progress,
-        )
-    step = steps[plan.microbatches][1].step
+        if keep:
+            plan = planned(microbatches, False)
+        else:
+            plan = _with_microbatches(planned, microbatches, sizes)
+    step = traced(plan.microbatches)[1].step
     if plan.step != step.fingerprint:
         raise PlanError(
             "a plan runs the step that it was made for; this one is for step "
@@ -161,6 +191,44 @@ def plan_for(
             "plan again, or give the arguments the shapes of then"
         )
     return Planned(*steps[plan.microbatches], plan)
+
+
+def _with_microbatches(
+    planned: Callable[[int, bool], Plan], fewest: int, sizes: Sequence[int]
+) -> Plan:
+    """The fastest plan over numbers of microbatches, with the others as alternatives.
+
+    More of them make a pipeline's bubble smaller and need less memory; they never help a plan
+    without a pipeline that fits.
+    """
+    found: list[Plan] = []
+    n = fewest
+    while True:
+        more_are_there = bool(sizes) and n > 0 and math.gcd(2 * n, *sizes) == 2 * n
+        try:
+            found.append(planned(n, not found))
+        except NoPlanError:
+            if found or not more_are_there:
+                if not found:
+                    raise
+                break
+        else:
+            is_slower = len(found) > 1 and found[-1].step_s > _GAIN * found[-2].step_s
+            if is_slower or len(found[-1].stages) == 1 or not more_are_there:
+                break
+        n *= 2
+    best = min(found, key=lambda plan: plan.step_s)
+    others = tuple(
+        Alternative(
+            f"{other.microbatches} microbatches",
+            other.step_s,
+            max(stage.memory_bytes for stage in other.stages),
+            f"{other.step_s / best.step_s:.2f} times as long a step" if best.step_s else "as fast",
+        )
+        for other in found
+        if other is not best
+    )
+    return replace(best, alternatives=best.alternatives + others)
 
 
 class ParallelStep:
@@ -262,7 +330,7 @@ def parallelize(
         function: The step; a decorator is returned without it.
         cluster: What to plan for; by default the devices of this process, as one host.
         options: Any of `plan_for`: `microbatches`, `batch_argnums`, `strategy`, `schedule`,
-            `memory_bytes`, `n_layers`, `plan`, `progress`.
+            `memory_bytes`, `level`, `memory_rule`, `pin`, `n_layers`, `plan`, `progress`.
 
     Raises:
         TypeError: There is no such option.

@@ -1,0 +1,250 @@
+"""A sharding of a few copies of repeated layers, as one of all of them.
+
+Every layer does what the layer does that stands for it; what is converted follows the values. The
+price is summed up layer by layer, and memory is found from what is held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import autoshard
+from autoshard import Conversion, Graph, Operator, Rule, Sharding, Strategy, Value
+from costmodel import Device, operator_time, step_time
+from shardspec import Spec
+
+from frontends.layers import LayeredStep
+from frontends.repeat import Repeated, own_values
+
+
+class DifferentCopiesError(Exception):
+    """Copies of a layer do not do the same, so that one cannot stand for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSeconds:
+    """What one layer takes in a step, per phase, all repeats together."""
+
+    compute_s: tuple[float, ...]
+    communication_s: tuple[float, ...]
+
+    @property
+    def total_s(self) -> tuple[float, ...]:
+        """Of both, per phase."""
+        return tuple(c + k for c, k in zip(self.compute_s, self.communication_s, strict=True))
+
+
+def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[LayerSeconds]:
+    """What each layer of a stage takes; a conversion is its value's.
+
+    Args:
+        layered: The step.
+        sharding: Of a run of its layers.
+        first: Layer of the run.
+    """
+    graph, cluster = sharding.graph, sharding.cluster
+    n_phases, n_layers = len(graph.phases), layered.n_layers
+    compute = [[0.0] * n_phases for _ in range(n_layers)]
+    sent = [[0.0] * n_phases for _ in range(n_layers)]
+    for op, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        repeats = graph.phases[op.phase].repeats
+        seconds = operator_seconds(graph, op, strategy, sharding.mesh.shape, cluster.device)
+        compute[layered.layer_of[op.name]][op.phase] += repeats * seconds
+    links = cluster.links(sharding.mesh)
+    made_in = {
+        name: layered.layer_of[graph.operators[index].name]
+        for name, (index, _) in graph.producers.items()
+    }
+    for c in autoshard.collectives(graph, sharding):
+        layer = made_in.get(c.value, layered.home.get(c.value, first))
+        sent[layer][c.phase] += c.repeats * step_time(c.step, c.itemsize, links)
+    return [LayerSeconds(tuple(c), tuple(k)) for c, k in zip(compute, sent, strict=True)]
+
+
+def operator_seconds(
+    graph: Graph, op: Operator, strategy: Strategy, mesh_shape: tuple[int, ...], device: Device
+) -> float:
+    """One run of an operator, as autoshard prices it: a roofline over the busiest device's part."""
+    values = [graph.value(name) for name in (*op.inputs, *op.outputs)]
+    kinds = tuple((value.shape, value.dtype) for value in values)
+    return _operator_seconds(op.rule, op.flops, strategy, kinds, mesh_shape, device)
+
+
+@lru_cache(maxsize=1 << 14)
+def _operator_seconds(
+    rule: Rule,
+    flops: float,
+    strategy: Strategy,
+    kinds: tuple[tuple[tuple[int, ...], str], ...],
+    mesh_shape: tuple[int, ...],
+    device: Device,
+) -> float:
+    parts: dict[int, int] = {}
+    for n, target in zip(mesh_shape, strategy.mapping, strict=True):
+        if isinstance(target, int):
+            parts[target] = parts.get(target, 1) * n
+    sizes = {factor: rule.factors[factor].size for factor in parts}
+    share = math.prod(-(-sizes[f] // n) / sizes[f] for f, n in parts.items())
+    values = [Value("", shape, dtype) for shape, dtype in kinds]
+    specs = (*strategy.operand_specs, *strategy.result_specs)
+    n_bytes = sum(
+        value.itemsize * local_elements(spec, value.shape, mesh_shape)
+        for value, spec in zip(values, specs, strict=True)
+    )
+    floating = [v for v in values if "float" in v.dtype or "complex" in v.dtype]
+    dtype = max(floating or values, key=lambda value: value.itemsize).dtype
+    return operator_time(flops * share, float(n_bytes), device, dtype)
+
+
+def local_elements(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:
+    """Elements of a tensor that the device has that has most of them."""
+    parts = (math.prod(mesh_shape[a] for a in axes) for axes in spec.plain_dims)
+    return math.prod(-(-size // n) for size, n in zip(shape, parts, strict=True))
+
+
+def expand(
+    repeated: Repeated, sharding: Sharding, first: int, last: int, graph: Graph | None = None
+) -> Sharding:
+    """The sharding of layers `first` to `last` of the whole, from that of what stands for them.
+
+    Args:
+        repeated: The whole, and the short step.
+        sharding: Of the short layers that `Repeated.shortened` gives.
+        first: Layer of the whole.
+        last: Included.
+        graph: Of these layers, if it is known.
+
+    Raises:
+        DifferentCopiesError: The copies do not do the same.
+    """
+    whole, short = repeated.whole, repeated.short
+    layers, low, _ = repeated.shortened(first, last)
+    graph = whole.stage(first, last) if graph is None else graph
+    few = sharding.graph
+    names = _Names(whole, short, graph, few, dict(zip(range(first, last + 1), layers, strict=True)))
+    strategy_of = dict(zip((op.name for op in few.operators), sharding.strategies, strict=True))
+    strategies = tuple(strategy_of[names.operator[op.name]] for op in graph.operators)
+    stored = dict(sharding.input_specs)
+    if any(names.value[name] not in stored for name in graph.inputs):
+        raise DifferentCopiesError
+    input_specs = tuple((name, stored[names.value[name]]) for name in graph.inputs)
+    leaving = {
+        (output.value, output.alias is None): spec
+        for output, spec in zip(few.outputs, sharding.output_specs, strict=True)
+    }
+    home = dict(input_specs)
+    for op, strategy in zip(graph.operators, strategies, strict=True):
+        home.update(zip(op.outputs, strategy.result_specs, strict=True))
+    output_specs = []
+    for output in graph.outputs:
+        spec = leaving.get((names.value[output.value], output.alias is None), home[output.value])
+        if output.alias is not None:
+            spec = home[output.alias]
+        if spec.is_partial:
+            raise DifferentCopiesError
+        output_specs.append(spec)
+    conversions = _conversions(
+        graph, strategies, tuple(output_specs), home, sharding.conversions, names.value
+    )
+    seconds = layer_seconds(short, sharding, low)
+    phases = range(len(graph.phases))
+    compute_s = tuple(sum(seconds[k].compute_s[phase] for k in layers) for phase in phases)
+    sent_s = tuple(sum(seconds[k].communication_s[phase] for k in layers) for phase in phases)
+    found = replace(
+        sharding,
+        graph=graph,
+        input_specs=input_specs,
+        strategies=strategies,
+        conversions=conversions,
+        output_specs=tuple(output_specs),
+        compute_s=compute_s,
+        communication_s=sent_s,
+        objective_s=sum(compute_s) + sum(sent_s),
+        lower_bound_s=0.0,
+        hidden_s=(0.0,) * len(graph.phases),
+        bucketed_s=(0.0,) * len(graph.phases),
+    )
+    return with_memory(found, 1)
+
+
+def with_memory(sharding: Sharding, in_flight: int) -> Sharding:
+    """The same with so many microbatches in flight: what it holds at its peak."""
+    found = replace(sharding, options=replace(sharding.options, in_flight=in_flight))
+    saved = sum(one.n_bytes for one in autoshard.held(found) if one.kind == "activation")
+    return replace(
+        found,
+        peak_bytes=max(autoshard.live_bytes(found)),
+        activation_bytes=saved // in_flight,
+    )
+
+
+class _Names:
+    """What the operators and values of a run of layers are called in the short step."""
+
+    def __init__(
+        self,
+        whole: LayeredStep,
+        short: LayeredStep,
+        graph: Graph,
+        few: Graph,
+        short_of: Mapping[int, int],
+    ) -> None:
+        self.operator: dict[str, str] = {}
+        self.value: dict[str, str] = {}
+        ops, its = whole.step.graph.operators, short.step.graph.operators
+        received: dict[str, str] = {}
+        for layer, other in short_of.items():
+            pairs = zip(whole.operators_of[layer], short.operators_of[other], strict=True)
+            for mine, theirs in ((ops[i], its[j]) for i, j in pairs):
+                self.operator[mine.name] = theirs.name
+                self.value.update(zip(mine.outputs, theirs.outputs, strict=True))
+                for a, b in zip(mine.inputs, theirs.inputs, strict=True):
+                    if b not in few.producers:
+                        received.setdefault(a, b)
+        own, their_own = _own(whole), _own(short)
+        for layer, other in short_of.items():
+            received.update(zip(own[layer], their_own[other], strict=True))
+        for name in graph.inputs:
+            self.value[name] = received.get(name, name)
+
+
+def _own(layered: LayeredStep) -> list[list[str]]:
+    """Per layer the inputs that are its own."""
+    inputs = set(layered.step.graph.inputs)
+    return [[name for name in names if name in inputs] for names in own_values(layered)]
+
+
+def _conversions(
+    graph: Graph,
+    strategies: Sequence[Strategy],
+    output_specs: Sequence[Spec],
+    home: Mapping[str, Spec],
+    conversions: Sequence[Conversion],
+    short_name: Mapping[str, str],
+) -> tuple[Conversion, ...]:
+    """What has to be converted, each time as the short step does."""
+    known: dict[tuple[int, str], list[Conversion]] = defaultdict(list)
+    for c in conversions:
+        known[c.phase, c.value].append(c)
+    asked: dict[tuple[int, str], set[Spec]] = {}
+    for op, strategy in zip(graph.operators, strategies, strict=True):
+        for name, spec in zip(op.inputs, strategy.operand_specs, strict=True):
+            asked.setdefault((op.phase, name), set()).add(spec)
+    for output, spec in zip(graph.outputs, output_specs, strict=True):
+        asked.setdefault((graph.phase_of_output(output), output.value), set()).add(spec)
+    found: list[Conversion] = []
+    for (phase, name), wanted in sorted(asked.items(), key=lambda item: item[0][0]):
+        needed = wanted - {home[name]}
+        chain: list[Conversion] = []
+        for c in reversed(known[phase, short_name[name]]):
+            if c.dst in needed:
+                chain.append(replace(c, value=name))
+                needed = (needed - {c.dst}) | ({c.src} - {home[name]})
+        if needed:
+            raise DifferentCopiesError
+        found += reversed(chain)
+    return tuple(found)
