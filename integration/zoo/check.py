@@ -37,6 +37,9 @@ class Checked:
     difference: float
     """The largest between both runs' states and results, relative to each array's magnitude."""
 
+    where: str
+    """The array that differs most."""
+
 
 def check(
     example: Example,
@@ -70,21 +73,23 @@ def check(
         n_state = min(example.batch_argnums)
         keys = jax.random.split(jax.random.key(seed), n_steps)
         ours = theirs = init(keys[0])[:n_state]
-        difference = 0.0
+        worst = (0.0, "nothing")
         for key in keys:
             given = init(key)[n_state:]
             our_results, their_results = parallel(*ours, *given), single(*theirs, *given)
-            difference = max(difference, largest_difference(our_results, their_results))
+            worst = max(worst, largest_difference(our_results, their_results))
             ours, theirs = our_results[:n_state], their_results[:n_state]
-    return Checked(
-        parallel.plan, whole_share(parallel.planned.trace.equations.values()), difference
+    share = whole_share(parallel.planned.trace.equations.values())
+    return Checked(parallel.plan, share, *worst)
+
+
+def largest_difference(ours: Any, theirs: Any) -> tuple[float, str]:
+    """Of all pairs of arrays, relative to the largest number of each, or to `LEAST`; and where."""
+    mine, others = jax.tree.leaves(ours), jax.tree_util.tree_leaves_with_path(theirs)
+    return max(
+        (_difference(np.asarray(a), np.asarray(b)), jax.tree_util.keystr(path))
+        for a, (path, b) in zip(mine, others, strict=True)
     )
-
-
-def largest_difference(ours: Any, theirs: Any) -> float:
-    """Of all pairs of arrays, relative to the largest number of each, or to `LEAST`."""
-    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
-    return max(_difference(np.asarray(a), np.asarray(b)) for a, b in pairs)
 
 
 def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
