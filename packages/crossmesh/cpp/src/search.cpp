@@ -60,7 +60,11 @@ Plan searched(const Problem& problem, const std::vector<Send>& sends,
               std::int64_t steps) {
   std::vector<std::vector<Send>> ways;
   std::vector<Class> classes;
-  std::map<std::tuple<std::int64_t, std::vector<Host>, std::vector<Host>>, std::size_t> number;
+  // Alike are sends that take equally long on the same ports, and have the same other senders.
+  const bool to_each_device = problem.strategy() == Strategy::send_recv ||
+                              problem.strategy() == Strategy::global_allgather;
+  using Hosts = std::vector<Host>;
+  std::map<std::tuple<std::int64_t, Hosts, Hosts, Hosts, Hosts, bool>, std::size_t> number;
   for (std::size_t i = 0; i < sends.size(); ++i) {
     const Send& send = sends[i];
     std::vector<Host> others;
@@ -71,8 +75,11 @@ Plan searched(const Problem& problem, const std::vector<Send>& sends,
     for (const Host host : others) {
       mine.push_back(sent_from(send, host));
     }
-    const auto [found, is_new] =
-        number.emplace(std::make_tuple(send.stop - send.start, send.path, others), classes.size());
+    const Flow& flow = problem.flows()[send.flow];
+    const auto [found, is_new] = number.emplace(
+        std::make_tuple(send.stop - send.start, send.path, others, send.senders,
+                        to_each_device ? flow.receivers : Hosts{}, flow.chained),
+        classes.size());
     if (is_new) {
       classes.push_back({{}, {passages[i]}});
       for (std::size_t k = 1; k < mine.size(); ++k) {

@@ -186,7 +186,8 @@ def _classes(
     problem: Problem, sends: Sequence[Send], passages: Sequence[Passage], any_sender: bool
 ) -> tuple[list[list[Send]], list[Class]]:
     ways = []
-    members: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    members: dict[tuple[object, ...], list[int]] = {}
+    to_each_device = problem.strategy in ("send_recv", "global_allgather")
     for index, send in enumerate(sends):
         flow = problem.flows[send.flow]
         mine = [send]
@@ -195,7 +196,14 @@ def _classes(
             hosts = sorted(set(flow.senders[0]) - {send.path[0]})
         mine += [send._replace(senders=[h], path=[h, *send.path[1:]]) for h in hosts]
         ways.append(mine)
-        key = (send.stop - send.start, tuple(send.path), tuple(hosts))
+        key = (
+            send.stop - send.start,
+            tuple(send.path),
+            tuple(hosts),
+            tuple(send.senders),
+            tuple(flow.receivers) if to_each_device else (),
+            flow.chained,
+        )
         members.setdefault(key, []).append(index)
     classes = []
     for indices in members.values():
