@@ -60,7 +60,8 @@ SCHEDULES = [
     ("clipped", "v", "v-min"),
     ("mlp", "v", "dualpipe-v"),
 ]
-SEEDS = range(25 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 1)
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+SEEDS = range(25 if NIGHTLY else 1)
 
 
 def runtime(

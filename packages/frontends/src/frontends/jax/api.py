@@ -22,7 +22,7 @@ from frontends.errors import (
     NoPlanError,
     PlanError,
 )
-from frontends.jax import _compat
+from frontends.jax import _compat, processes
 from frontends.jax.arguments import describe
 from frontends.jax.compile import Progress
 from frontends.jax.rules import has_rule
@@ -43,6 +43,8 @@ _GAIN = 0.99
 
 def init(n_devices: int) -> None:
     """Give JAX that many virtual CPU devices. Call it before anything else uses JAX.
+
+    Under `mpiexec` or `srun` the processes of the job share them, and run each step together.
 
     Also sets what XLA needs to run several programs with collectives on few cores: a thread for
     each device of each program (`NPROC`), and more patience before it aborts.
@@ -70,7 +72,7 @@ def init(n_devices: int) -> None:
         if flag.split("=")[0] not in flags:
             flags = f"{flags} {flag}".strip()
     os.environ["XLA_FLAGS"] = flags
-    jax.config.update("jax_num_cpu_devices", n_devices)
+    jax.config.update("jax_num_cpu_devices", processes.join(n_devices))
     jax.config.update("jax_platforms", "cpu")
 
 

@@ -7,6 +7,7 @@ same in all processes; each has the calls of its own stages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from frontends.errors import BatchError
 from frontends.instructions import Key, build_instructions, in_one_order
 from frontends.jax.binding import Binder, Registers, bind_all, find_dying
 from frontends.jax.compile import Progress, Submeshes, compile_chunks
+from frontends.jax.team import Team, Watched
 from frontends.jax.trace import Trace
 from frontends.jax.transfers import plan_transfers
 from frontends.layers import LayeredStep
@@ -37,10 +39,13 @@ class Runtime:
         progress: Called as chunks are compiled.
         donate: Whether a step may write over the state that it is given, as `jax.jit` does with
             `donate_argnums`: the caller's arrays are gone then.
+        deadline_s: Where there are several processes, how long a step may stand still before they
+            end and say who is at fault.
 
     Raises:
-        DeviceError: JAX has fewer devices than the plan uses.
-        PlanError: The plan is for another step, or its schedule cannot run.
+        DeviceError: JAX has fewer devices than the plan uses, or processes that MPI does not join.
+        PlanError: The plan is for another step, or its schedule cannot run, or another process has
+            another plan.
         DeadlockError: The plan's transfers wait for each other.
     """
 
@@ -53,32 +58,36 @@ class Runtime:
         progress: Progress | None = None,
         *,
         donate: bool = False,
+        deadline_s: float = 60.0,
     ) -> None:
         self._trace, self.plan = trace, plan
         graph = layered.step.graph
-        self._submeshes = Submeshes(plan, graph)
+        self.submeshes = Submeshes(plan, graph)
         self.chunks = build_chunks(graph, plan)
         self.instructions = in_one_order(build_instructions(layered.step, plan, self.chunks), plan)
-        is_local = {stage: self._submeshes.is_local(stage) for stage in range(len(plan.stages))}
+        is_local = {stage: self.submeshes.is_local(stage) for stage in range(len(plan.stages))}
         self._argument = {a.name: i for i, a in enumerate(trace.arguments)}
-        placed = [key for key in _find_placed(trace, plan, self._argument) if is_local[key[0]]]
+        self.placed = placed = [
+            key for key in _find_placed(trace, plan, self._argument) if is_local[key[0]]
+        ]
         given = {key for key in placed if key[1].value in layered.updated}
+        planned = plan_transfers(plan, graph, cluster)
+        results = _find_results(trace, layered, plan)
+        self._team = None
+        if jax.process_count() > 1:
+            whole = [r for r in results if not isinstance(r, np.ndarray) and r.is_whole]
+            tensors = {r.key[1].value: (r.key[0], self._abstract(r.key)) for r in whole}
+            self._team = Team(plan, self.submeshes, self.instructions, planned, tensors, deadline_s)
         dying = find_dying(self.instructions, plan, self.chunks, given if donate else ())
-        self.programs = compile_chunks(self.chunks, trace, graph, self._submeshes, dying, progress)
-        binder = Binder(
-            plan,
-            self.chunks,
-            self._submeshes,
-            self.programs,
-            plan_transfers(plan, graph, cluster),
-            None,
-        )
+        self.programs = compile_chunks(self.chunks, trace, graph, self.submeshes, dying, progress)
+        mail = None if self._team is None else self._team.courier
+        binder = Binder(plan, self.chunks, self.submeshes, self.programs, planned, mail)
         self._placed = [
-            (binder.register(key), key, self._submeshes.sharding(key[0], key[1].spec))
+            (binder.register(key), key, self.submeshes.sharding(key[0], key[1].spec))
             for key in placed
         ]
         self._constants = {
-            key: self._submeshes.put(np.asarray(trace.constants[key[1].value]), where)
+            key: self.submeshes.put(np.asarray(trace.constants[key[1].value]), where)
             for _, key, where in self._placed
             if key[1].value in trace.constants
         }
@@ -89,10 +98,11 @@ class Runtime:
             if isinstance(key, tuple) and key[0] == "batch"
         }
         self._results = [
-            r if isinstance(r, np.ndarray) else binder.register(r)
-            for r in _find_results(trace, layered, plan)
+            (binder.register(r.key), r) if isinstance(r, _Result) else r for r in results
         ]
         self._n_registers = len(binder.registers)
+        if self._team is not None:
+            self._team.wait_for_all()
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """One training step.
@@ -101,22 +111,62 @@ class Runtime:
             arguments: The flattened arguments; state that a step returned is taken as it lies.
 
         Returns:
-            The flattened results, each on the devices of the stage that made it.
+            The flattened results. State lies on the devices of its stage; where there are several
+            processes, all else is returned whole to each of them.
 
         Raises:
             BatchError: An argument has another shape or type than the step was planned for.
         """
         self._check(arguments)
+        if self._team is None:
+            return self._step(arguments, None)
+        with self._team.step() as at:
+            return self._step(arguments, at)
+
+    def _step(self, arguments: Sequence[Any], at: Watched | None) -> list[Any]:
         values: Registers = [None] * self._n_registers
         for register, key, where in self._placed:
             values[register] = self._place(key, where, arguments)
         for register, index in self._batches.items():
             values[register] = np.asarray(arguments[index])
-        for _, call in self._calls:
-            call(values)
+        if at is None:
+            for _, call in self._calls:
+                call(values)
+        else:
+            for place, call in self._calls:
+                at.place = place
+                call(values)
+        given = {} if self._team is None else self._share(values)
         return [
-            where if isinstance(where, np.ndarray) else values[where] for where in self._results
+            r if isinstance(r, np.ndarray) else self._result(r, values, given)
+            for r in self._results
         ]
+
+    def _share(self, values: Registers) -> dict[str, Any]:
+        """What is returned whole, on a device of this process."""
+        assert self._team is not None
+        mine = {
+            result.key[1].value: self.submeshes.shards(values[register])
+            for register, result in (r for r in self._results if not isinstance(r, np.ndarray))
+            if result.is_whole and self.submeshes.is_local(result.key[0])
+        }
+        return self._team.share(mine)
+
+    def _result(
+        self, found: tuple[int, _Result], values: Registers, given: Mapping[str, Any]
+    ) -> Any:
+        register, result = found
+        if result.key[1].value in given:
+            return given[result.key[1].value]
+        if values[register] is not None:
+            return values[register]
+        elsewhere = self._abstract(result.key)  # a handle without data
+        return jax.make_array_from_single_device_arrays(
+            elsewhere.shape, elsewhere.sharding, [], dtype=elsewhere.dtype
+        )
+
+    def _abstract(self, key: Key) -> jax.ShapeDtypeStruct:
+        return self.submeshes.abstract(key[0], key[1])
 
     def _place(self, key: Key, where: NamedSharding, arguments: Sequence[Any]) -> Any:
         """An argument or constant in the layout of the plan; state of the last step already is."""
@@ -126,7 +176,7 @@ class Runtime:
         if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(where, array.ndim):
             return array
         # JAX may use a numpy array's memory in place, and the caller may change it later.
-        return self._submeshes.put(np.array(array), where)
+        return self.submeshes.put(np.array(array), where)
 
     def _check(self, arguments: Sequence[Any]) -> None:
         for given, expected in zip(arguments, self._trace.arguments, strict=True):
@@ -156,18 +206,28 @@ def _find_placed(trace: Trace, plan: Plan, argument: Mapping[str, int]) -> list[
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Where a result ends up."""
+
+    key: Key
+    is_whole: bool
+    """Not state: the user asks for it."""
+
+
 def _find_results(
     trace: Trace, layered: LayeredStep, plan: Plan
-) -> list[np.ndarray[Any, Any] | Key]:
+) -> list[np.ndarray[Any, Any] | _Result]:
     """For each result a constant, or where it ends up."""
     graph, stage_of = layered.step.graph, stages_of_operators(plan)
     stored = [{s.value: s.spec for s in stage.inputs} for stage in plan.stages]
-    found: dict[str, Key] = {}
+    found: dict[str, _Result] = {}
     for output in graph.outputs:
         stage = stage_of[graph.operators[graph.producers[output.value][0]].name]
         if output.alias is not None:
             spec = stored[stage][output.alias]
         else:
             spec = Spec.replicated(len(graph.value(output.value).shape))
-        found[output.value] = (stage, Stored(output.value, spec), None)
+        key = (stage, Stored(output.value, spec), None)
+        found[output.value] = _Result(key, output.alias is None)
     return [r if isinstance(r, np.ndarray) else found[r] for r in trace.results]
