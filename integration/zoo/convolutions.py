@@ -49,7 +49,8 @@ def group_norm(x: Array, weights: Params) -> Array:
     mean = wide.mean((1, 2, 4), keepdims=True)
     variance = jnp.square(wide - mean).mean((1, 2, 4), keepdims=True)
     normed = ((wide - mean) * lax.rsqrt(variance + 1e-5)).reshape(x.shape)
-    return (normed * weights["scale"] + weights["offset"]).astype(x.dtype)
+    scaled: Array = (normed * weights["scale"] + weights["offset"]).astype(x.dtype)
+    return scaled
 
 
 def batch_norm(x: Array, weights: Params) -> tuple[Array, Params]:

@@ -108,7 +108,7 @@ def _attention(x: Array, weights: Params) -> Array:
     normed = group_norm(x, weights["norm"]).reshape(batch, height * width, channels)
     query, key, value = jnp.moveaxis(jnp.einsum("bpc,cnd->bpnd", normed, weights["inputs"]), 2, 0)
     shares = jax.nn.softmax(jnp.einsum("bpc,bqc->bpq", query, key) / math.sqrt(channels), -1)
-    mixed = jnp.einsum("bpq,bqc->bpc", shares, value) @ weights["output"]
+    mixed: Array = jnp.einsum("bpq,bqc->bpc", shares, value) @ weights["output"]
     return x + mixed.reshape(x.shape)
 
 

@@ -83,7 +83,8 @@ def logits(params: Params, images: Array, key: Array | None) -> Array:
     *hidden, head = params["dense"]
     for weights, k in zip(hidden, keys, strict=True):
         x = dropout(jax.nn.relu(x @ weights["kernel"] + weights["bias"]), k, _RATE)
-    return x @ head["kernel"] + head["bias"]
+    scores: Array = x @ head["kernel"] + head["bias"]
+    return scores
 
 
 def make(

@@ -119,7 +119,8 @@ def logits(params: Params, images: Array, config: Config, norm: Norm) -> Array:
             before = conv(before, block["shortcut"]["kernel"], stride)
             before = norm(before, block["shortcut"]["norm"])
         x = jax.nn.relu(before + x)
-    return x.mean((1, 2)) @ params["head"]["kernel"] + params["head"]["bias"]
+    scores: Array = x.mean((1, 2)) @ params["head"]["kernel"] + params["head"]["bias"]
+    return scores
 
 
 def make(
