@@ -96,7 +96,7 @@ def test_five_steps_equal_one_devices(name, cluster, strategy):
     assert found.plan.unsharded == ()
     assert found.difference <= TOLERANCE.get(name, 1e-5)
     if (cluster, strategy) == ("2x2", "equal_layers"):
-        assert [stage.mesh.n_devices for stage in found.plan.stages] == [2, 2]
+        assert [stage.mesh.size for stage in found.plan.stages] == [2, 2]
 
 
 def test_a_difference_is_relative_to_the_largest_number_of_its_array():
