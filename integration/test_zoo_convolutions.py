@@ -1,5 +1,6 @@
-"""Networks of convolutions from the zoo: their sizes, and that they can be cut and sharded."""
+"""Networks of convolutions from the zoo: planned, run on four devices, equal to one device."""
 
+import frontends.jax as mw
 import jax
 import pytest
 from frontends.errors import AccumulationError
@@ -7,13 +8,20 @@ from frontends.jax.rules import has_rule
 from frontends.jax.trace import Capture
 from frontends.step import APPLY
 from zoo import unet, vgg, wide_resnet
+from zoo.check import ONE_HOST, TWO_HOSTS, check
 from zoo.example import Example, n_parameters
+
+mw.init(8)
+
+TOLERANCE = 1e-5
+"""Of parameters after five steps, in float32, relative to each array's magnitude."""
 
 SMALL: dict[str, Example] = {
     "wide-resnet": wide_resnet.make(wide_resnet.CONFIGS["wide-resnet-tiny"], batch=8),
     "batch norm": wide_resnet.make(wide_resnet.CONFIGS["wide-resnet-tiny"], batch=8, norm="batch"),
     "unet": unet.make(unet.CONFIGS["unet-tiny"], batch=8),
     "vgg13": vgg.make(vgg.CONFIGS["vgg13-tiny"], batch=8, has_dropout=True),
+    "vgg19": vgg.make(vgg.CONFIGS["vgg19-tiny"], batch=8),
 }
 
 SIZES = {
@@ -74,3 +82,32 @@ def test_values_skip_over_layers_of_a_unet() -> None:
         if name in place
     ]
     assert max(gaps) > len(operators) // 5
+
+
+def test_a_pipeline_computes_what_one_device_does() -> None:
+    checked = check(SMALL["vgg13"], TWO_HOSTS, strategy="equal_layers", microbatches=2, n_steps=2)
+    assert checked.difference < TOLERANCE
+    assert checked.whole_share == 0
+    assert not checked.plan.unsharded
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("cluster", [ONE_HOST, TWO_HOSTS], ids=["one host", "two hosts"])
+@pytest.mark.parametrize(
+    ("strategy", "microbatches"),
+    [
+        ("data_parallel", 1),
+        ("megatron", 2),
+        ("zero", 2),
+        ("equal_layers", 4),
+        ("search", 2),
+        ("auto", None),
+    ],
+)
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "batch norm"])
+def test_every_plan_computes_what_one_device_does(
+    name: str, strategy: str, microbatches: int | None, cluster: object
+) -> None:
+    checked = check(SMALL[name], cluster, strategy=strategy, microbatches=microbatches)
+    assert checked.difference < TOLERANCE
+    assert checked.whole_share == 0
