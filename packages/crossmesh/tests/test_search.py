@@ -167,7 +167,8 @@ def test_ensemble_is_at_least_as_early_as_each_other_order_without_splitting(of)
 
 @given(flows())
 def test_splitting_never_ends_later(of):
-    assert time_s(of, found(of, split=True)) <= time_s(of, found(of)) * (1 + 1e-9)
+    """By more than the 1 % from which on more sends are worth it."""
+    assert time_s(of, found(of, split=True)) <= time_s(of, found(of)) * 1.0102
 
 
 @given(flows(), st.sampled_from([2, 1000]))
