@@ -90,6 +90,10 @@ def test_without_alternatives_it_finds_a_slicing_as_good(problem):
     slicing = solve(problem, alternatives=False)
     assert slicing.time_s == min(best.values())
     assert slicing.alternatives == ()
+    some = solve(problem, alternatives=(1, 3))
+    assert some.time_s == min(best.values())
+    found = {len(each.spans): each.time_s for each in some.alternatives}
+    assert found == {count: time_s for count, time_s in best.items() if count in (1, 3)}
 
 
 @settings(max_examples=max(100, settings().max_examples // 5))
@@ -405,3 +409,9 @@ def test_rejects_options_that_make_no_sense(options, message):
 def test_rejects_no_number_of_microbatches():
     with pytest.raises(InvalidInputError, match=r"got n_layers=1, n_microbatches=\(\)"):
         slice_stages(1, (1, 1), (), uniform)
+
+
+@pytest.mark.parametrize("alternatives", [None, 3.5, [0], [2.5], "ab"])
+def test_alternatives_are_numbers_of_stages(alternatives):
+    with pytest.raises(InvalidInputError, match="alternatives True, False or numbers of stages"):
+        slice_stages(4, (1, 4), 8, uniform, alternatives=alternatives)

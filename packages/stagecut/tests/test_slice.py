@@ -290,5 +290,5 @@ def test_rejects_a_boundary_that_is_no_time(boundary):
 )
 def test_rejects_sizes_below_one_and_negative_gaps(sizes):
     *arguments, gap = sizes
-    with pytest.raises(InvalidInputError, match="are at least 1, and gap at least 0; got"):
+    with pytest.raises(InvalidInputError, match="are at least 1, gap at least 0, and alternatives"):
         slice_stages(*arguments, uniform, gap=gap)

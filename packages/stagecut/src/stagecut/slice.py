@@ -66,7 +66,7 @@ def slice_stages(
     n_stages: int | Sequence[int] | None = None,
     structure: Sequence[Hashable] | None = None,
     gap: float = 0.0,
-    alternatives: bool = False,
+    alternatives: bool | Sequence[int] = False,
     processes: int = 1,
     cache: PriceCache | None = None,
     progress: Progress | bool | None = None,
@@ -102,8 +102,8 @@ def slice_stages(
         structure: Of each layer, what it is like. Runs of equal ones are taken to cost the same,
             and `cost` and `bound_s` are asked for one of them.
         gap: Stop when a slicing takes at most `1 + gap` times the lower bound.
-        alternatives: Whether to find the best for every other number of stages too: a search for
-            each of them.
+        alternatives: Whether to find the best for every other number of stages too, a search for
+            each of them; or for which numbers.
         processes: How many processes ask for costs. With more than one, `cost` must be a function
             of a module; each is sent it once, and keeps what it remembers.
         cache: Where costs are kept from one run to the next.
@@ -132,14 +132,18 @@ def slice_stages(
     if n_stages is not None:
         counts = tuple(n_stages) if isinstance(n_stages, Iterable) else (n_stages,)
     shape = () if isinstance(cluster_shape, Places) else tuple(cluster_shape)
-    sizes = n_layers, *shape, *microbatches, *(counts or ())
+    others: tuple[object, ...] = ()  # what is no sequence of numbers is no number either
+    if not isinstance(alternatives, bool):
+        others = tuple(alternatives) if isinstance(alternatives, Sequence) else (None,)
+    sizes = n_layers, *shape, *microbatches, *(counts or ()), *others
     are_sizes = all(map(is_count, sizes)) and len(shape) in (0, 2)
     if not (are_sizes and microbatches and counts != () and is_amount(gap)):
         raise InvalidInputError(
-            "layers, stages, microbatches, hosts and devices per host are at least 1, and gap at "
-            "least 0; "
+            "layers, stages, microbatches, hosts and devices per host are at least 1, gap at least "
+            "0, and alternatives True, False or numbers of stages; "
             f"got n_layers={n_layers!r}, n_microbatches={n_microbatches!r}, "
-            f"cluster_shape={cluster_shape}, gap={gap!r}, n_stages={n_stages!r}"
+            f"cluster_shape={cluster_shape}, gap={gap!r}, n_stages={n_stages!r}, "
+            f"alternatives={alternatives!r}"
         )
     check_memory(memory_bytes)
     if structure is not None and len(structure) != n_layers:
@@ -233,7 +237,7 @@ class _Search:
     limits: Limits
     counts: Sequence[int] | None
 
-    def run(self, gap: float, alternatives: bool) -> Slicing:
+    def run(self, gap: float, alternatives: bool | Sequence[int]) -> Slicing:
         """The best slicing.
 
         Raises:
@@ -258,6 +262,8 @@ class _Search:
         if alternatives:
             view = self._view()
             allowed = self.counts or range(1, len(self.limits.in_flight) + 1)
+            if not isinstance(alternatives, bool):
+                allowed = [count for count in allowed if count in alternatives]
             for count in allowed:
                 other = view.best((count,))
                 if other is None:
