@@ -48,6 +48,7 @@ CALLS = {
     "evaluate": (PROBLEM, (0,)),
     "explain": (SHARDING, "w1"),
     "flops_of": ("neg", ((2, 3),), ((2, 3),)),
+    "footprint": (SHARDING,),
     "held": (SHARDING,),
     "labelled": ("a->a", ((2,),), ((2,),)),
     "live_bytes": (SHARDING,),
@@ -67,6 +68,7 @@ CALLS = {
 }
 RECORDS = {
     *("Alternative", "Collective", "Conversion", "Difference", "Evaluation", "Explanation", "Held"),
+    "Footprint",
     *("Incumbent", "Operator", "Output", "Phase", "Solution", "Strategy", "Value", "Graph"),
     *("Sharding", "Prepared"),
 }

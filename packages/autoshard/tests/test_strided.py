@@ -6,13 +6,29 @@ import re
 
 import numpy as np
 import pytest
-from autoshard import GraphBuilder, Options, Sharding, collectives, prepare, shard
+from autoshard import (
+    GraphBuilder,
+    Options,
+    Sharding,
+    collectives,
+    enumerate_strategies,
+    prepare,
+    reshape,
+    shard,
+)
 from autoshard.conversion import Converter, spec_set, steps_of
 from autoshard.graph import Value
 from autoshard.moves import SpecGraph
 from autoshard.picture import axis_roles
 from autoshard.tables import table_of
-from autoshard.testing import check_results, check_sharding, meshes
+from autoshard.testing import (
+    cases,
+    check_results,
+    check_sharding,
+    check_strategy,
+    meshes,
+    toy_cluster,
+)
 from costmodel import Cluster, Device, Link, reshard_time, step_time
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -39,6 +55,7 @@ CLUSTER = Cluster.uniform(
     intra_host=Link(1e-6, 100e9),
     inter_host=Link(2e-5, 5e9),
 )
+PAIR = Mesh((2,), ("x",))
 SQUARE = Mesh((2, 2), ("x", "y"))
 SHAPES = [(48,), (8, 48), (16, 24, 2), (3, 16)]
 
@@ -237,3 +254,31 @@ def test_what_is_computed_from_strided_shards_is_right():
                 return [operands[0].reshape(shapes[0])]
 
     check_results(found, run)
+
+
+@given(cases(), st.sampled_from([PAIR, SQUARE]), st.data())
+def test_every_strided_strategy_computes_the_right_result(case, mesh, data):
+    strategies = enumerate_strategies(case.rule, mesh.shape, strided=True)
+    assert set(enumerate_strategies(case.rule, mesh.shape)) <= set(strategies)
+    strategy = data.draw(st.sampled_from(strategies))
+    seed = data.draw(st.integers(0, 99))
+    check_strategy(case.rule, case.run, mesh, strategy, operands=case.operands, seed=seed)
+
+
+def test_a_minor_factor_is_split_by_strides():
+    split = {str(s): s for s in enumerate_strategies(reshape((2, 4), (8,)), (2,), strided=True)}
+    assert str(split["f1->0"].operand_specs[0]) == "RS0"
+    assert str(split["f1->0"].result_specs[0]) == "S[2]0"
+
+
+def test_strided_strategies_never_hurt():
+    p = GraphBuilder()
+    merged = p.reshape(p.input("x", 3, 8), 24)
+    p.output(p.apply("tanh", p.reshape(merged, 3, 8)))
+    graph = p.build()
+    plain, strided = (
+        shard(graph, PAIR, toy_cluster(), strided=allowed, compare=False)
+        for allowed in (False, True)
+    )
+    check_sharding(strided)
+    assert strided.objective_s < plain.objective_s  # the columns stay split all the way

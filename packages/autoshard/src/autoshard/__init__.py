@@ -37,7 +37,7 @@ from autoshard.graph import (
     structural_hash,
     verify,
 )
-from autoshard.memory import Held, held, live_bytes
+from autoshard.memory import Footprint, Held, footprint, held, live_bytes
 from autoshard.options import MemoryRule, Options
 from autoshard.picture import picture
 from autoshard.pin import Pin
@@ -77,6 +77,7 @@ __all__ = [
     "Evaluation",
     "Explanation",
     "Factor",
+    "Footprint",
     "Graph",
     "GraphBuilder",
     "GraphError",
@@ -117,6 +118,7 @@ __all__ = [
     "evaluate",
     "explain",
     "flops_of",
+    "footprint",
     "held",
     "labelled",
     "live_bytes",

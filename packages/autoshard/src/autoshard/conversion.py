@@ -203,6 +203,7 @@ def converter_of(mesh_shape: tuple[int, ...], links: MeshLinks, uneven: bool = F
     return Converter(mesh, links, uneven=uneven)
 
 
+@lru_cache(maxsize=1 << 14)
 def steps_of(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> tuple[Step, ...]:
     """The steps of a conversion: one, unless it is from no path."""
     if src.is_plain and dst.is_plain:

@@ -16,13 +16,12 @@ from autoshard.build import Built
 from autoshard.conversion import Conversion, Converter
 from autoshard.convert import convert
 from autoshard.graph import Graph
-from autoshard.lifetime import saved_activations
-from autoshard.memory import peak_bytes
+from autoshard.memory import footprint
 from autoshard.options import Options
 from autoshard.run import Solution
 from autoshard.sharding import Sharding
 from autoshard.strategy import Strategy
-from autoshard.tables import compute_seconds, largest_part, table_of
+from autoshard.tables import compute_seconds, table_of
 
 
 def decode(
@@ -72,8 +71,6 @@ def decode(
         for sent, computed in zip(communication, compute, strict=True)
     )
     objective = sum(compute) + sum(communication) - sum(hidden)
-    saved = map(graph.value, saved_activations(graph))
-    activations = (v.itemsize * largest_part(made[v.name], v.shape, mesh.shape) for v in saved)
     found = Sharding(
         graph,
         mesh,
@@ -88,7 +85,7 @@ def decode(
         objective,
         min(objective, solution.lower_bound),
         0,
-        sum(activations),
+        0,
         solution,
         hidden_s=hidden,
         is_bound_of_all=built.is_exact,
@@ -96,7 +93,9 @@ def decode(
     )
     if options.bucket_bytes is not None:
         found = replace(found, bucketed_s=bucket_savings(found, options.bucket_bytes))
-    return replace(found, peak_bytes=peak_bytes(found))
+    held = footprint(found)
+    peak = held.peak_bytes(options.in_flight)
+    return replace(found, peak_bytes=peak, activation_bytes=held.activation_bytes)
 
 
 def _asks(

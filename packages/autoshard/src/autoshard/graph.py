@@ -7,12 +7,13 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from autoshard import record
 from autoshard.boundary import of_class
 from autoshard.errors import GraphError
+from autoshard.lifetime import Lifetime, lifetimes
 from autoshard.names import quote
 from autoshard.propagate import Pieces, pieces_of_dims
 from autoshard.rule import Rule
@@ -24,6 +25,7 @@ _MOST_BYTES = 2**62
 """More than any machine has; sums of a few still fit in 64 bits."""
 
 
+@lru_cache(maxsize=256)
 def itemsize(dtype: str) -> int:
     """Bytes of one element, from the name alone: `bfloat16` needs no extension module."""
     if dtype == "bool":
@@ -120,6 +122,20 @@ class Graph:
             for index, operator in enumerate(self.operators)
             for position, name in enumerate(operator.outputs)
         }
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[int, ...]]:
+        """For each value the operators that read it, by index, in order."""
+        read: dict[str, list[int]] = {value.name: [] for value in self.values}
+        for index, operator in enumerate(self.operators):
+            for name in dict.fromkeys(operator.inputs):
+                read[name].append(index)
+        return {name: tuple(indices) for name, indices in read.items()}
+
+    @cached_property
+    def lifetimes(self) -> tuple[dict[str, Lifetime], dict[str, Lifetime]]:
+        """When each value is held: with one microbatch in flight, and with several (two)."""
+        return lifetimes(self, 1), lifetimes(self, 2)
 
     @cached_property
     def constants(self) -> frozenset[str]:

@@ -7,8 +7,10 @@ saves for later ones once for each microbatch in flight; a sum over microbatches
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from autoshard.graph import Graph
+if TYPE_CHECKING:
+    from autoshard.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ def lifetimes(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
     With several microbatches in flight a saved activation is taken to be held, for all of them,
     until the end of the phase that reads it last: an upper bound.
     """
-    read, saved, ends = readers(graph), set(saved_activations(graph)), phase_ends(graph)
+    read, saved, ends = graph.readers, set(saved_activations(graph)), phase_ends(graph)
     end = max(len(graph.operators), 1)
     leaves = {output.value: ends[graph.phase_of_output(output)] for output in graph.outputs}
     found = {}
@@ -52,7 +54,7 @@ def lifetimes(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
 def saved_activations(graph: Graph) -> tuple[str, ...]:
     """Values that the first phase makes or is given, and that a later phase reads."""
     names = []
-    for name, read in readers(graph).items():
+    for name, read in graph.readers.items():
         phases = [graph.operators[index].phase for index in read]
         if name in graph.producers:
             begins = graph.operators[graph.producers[name][0]].phase == 0
@@ -61,15 +63,6 @@ def saved_activations(graph: Graph) -> tuple[str, ...]:
         if begins and max(phases, default=0) > 0:
             names.append(name)
     return tuple(names)
-
-
-def readers(graph: Graph) -> dict[str, list[int]]:
-    """Per value the operators that read it, in order."""
-    read: dict[str, list[int]] = {value.name: [] for value in graph.values}
-    for index, operator in enumerate(graph.operators):
-        for name in dict.fromkeys(operator.inputs):
-            read[name].append(index)
-    return read
 
 
 def phase_ends(graph: Graph) -> list[int]:

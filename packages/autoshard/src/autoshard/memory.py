@@ -18,7 +18,8 @@ from shardspec import Spec
 
 from autoshard.boundary import is_sharding
 from autoshard.graph import Graph
-from autoshard.lifetime import lifetimes, phase_ends, readers, saved_activations
+from autoshard.lifetime import lifetimes, phase_ends, saved_activations
+from autoshard.options import Options
 from autoshard.tables import largest_part
 
 if TYPE_CHECKING:
@@ -60,30 +61,98 @@ def live_bytes(sharding: Sharding, kind: Kind | None = None) -> tuple[int, ...]:
         kind: Only what is of this kind; everything if left out.
     """
     is_sharding(sharding)
-    end = max(len(sharding.graph.operators), 1)
-    changes = [0] * (end + 1)
+    line = _Line(sharding.graph)
     for one in held(sharding):
         if kind is None or one.kind == kind:
-            changes[one.first] += one.n_bytes
-            changes[one.last] -= one.n_bytes
-    return tuple(accumulate(changes[:end]))
+            line.add(one.first, one.last, one.n_bytes)
+    return line.totals()
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a device holds while each operator runs, whatever number of microbatches is in flight.
+
+    It is found once for a sharding, and then tells the peak for each number.
+    """
+
+    alone: tuple[int, ...]
+    """Bytes, per operator, with one microbatch in flight."""
+    fixed: tuple[int, ...]
+    """With several: all but what is held for each of them."""
+    saved: tuple[int, ...]
+    """And that, for one microbatch."""
+    activation_bytes: int
+    """Of all that forward saves for later phases, for one microbatch."""
+
+    def peak_bytes(self, in_flight: int) -> int:
+        """The most that a device holds at a time.
+
+        Raises:
+            OptionError: `in_flight` is not a positive number.
+        """
+        if Options(in_flight=in_flight).in_flight == 1:
+            return max(self.alone)
+        pairs = zip(self.fixed, self.saved, strict=True)
+        return max(fixed + in_flight * saved for fixed, saved in pairs)
+
+
+def footprint(sharding: Sharding) -> Footprint:
+    """The bytes over time of a sharding; for its own number in flight, as `live_bytes` says."""
+    is_sharding(sharding)
+    graph = sharding.graph
+    life, long = graph.lifetimes
+    alone, fixed, saved = (_Line(graph) for _ in range(3))
+    activations = 0
+    for name, spec in _specs(sharding):
+        n_bytes = _bytes(sharding, name, spec)
+        alone.add(life[name].first, life[name].last, n_bytes)
+        line = saved if long[name].copies > 1 else fixed
+        line.add(long[name].first, long[name].last, n_bytes)
+        activations += n_bytes if line is saved else 0
+    for one in _copies(sharding):
+        alone.add(one.first, one.last, one.n_bytes)
+        fixed.add(one.first, one.last, one.n_bytes)
+    return Footprint(alone.totals(), fixed.totals(), saved.totals(), activations)
 
 
 def peak_bytes(sharding: Sharding) -> int:
     """The most that a device holds at a time."""
-    return max(live_bytes(sharding))
+    return footprint(sharding).peak_bytes(sharding.options.in_flight)
+
+
+class _Line:
+    """Bytes over time, added up interval by interval."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._end = max(len(graph.operators), 1)
+        self._changes = [0] * (self._end + 1)
+
+    def add(self, first: int, last: int, n_bytes: int) -> None:
+        """Hold as many bytes from operator `first` to before `last`."""
+        self._changes[first] += n_bytes
+        self._changes[last] -= n_bytes
+
+    def totals(self) -> tuple[int, ...]:
+        """What is held while each operator runs."""
+        return tuple(accumulate(self._changes[: self._end]))
+
+
+def _specs(sharding: Sharding) -> Iterator[tuple[str, Spec]]:
+    """What is stored or made, and how; results that take an input's place take no more."""
+    graph = sharding.graph
+    in_place = {output.value for output in graph.outputs if output.alias is not None}
+    yield from sharding.input_specs
+    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        for name, spec in zip(operator.outputs, strategy.result_specs, strict=True):
+            if name not in in_place:
+                yield name, spec
 
 
 def _values(sharding: Sharding) -> Iterator[Held]:
-    graph, life = sharding.graph, lifetimes(sharding.graph, sharding.options.in_flight)
+    graph, in_flight = sharding.graph, sharding.options.in_flight
+    life = graph.lifetimes[0] if in_flight == 1 else lifetimes(graph, in_flight)
     kinds = _kinds(graph)
-    in_place = {output.value for output in graph.outputs if output.alias is not None}
-    made = dict(sharding.input_specs)
-    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
-        made.update(zip(operator.outputs, strategy.result_specs, strict=True))
-    for name, spec in made.items():
-        if name in graph.producers and name in in_place:
-            continue
+    for name, spec in _specs(sharding):
         n_bytes = life[name].copies * _bytes(sharding, name, spec)
         yield Held(name, spec, kinds[name], life[name].first, life[name].last, n_bytes)
 
@@ -91,7 +160,7 @@ def _values(sharding: Sharding) -> Iterator[Held]:
 def _kinds(graph: Graph) -> dict[str, Kind]:
     saved = set(saved_activations(graph))
     kinds: dict[str, Kind] = {}
-    for name, read in readers(graph).items():
+    for name, read in graph.readers.items():
         role = graph.value(name).role
         if name not in graph.producers:
             kinds[name] = role if role in ("parameter", "optimizer_state") else "input"

@@ -167,13 +167,19 @@ def _problems(problem: Problem) -> Iterator[str]:
             f"{len(problem.intervals)}"
         )
         return
+    # numbers are looked at together first: only what is found wrong is looked for
+    are_costs = _flat(problem.node_costs + problem.edge_costs).min() > -math.inf
+    used = _flat(problem.usages)
+    are_good = are_costs and used.min() >= 0.0 and used.max() < math.inf
     for node, (cost, usage) in enumerate(zip(problem.node_costs, problem.usages, strict=True)):
         if cost.ndim != 1 or cost.shape != usage.shape or not cost.size:
             yield (
                 "a node has at least one strategy and a usage for each; node "
                 f"{node} has costs of shape {cost.shape} and usages of shape {usage.shape}"
             )
-        elif not (cost.min() > -math.inf and usage.min() >= 0.0 and usage.max() < math.inf):
+        elif not are_good and not (
+            cost.min() > -math.inf and usage.min() >= 0.0 and usage.max() < math.inf
+        ):
             yield (
                 "costs are numbers or inf and usages are finite and >= 0; node "
                 f"{node} has costs {shown(cost)} and usages {shown(usage)}"
@@ -183,7 +189,6 @@ def _problems(problem: Problem) -> Iterator[str]:
             yield f"times are -2**62 to 2**62; node {node} has the interval ({first}, {last})"
     if len(problem.edges) != len(problem.edge_costs):
         yield f"every edge has costs; got {len(problem.edges)} and {len(problem.edge_costs)}"
-    good: set[int] = set()  # repeated layers share tables
     for (i, j), cost in zip(problem.edges, problem.edge_costs, strict=False):
         if i == j or not (0 <= i < n and 0 <= j < n):
             yield f"an edge joins two different nodes of {n}; got ({i}, {j})"
@@ -193,10 +198,8 @@ def _problems(problem: Problem) -> Iterator[str]:
                 f"has shape {cost.shape} for {len(problem.node_costs[i])} and "
                 f"{len(problem.node_costs[j])} strategies"
             )
-        elif id(cost) not in good:
-            if not cost.min() > -math.inf:
-                yield f"costs are numbers or inf; edge ({i}, {j}) has {shown(cost)}"
-            good.add(id(cost))
+        elif not are_good and not cost.min(initial=math.inf) > -math.inf:
+            yield f"costs are numbers or inf; edge ({i}, {j}) has {shown(cost)}"
     limit = problem.usage_limit
     if not (limit is None or (isinstance(limit, Real) and _is_number(limit))):
         yield f"a usage limit is a number, or None for no limit; got usage_limit={shown(limit)}"
@@ -214,9 +217,15 @@ def _problems(problem: Problem) -> Iterator[str]:
 
 def _most(arrays: tuple[Array, ...]) -> float:
     """No choice's sum of finite entries is of a larger magnitude."""
-    distinct = {id(array): array.ravel() for array in arrays}
-    flat = np.concatenate(list(distinct.values())) if arrays else np.zeros(1)
+    flat = _flat(arrays)
     return len(arrays) * float(np.abs(flat).max(where=np.isfinite(flat), initial=0.0))
+
+
+def _flat(arrays: tuple[Array, ...]) -> Array:
+    """All entries, of each array once: repeated layers share tables."""
+    distinct = {id(array): array.ravel() for array in arrays}
+    flat = np.concatenate(list(distinct.values())) if arrays else np.zeros(0)
+    return flat if flat.size else np.zeros(1)
 
 
 def _is_number(value: Real) -> bool:

@@ -16,6 +16,7 @@ from autoshard.errors import InfeasibleError, ProblemError
 from autoshard.evaluate import evaluate
 from autoshard.graph import Graph
 from autoshard.grouped import Groups, each_alone, grouped, solve_grouped
+from autoshard.leanest import leanest_of_equals
 from autoshard.problem import Problem
 from autoshard.run import CLOSED, Incumbent, Run, Solution
 from autoshard.solve import solve
@@ -81,11 +82,14 @@ def solve_quickly(
             start = solve_grouped(problem, groups, budget)
     except InfeasibleError:
         return budget(problem, progress=progress)
+    # to groups, memory counts at few times only: what is equal to them need not be as lean
+    start = leanest_of_equals(problem, start)
     if polish:
         return budget(problem, start=start, progress=progress)
     tables = problem.node_costs + problem.edge_costs
+    least = {id(table): float(table.min()) for table in {id(t): t for t in tables}.values()}
     run.offer(start, by=" ".join(["tied"] * tie + [level or ""]).strip())
-    run.raise_bound(sum(float(table.min()) for table in tables))
+    run.raise_bound(sum(least[id(table)] for table in tables))  # repeated layers share tables
     return run.solution(method)
 
 

@@ -52,6 +52,7 @@ def column(specs: tuple[Spec, ...], shape: tuple[int, ...], mesh_shape: tuple[in
     return Column(spec_set(distinct), index, elements[index])
 
 
+@lru_cache(maxsize=1 << 14)
 def largest_part(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:
     """Elements of the largest part of a tensor: what an uneven dim is padded to, over its parts.
 

@@ -12,6 +12,7 @@ from autoshard.testing.sharding import (
     run_sharded,
     run_whole,
 )
+from autoshard.testing.tiny import count_shardings, tiny_graphs, toy_cluster
 
 __all__ = [
     "Case",
@@ -23,10 +24,13 @@ __all__ = [
     "check_rule",
     "check_sharding",
     "check_strategy",
+    "count_shardings",
     "graphs",
     "least_seconds",
     "meshes",
     "problems",
     "run_sharded",
     "run_whole",
+    "tiny_graphs",
+    "toy_cluster",
 ]
