@@ -116,7 +116,6 @@ def test_every_option_says_what_it_is_for():
     ],
 )
 def test_calibrates_with_each_backend(tmp_path, backend, kinds):
-    pytest.importorskip({"mpi": "mpi4py"}.get(backend, backend))
     out = tmp_path / "profile.json"
     sizes = ["256", "4KiB", "64KiB"]
     command = [sys.executable, "-m", "costmodel", "calibrate", "--backend", backend]
@@ -141,7 +140,6 @@ def test_calibrates_with_each_backend(tmp_path, backend, kinds):
 
 
 def test_a_failing_rank_is_one_line(tmp_path):
-    pytest.importorskip("torch")
     (tmp_path / "torch.py").write_text("raise RuntimeError('broken\\non purpose')")
     command = [sys.executable, "-m", "costmodel", "calibrate", "--backend", "torch"]
     done = subprocess.run(

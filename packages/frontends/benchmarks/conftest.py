@@ -1,5 +1,7 @@
 """The job that is planned and run, on virtual devices."""
 
+import functools
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,3 +43,21 @@ def job(benchmark) -> Job:
     text = np.random.default_rng(0).integers(0, 256, (2, 16, config.sequence)).astype(np.int32)
     arguments = params, optimizer.init(params), (text[0], text[1])
     return Job(gpt.make_train_step(config, optimizer), arguments, two_hosts, 8)
+
+
+PLANNERS = ("shardspec", "autoshard", "stagecut", "crossmesh", "pipesched", "frontends")
+
+
+@pytest.fixture
+def forget() -> Callable[[], None]:
+    """Empties the caches that planning fills."""
+
+    def empty() -> None:
+        jax.clear_caches()
+        every = gc.get_objects()
+        caches = [each for each in every if isinstance(each, functools._lru_cache_wrapper)]
+        for cache in caches:
+            if cache.__module__.partition(".")[0] in PLANNERS:
+                cache.cache_clear()
+
+    return empty

@@ -9,25 +9,10 @@ starts with empty caches, as a new process does.
 Not shown: larger models and clusters, and whether the predicted steps come true on such a cluster.
 """
 
-import functools
-import gc
-
-import jax
 import pytest
 from frontends.jax.trace import trace
 from frontends.layers import layer
 from frontends.planner import make_plan
-
-PLANNERS = ("shardspec", "autoshard", "stagecut", "crossmesh", "pipesched", "frontends")
-
-
-def forget():
-    """Empty the caches that planning fills."""
-    jax.clear_caches()
-    caches = [each for each in gc.get_objects() if isinstance(each, functools._lru_cache_wrapper)]
-    for cache in caches:
-        if cache.__module__.partition(".")[0] in PLANNERS:
-            cache.cache_clear()
 
 
 def make_traces(job):
@@ -45,7 +30,7 @@ def search(job, layers, strategy):
     return make_plan(layers[0], job.cluster, undivided=layers[1], strategy=strategy)
 
 
-def test_trace(benchmark, job):
+def test_trace(benchmark, job, forget):
     traces = benchmark.pedantic(make_traces, (job,), setup=forget, rounds=3)
     benchmark.extra_info["operators"] = len(traces[0].step.graph.operators)
 
@@ -56,7 +41,7 @@ def test_layers(benchmark, job):
 
 
 @pytest.mark.parametrize("strategy", ["data_parallel", "auto"])
-def test_search(benchmark, job, strategy):
+def test_search(benchmark, job, strategy, forget):
     layers = make_layers(job, make_traces(job))
     obvious = search(job, layers, "data_parallel")
 

@@ -1,11 +1,14 @@
 """The processes of test_processes.py: `mpiexec -n N processes.py STORY FOLDER`. Each writes what
 became of it to FOLDER/rank.json, and its errors to rank.err."""
 
+import doctest
 import json
 import os
 import random
+import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import frontends.jax as mw
@@ -18,23 +21,79 @@ from frontends.layers import layer
 from frontends.testing import random_plan
 from shardspec import Mesh
 
-DEADLINE_S = 15.0
+DEADLINE_S = 8.0
+START_S = 15.0
 
-STORIES = {  # example, schedule, devices of all processes, devices of each stage
-    "unequal": ("mlp", "eager-1f1b", 7, ((1, 2), (3,), (4, 6))),
-    "v": ("tied", "zb-v", 4, ((0, 1), (2, 3), (2, 3), (0, 1))),
-    "stopped": ("mlp", "1f1b", 4, ((0, 1), (2, 3))),
+UNEQUAL = 7, ((1, 2), (3,), (4, 6))
+"""Devices of all processes, and of each stage."""
+
+TO_AND_FRO = 4, ((0, 1), (2, 3), (0, 1), (2, 3))
+V = 4, ((0, 1), (2, 3), (2, 3), (0, 1))
+PLACES = {
+    "gpipe": UNEQUAL,
+    "1f1b": UNEQUAL,
+    "eager-1f1b": UNEQUAL,
+    "interleaved-1f1b": TO_AND_FRO,
+    "looped-bfs": TO_AND_FRO,
+    "zb-h1": UNEQUAL,
+    "zb-h2": UNEQUAL,
+    "zb-1p": UNEQUAL,
+    "zb-v": V,
+    "v-half": V,
+    "v-min": V,
+    "dualpipe-v": V,
 }
+TWO_STAGES = 4, ((0, 1), (2, 3))
 AT_FAULT = 2
 
 
+def fail() -> None:
+    raise ValueError("no batch left")
+
+
+FAULTS = {  # what a process does before its third step
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "raises": fail,
+    "exits": lambda: sys.exit(0),
+    "hangs": lambda: time.sleep(20 * DEADLINE_S),
+}
+
+
+def stay_away(folder: Path) -> None:
+    """A process that starts, but does not join the others; until they have given it up."""
+    until_s = time.monotonic() + 4 * START_S
+    while time.monotonic() < until_s:
+        if len([path for path in folder.glob("*.err") if "DeviceError" in path.read_text()]) == 3:
+            return
+        time.sleep(0.1)
+
+
+def readme() -> dict[str, int]:
+    """The README's first example, word for word."""
+    text = Path(__file__).parents[1].joinpath("README.md").read_text()
+    (example,) = re.findall(r"^## Parallelize a step\n+```python\n(.*?)^```", text, re.S | re.M)
+    test = doctest.DocTestParser().get_doctest(example, {}, "README", "README.md", 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    return runner.run(test, out=sys.stderr.write)._asdict()
+
+
 def main(story: str, folder: Path) -> None:
-    name, schedule, n_devices, meshes = STORIES[story]
-    mw.init(n_devices)
-    me = jax.process_index()
+    schedule, (n_devices, meshes) = "1f1b", TWO_STAGES
+    if story in PLACES:
+        schedule, (n_devices, meshes) = story, PLACES[story]
+    me = int(os.environ["PMI_RANK"])
     # A launcher loses what processes print when one of them has ended.
     os.dup2(os.open(folder / f"{me}.err", os.O_CREAT | os.O_WRONLY), sys.stderr.fileno())
-    example = EXAMPLES[name]()
+    if story == "readme":
+        Path(folder, f"{me}.json").write_text(json.dumps(readme()))
+        return
+    if (story, me) == ("absent", AT_FAULT):
+        stay_away(folder)
+        return
+    mw.init(n_devices, start_s=START_S if story == "absent" else 300.0)
+    assert jax.process_index() == me
+    example = EXAMPLES["tied" if meshes is V[1] else "mlp"]()
     traced = example.trace(4)
     layered = layer(traced.step, 4)
     stages = [Mesh((len(ids),), ("x",), ids) for ids in meshes]
@@ -49,8 +108,8 @@ def main(story: str, folder: Path) -> None:
     single = jax.jit(example.function)
     worst, losses = 0.0, []
     for step in range(3):
-        if (story, step, me) == ("stopped", 2, AT_FAULT):
-            os.kill(os.getpid(), signal.SIGSTOP)
+        if story in FAULTS and (step, me) == (2, AT_FAULT):
+            FAULTS[story]()
         results = run(leaves)
         theirs = (*single(*theirs)[:2], example.batch)
         for ours, expected in zip(results, jax.tree.leaves(theirs[:2]), strict=False):

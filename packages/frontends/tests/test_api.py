@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from frontends.errors import (
     UnsupportedStepError,
 )
 from frontends.jax import parallelize, plan_for
-from frontends.jax.testing import mlp
+from frontends.jax.testing import adamw, mlp
 from frontends.verify import check_collectives
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -228,15 +229,111 @@ def test_arguments_may_be_named() -> None:
     for ours, theirs in zip(jax.tree.leaves(named), jax.tree.leaves(parallel(W, X)), strict=True):
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
 
-    def keyword_only(w: jax.Array, *, x: jax.Array) -> jax.Array:
-        return w + x.sum()
 
-    with pytest.raises(TypeError, match=r"these can only be named: x: give them"):
-        parallelize(keyword_only, cluster=CLUSTER)(W, x=X)
+def test_arguments_may_have_no_place() -> None:
+    def named(w: Any, *, scale: Any, x: Any) -> Any:
+        return step(w, scale * x)
+
+    parallel = parallelize(named, cluster=CLUSTER, microbatches=2)
+    assert_equal(parallel(W, x=X, scale=2.0), step(W, 2.0 * X))
+    assert_equal(parallel(W, scale=3.0, x=X), step(W, 3.0 * X))
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        parallel(W, X, 2.0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
+        parallel(W, scale=2.0, x=X, y=X)
+
+
+def test_static_arguments_choose_what_the_step_does() -> None:
+    def either(w: Any, x: Any, sign: str, *, power: int = 1) -> Any:
+        return step(w, (x if sign == "plus" else -x) ** power)
+
+    options: dict[str, Any] = {"cluster": CLUSTER, "microbatches": 2, "static_argnames": "power"}
+    for sign, chosen in (("plus", X**3), ("minus", (-X) ** 3)):
+        parallel = parallelize(either, static_argnums=2, **options)
+        assert_equal(parallel(W, X, sign, power=3), step(W, chosen))
+        assert_equal(parallel(W, x=X, sign=sign, power=3), step(W, chosen))
+    with pytest.raises(PlanError, match=r"got power=2 instead of 3: use another parallelize"):
+        parallel(W, X, "minus", power=2)
+
+
+def test_batch_argnums_count_all_arguments() -> None:
+    def turned(kind: str, x: Any, w: Any) -> Any:
+        return step(w, x)
+
+    parallel = parallelize(
+        turned, cluster=CLUSTER, microbatches=4, static_argnums=(0,), batch_argnums=(1,)
+    )
+    assert_equal(parallel("some", X, W), step(W, X))
+    assert parallel.planned.trace.arguments[0].is_batch
+    with pytest.raises(BatchError, match=r"none that is static; got batch_argnums=\(0,\)"):
+        parallelize(turned, cluster=CLUSTER, static_argnums=(0,), batch_argnums=(0,))("", X, W)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Model:
+    weights: Any
+    activation: str = field(metadata={"static": True})
+
+
+def test_state_may_be_a_dataclass() -> None:
+    def train(model: Model, x: Any) -> Any:
+        def loss(model: Model) -> Any:
+            return jnp.mean(getattr(jnp, model.activation)(x @ model.weights) ** 2)
+
+        value, gradient = jax.value_and_grad(loss)(model)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, model, gradient), {"loss": value}
+
+    parallel = parallelize(train, cluster=CLUSTER, microbatches=2)
+    model, theirs = Model(W, "sin"), Model(W, "sin")
+    for _ in range(2):
+        model, metrics = parallel(model, X)
+        theirs, expected = train(theirs, X)
+        assert_equal(metrics, expected)
+    assert_equal(model, theirs)
+    with pytest.raises(BatchError, match="must have the structure"):
+        parallel(Model(model.weights, "tanh"), X)
+
+
+@pytest.mark.parametrize("strategy", ["equal_layers", "zero"])
+def test_donated_state_is_gone_and_its_memory_taken_again(strategy: str) -> None:
+    example = adamw()
+    parallel = parallelize(
+        example.function, cluster=CLUSTER, microbatches=2, strategy=strategy, donate=True
+    )
+    given = jax.tree.map(jnp.array, (example.params, example.opt_state))  # copies, to be given away
+    *expected, _ = example.function(*example.arguments)
+    for _ in range(3):
+        *state, _ = parallel(*given, example.batch)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
+        if expected:
+            assert_equal(tuple(state), tuple(expected))
+        given, expected = state, []
+    places = addresses(given)
+    *state, _ = parallel(*given, example.batch)
+    assert addresses(state) == places
+
+
+def addresses(tree: Any) -> set[int]:
+    """Where the shards of all but scalars lie in memory."""
+    leaves = (leaf for leaf in jax.tree.leaves(tree) if leaf.ndim)
+    return {s.data.unsafe_buffer_pointer() for leaf in leaves for s in leaf.addressable_shards}
+
+
+def test_state_is_kept_unless_it_is_donated() -> None:
+    example = adamw()
+    parallel = parallelize(example.function, cluster=CLUSTER, microbatches=2)
+    *state, _ = parallel(*example.arguments)
+    first = parallel(*state, example.batch)
+    assert_equal(parallel(*state, example.batch), first)
+    given = example.params, example.opt_state, state
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(given))
 
 
 def test_rejects_an_unknown_option() -> None:
-    with pytest.raises(TypeError, match=r"has the options cluster, microbatches, .*; got meshes"):
+    with pytest.raises(
+        TypeError, match=r"has the options cluster, .*, microbatches, .*; got meshes"
+    ):
         parallelize(step, cluster=CLUSTER, meshes=2)
 
 
@@ -246,8 +343,9 @@ def test_rejects_an_unknown_schedule() -> None:
 
 
 def test_says_when_nothing_fits_the_memory() -> None:
-    with pytest.raises(NoPlanError, match="no plan fits 100 bytes a device"):
-        parallelize(step, cluster=CLUSTER, microbatches=2, memory_bytes=100)(W, X)
+    host = CLUSTER.resized(n_hosts=1)
+    with pytest.raises(NoPlanError, match="no plan fits 300 bytes a device"):
+        parallelize(step, cluster=host, microbatches=2, memory_bytes=300)(W, X)
 
 
 def test_rejects_a_cluster_with_more_devices_than_there_are() -> None:

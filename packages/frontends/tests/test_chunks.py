@@ -5,11 +5,12 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from autoshard import Operator
 from frontends.chunks import Chunk, build_chunks, stages_of_operators
 from frontends.errors import PlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
-from frontends.plan import Placement, Plan, Stored
+from frontends.plan import Conversion, Placement, Plan, Stored
 from frontends.step import APPLY, FORWARD
 from frontends.testing import random_plan
 from hypothesis import given
@@ -42,7 +43,7 @@ def test_a_chunk_reads_what_is_there_and_runs_every_operator_once(
 ) -> None:
     step = layered(name)
     plan = data.draw(plans(step))
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     for index, stage in enumerate(plan.stages):
         there = {*stage.inputs}
         for chunk in (c for c in chunks if c.stage == index):
@@ -51,41 +52,68 @@ def test_a_chunk_reads_what_is_there_and_runs_every_operator_once(
             assert len(live) == len(chunk.reads)
             for action in chunk.actions:
                 live |= follow(step, action, live)
-            assert set(chunk.writes) <= live - set(chunk.reads)
-            there |= set(chunk.writes)
+            assert {*chunk.writes, *chunk.totals} <= live - set(chunk.reads)
+            there |= {*chunk.writes, *chunk.totals}
         assert set(stage.outputs) <= there
     run = [a.operator for c in chunks for a in c.actions if isinstance(a, Placement)]
     assert sorted(run) == sorted(op.name for op in step.step.graph.operators)
 
 
-def follow(step: LayeredStep, action: object, live: set[Stored]) -> set[Stored]:
+def follow(step: LayeredStep, action: Conversion | Placement, live: set[Stored]) -> set[Stored]:
     """What an action makes; everything it reads must be live."""
+    made = made_by(step, action)
     if isinstance(action, Placement):
-        graph = step.step.graph
-        operator = next(op for op in graph.operators if op.name == action.operator)
-        assert set(map(Stored, operator.inputs, action.operands)) <= live
-        return set(map(Stored, operator.outputs, action.results))
-    assert Stored(action.value, action.src) in live
-    made = Stored(action.value, action.dst)
-    assert made not in live, "a conversion is made once and shared"
-    return {made}
+        operands = operator(step, action.operator).inputs
+        assert set(map(Stored, operands, action.operands)) <= live
+    else:
+        assert Stored(action.value, action.src) in live
+        assert live.isdisjoint(made), "a conversion is made once and shared"
+    return made
+
+
+def made_by(step: LayeredStep, action: Conversion | Placement) -> set[Stored]:
+    if isinstance(action, Placement):
+        return set(map(Stored, operator(step, action.operator).outputs, action.results))
+    return {Stored(action.value, action.dst)}
+
+
+def operator(step: LayeredStep, name: str) -> Operator:
+    return next(op for op in step.step.graph.operators if op.name == name)
 
 
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
 def test_a_chunk_writes_only_what_is_read_later(name: str, data: st.DataObject) -> None:
     step = layered(name)
     plan = data.draw(plans(step))
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     for i, chunk in enumerate(chunks):
-        later = {s for c in chunks[i + 1 :] if c.stage == chunk.stage for s in c.reads}
-        assert set(chunk.writes) <= later | set(plan.stages[chunk.stage].outputs)
+        later = [c for c in chunks[i + 1 :] if c.stage == chunk.stage]
+        read = {slot for c in later for slot in c.reads}
+        assert set(chunk.writes) <= read | set(plan.stages[chunk.stage].outputs)
+        in_apply = {slot for c in later if c.phase == APPLY for slot in c.reads}
+        sums = {s for s in in_apply if s.value in step.step.summed}
+        made = {slot for action in chunk.actions for slot in made_by(step, action)}
+        assert set(chunk.totals) == (sums & made if chunk.phase != APPLY else set())
+
+
+@given(st.sampled_from(sorted(EXAMPLES)), st.data())
+def test_an_update_is_written_where_its_state_is_read(name: str, data: st.DataObject) -> None:
+    step = layered(name)
+    plan = data.draw(plans(step))
+    replaced = {o.value: o.alias for o in step.step.graph.outputs if o.alias is not None}
+    for chunk in build_chunks(step.step, plan):
+        updates = [slot for slot in chunk.writes if slot.value in replaced]
+        state = [Stored(replaced[slot.value], slot.spec) for slot in updates]
+        both = [(old, new) for old, new in zip(state, updates, strict=True) if old in chunk.reads]
+        assert list(chunk.reads[: len(both)]) == [old for old, _ in both]
+        assert list(chunk.writes[: len(both)]) == [new for _, new in both]
 
 
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
 def test_every_conversion_of_the_plan_is_made_once(name: str, data: st.DataObject) -> None:
     step = layered(name)
     plan = data.draw(plans(step))
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     for index, stage in enumerate(plan.stages):
         made = [
             action
@@ -109,13 +137,13 @@ def three_stages(name: str) -> tuple[LayeredStep, Plan]:
 
 def test_apply_of_independent_parameters_is_one_chunk() -> None:
     step, plan = three_stages("mlp")
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     assert [len(levels(chunks, stage)) for stage in range(3)] == [1, 1, 1]
 
 
 def test_clipping_by_the_global_norm_cuts_apply_into_levels() -> None:
     step, plan = three_stages("clipped")
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     per_stage = [levels(chunks, stage) for stage in range(3)]
     assert max(map(len, per_stage)) >= 2
     stage_of = stages_of_operators(plan)
@@ -137,7 +165,7 @@ def test_clipping_by_the_global_norm_cuts_apply_into_levels() -> None:
 
 def test_chunks_print_what_they_are() -> None:
     step, plan = three_stages("clipped")
-    texts = [str(chunk) for chunk in build_chunks(step.step.graph, plan)]
+    texts = [str(chunk) for chunk in build_chunks(step.step, plan)]
     assert texts[:2] == ["forward of stage 0", "backward of stage 0"]
     assert len(set(texts)) == len(texts)
     assert any(text.startswith("apply.1 of stage") for text in texts)
@@ -146,7 +174,7 @@ def test_chunks_print_what_they_are() -> None:
 def test_rejects_a_plan_of_another_step() -> None:
     _, plan = three_stages("mlp")
     with pytest.raises(PlanError, match="made for another step: it places other operators"):
-        build_chunks(layered("skip").step.graph, plan)
+        build_chunks(layered("skip").step, plan)
 
 
 def test_rejects_a_plan_that_lacks_a_conversion() -> None:
@@ -159,6 +187,6 @@ def test_rejects_a_plan_that_lacks_a_conversion() -> None:
             kept = tuple(c for c in stage.conversions if c != forward[0])
             broken = replace(plan, stages=(replace(stage, conversions=kept),))
             with pytest.raises(PlanError, match=r"stage 0 has no way to .* in forward: plan again"):
-                build_chunks(step.step.graph, broken)
+                build_chunks(step.step, broken)
             return
     raise AssertionError("no random plan converted anything")

@@ -3,17 +3,20 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from costmodel import Cluster, presets
 from frontends.cli import main
+from frontends.options import PlanOptions
 from frontends.plan import Plan
 from frontends.planner import SCHEDULES, STRATEGIES
 
-TINY = ["--layers", "2", "--d-model", "32", "--heads", "2", "--sequence", "16", "--batch", "8",
-        "--microbatches", "2", "--devices", "4"]  # fmt: skip
+TINY_MODEL = ["--layers", "2", "--d-model", "32", "--heads", "2", "--sequence", "16",
+              "--batch", "8", "--devices", "4"]  # fmt: skip
+TINY = [*TINY_MODEL, "--microbatches", "2"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -134,7 +137,7 @@ def test_plan_takes_a_cluster_larger_than_this_machine(
         pytest.param(["--output", "/dev/null/results"], "/dev/null/results: Not a directory",
                      id="output cannot be written"),
         pytest.param(["--memory", "2kB", "--devices", "1", "--hosts", "1", "--layers", "1"],
-                     "parameters and optimizer state must fit the devices", id="no memory"),
+                     "sums of gradients must fit the devices", id="no memory"),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_is_one_line_and_exit_code_1(
@@ -160,6 +163,10 @@ def test_what_goes_wrong_is_one_line_and_exit_code_1(
         (["--memory", "12 parsecs"], "got '12 parsecs'"),
         (["--steps", "0"], "Invalid value for '--steps'"),
         (["--schedule", "2f2b"], "Invalid value for '--schedule'"),
+        (["--level", "O4"], "one of O2, O3; got 'O4'"),
+        (["--memory-rule", "smallest"], "one of limit, largest; got 'smallest'"),
+        (["--pin", "params['head']"], "--pin is NAME=SPEC or NAME=STAGE"),
+        (["--pin", "a=RR", "--pin", "a=0"], "a is given twice"),
         (["--model", "llama"], "--model is one of gpt-bytes, gpt-tiny, gpt-small, gpt-350m"),
         (["--model", "gpt-tiny"], "needs 256 tokens; gpt-tiny has 64"),
     ],
@@ -172,6 +179,23 @@ def test_wrong_usage_is_exit_code_2(
     assert message in plain(errors)
 
 
+@pytest.mark.parametrize(
+    ("option", "file", "message"),
+    [
+        ("--save", "nowhere/plan.json", "there is no folder nowhere"),
+        ("--html", "nowhere/plan.html", "there is no folder nowhere"),
+        ("--picture", "plan.pdf", "ends in .png or .svg; got plan.pdf"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_said_before_the_search(
+    option: str, file: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed, errors = run(capsys, "plan", "--model", "gpt-39b", option, file)
+    assert (code, printed) == (1, "")
+    assert errors.startswith("error: ")
+    assert errors.endswith(f"{message}\n")
+
+
 def test_a_damaged_plan_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plan.json").write_text("{}")
     code, _, errors = run(capsys, "show", str(tmp_path / "plan.json"))
@@ -179,8 +203,9 @@ def test_a_damaged_plan_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert errors.startswith("error: a plan is a JSON object")
 
 
-def test_jax_that_started_with_fewer_devices_is_refused() -> None:
-    code = f"import jax; jax.devices(); from frontends.cli import main; main(['train', *{TINY!r}])"
+def test_jax_that_started_with_fewer_devices_is_refused(tmp_path: Path) -> None:
+    arguments = ["train", *TINY, "--output", str(tmp_path)]
+    code = f"import jax; jax.devices(); from frontends.cli import main; main({arguments!r})"
     result = python(code)
     assert result.returncode == 1
     assert "JAX has already started, with 1 devices, and cannot have 4" in result.stderr
@@ -221,12 +246,83 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f" {command} " in plain(printed) for command in COMMANDS)
 
 
-@pytest.mark.parametrize("option", ["--schedule", "--strategy"])
-def test_names_the_choices(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("option", "choices"), [("--schedule", SCHEDULES), ("--strategy", STRATEGIES)]
+)
+def test_names_the_choices(
+    option: str, choices: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, errors = run(capsys, "plan", option, "nothing")
     assert code == 2
-    for choice in SCHEDULES if option == "--schedule" else STRATEGIES:
-        assert choice in plain(errors)
+    assert all(choice in plain(errors) for choice in choices)
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_what_plans_has_the_options_of_plan_for(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, printed, _ = run(capsys, command, "--help")
+    for name in ("microbatches", "strategy", "schedule", "memory", "level", "memory-rule", "pin"):
+        assert f" --{name} " in plain(printed)
+
+
+def test_options_of_the_search_are_those_of_plan_for() -> None:
+    options = PlanOptions(
+        microbatches=2, schedule="gpipe", strategy="search", memory="1.5 GiB", level="O3",
+        memory_rule="largest", pin=["params['head']=RS0", "params['embedding'] = 1"],
+    )  # fmt: skip
+    assert options.job().planning == {
+        "microbatches": 2, "schedule": "gpipe", "strategy": "search", "memory_bytes": 3 << 29,
+        "level": "O3", "memory_rule": "largest",
+        "pin": {"params['head']": "RS0", "params['embedding']": 1},
+    }  # fmt: skip
+    assert PlanOptions().job().planning == {}  # all is the planner's to choose
+
+
+@pytest.mark.parametrize(
+    ("spec", "strategy"), [("RS0", "auto"), ("S0R", "search"), ("S0R", "data_parallel")]
+)
+def test_a_pin_holds(
+    spec: str, strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    arguments = ["--pin", f"params['head']={spec}", "--strategy", strategy]
+    code, _, errors = run(capsys, "plan", *TINY, *arguments, "--save", str(path))
+    assert code == 0, errors
+    stored = (v for stage in Plan.load(path).stages for v in stage.inputs)
+    assert {str(v.spec) for v in stored if v.value == "params['head']"} == {spec}
+
+
+@pytest.mark.parametrize(
+    ("pin", "rule"),
+    [("S9R", "a stage's mesh has axes 0 to 1"), ("7", "4 layers on 4 devices make 4 at most")],
+)
+def test_a_pin_that_no_plan_can_have_is_one_line(
+    pin: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, errors = run(capsys, "plan", *TINY, "--pin", f"params['head']={pin}")
+    assert code == 1
+    assert rule in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("strategy", ["auto", "search"])
+def test_pins_that_cannot_be_together_are_said(
+    strategy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pins = ["--pin", "params['head']=0", "--pin", "params['embedding']=1"]
+    code, _, errors = run(capsys, "plan", *TINY, "--strategy", strategy, *pins)
+    assert code == 1
+    assert "'two-hosts' with pins of params['head'], params['embedding']: " in errors
+    assert errors.endswith(", or pin less\n")
+
+
+def test_a_pin_that_holds_nothing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, errors = run(capsys, "plan", *TINY, "--pin", "params['haed']=RS0")
+    assert code == 1
+    assert errors.startswith("error: a pin is of a value of the step")
+    assert "params['head']" in errors
+    assert errors.count("\n") == 1
 
 
 def test_show_explains_a_name_and_writes_the_page(
@@ -308,15 +404,33 @@ def test_plans_a_model_by_its_name_and_writes_its_page(
     assert Plan.load(saved).n_devices == 4
 
 
-def test_a_plan_that_was_saved_is_trained(trained: tuple[Path, str], tmp_path: Path) -> None:
-    folder, _ = trained
-    data = tmp_path / "data.txt"
+def test_a_plan_that_was_saved_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, data = str(tmp_path / "plan.json"), tmp_path / "data.txt"
     data.write_text("to be, or not to be, that is the question\n" * 20)
-    arguments = ["train", *TINY, "--steps", "2", "--verify-steps", "2", "--data", str(data)]
-    arguments += ["--plan", str(folder / "plan.json"), "--output", str(tmp_path / "output")]
-    result = python(f"from frontends.cli import main; main({arguments!r})")
-    assert result.returncode == 0, result.stderr
-    assert Plan.load(tmp_path / "output" / "plan.json") == Plan.load(folder / "plan.json")
+    small = ["--layers", "1", "--d-model", "16", "--heads", "2", "--sequence", "8", "--batch", "4",
+             "--devices", "2"]  # fmt: skip
+    code, _, errors = run(
+        capsys, "plan", *small, "--strategy", "equal_layers", "--microbatches", "2", "--save", saved
+    )
+    assert code == 0, errors
+    code, printed, errors = run(
+        capsys, "train", *small, "--steps", "2", "--verify-steps", "2", "--data", str(data),
+        "--plan", saved, "--output", str(tmp_path / "output"),
+    )  # fmt: skip
+    assert code == 0, errors
+    assert "Verified: the first 2 losses equal a single device's" in printed
+    assert Plan.load(tmp_path / "output" / "plan.json") == Plan.load(saved)
+
+
+def test_a_plan_that_was_saved_is_not_searched(
+    trained: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = trained
+    code, _, errors = run(capsys, "train", *TINY, "--plan", str(folder / "plan.json"))
+    assert code == 2
+    assert "--microbatches would change nothing" in plain(errors)
 
 
 def test_a_command_without_jax_says_what_to_install() -> None:

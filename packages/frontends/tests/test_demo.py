@@ -177,6 +177,6 @@ def test_heads_divide_the_width() -> None:
 def test_names_a_backend_with_too_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frontends.jax.init", lambda n_devices: None)
     monkeypatch.setattr("jax.device_count", lambda: 1)
-    job = Job(TINY, Cluster.preset("two-hosts"), 1, 8, 2, "1f1b", None, 1e-3, 0)
+    job = Job(TINY, Cluster.preset("two-hosts"), 1, 8, 1e-3, 0, {})
     with pytest.raises(DeviceError, match=r"'two-hosts' needs 8 devices; .* 'cpu' has 1: set"):
         job.start()

@@ -1,25 +1,18 @@
-"""A plan's page is well-formed for any plan, needs nothing else, and looks right in a browser."""
+"""A plan's page is well-formed for any plan, needs nothing else, and shows what the plan says."""
 
-import json
 import re
-import shutil
-import subprocess
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
 from frontends.html import plan_html
 from frontends.plan import Plan, Stored
 from frontends.testing import plans
 from hypothesis import given, settings
-from shardspec import Mesh, Spec
+from shardspec import Spec
 
 HTML, SVG = "{http://www.w3.org/1999/xhtml}", "{http://www.w3.org/2000/svg}"
 SECTIONS = ("stages", "timeline", "operators", "memory", "collectives", "transfers", "layouts",
             "alternatives")  # fmt: skip
-BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome", "chrome")
 
 
 def parsed(page: str) -> ElementTree.Element:
@@ -94,8 +87,8 @@ def test_a_priced_plan_draws_its_memory_by_kind(priced_plan: Plan) -> None:
 def test_the_limit_is_drawn_where_there_is_room(priced_plan: Plan) -> None:
     limit = max(stage.memory_bytes for stage in priced_plan.stages) * 2
     near = replace(priced_plan, memory_limit_bytes=limit)
-    assert "is beyond the drawing" in words(section(priced_plan.html(), "memory"))
-    assert "is beyond the drawing" not in words(section(near.html(), "memory"))
+    assert "is beyond this" in words(section(priced_plan.html(), "memory"))
+    assert "is beyond this" not in words(section(near.html(), "memory"))
 
 
 def test_every_action_is_on_the_timeline(example_plan: Plan) -> None:
@@ -129,72 +122,5 @@ def test_long_lists_are_cut_and_counted(example_plan: Plan) -> None:
     assert "1000 S0R" in layouts
 
 
-# What only a browser knows, written into the page's title: whether it is wider than the window,
-# drawings without size, and words that run out of their drawing.
-MEASURE = """<script>
-const svgs = [...document.querySelectorAll("svg")], out = [];
-for (const text of document.querySelectorAll("svg text")) {
-  const box = text.getBoundingClientRect(), frame = text.ownerSVGElement.getBoundingClientRect();
-  if (box.right > frame.right + 1 || box.left < frame.left - 1 ||
-      box.bottom > frame.bottom + 4 || box.top < frame.top - 4) out.push(text.textContent);
-}
-document.title = JSON.stringify({
-  wide: document.documentElement.scrollWidth > innerWidth,
-  drawings: svgs.length,
-  empty: svgs.filter(s => s.getBoundingClientRect().height < 5).length,
-  out: out,
-  shown: [...document.querySelectorAll("h2")].filter(h => h.offsetHeight > 0).length,
-});
-</script>"""
-
-
-@pytest.fixture(scope="module")
-def measure(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], dict[str, object]]:
-    """Loads a page in a headless browser of some width, and says what it measured."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip(f"no browser; install one of {', '.join(BROWSERS)} (apt has chromium)")
-    folder = tmp_path_factory.mktemp("browser")
-
-    def load(page: str, width: int) -> dict[str, object]:
-        path = folder / "plan.html"
-        path.write_text(page.replace("</body>", f"{MEASURE}</body>"), encoding="utf-8")
-        options = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/user",
-                   f"--window-size={width},900", "--dump-dom")  # fmt: skip
-        result = subprocess.run(
-            [browser, *options, path.as_uri()], capture_output=True, text=True, timeout=120
-        )
-        title = re.search(r"<title>(.*?)</title>", result.stdout)
-        assert title is not None, result.stderr
-        found: dict[str, object] = json.loads(title[1].replace("&gt;", ">").replace("&amp;", "&"))
-        return found
-
-    return load
-
-
-@pytest.mark.parametrize("width", [1400, 700])
-def test_a_browser_shows_all_of_it(
-    width: int, priced_plan: Plan, measure: Callable[[str, int], dict[str, object]]
-) -> None:
-    page = priced_plan.html()
-    assert measure(page, width) == {
-        "wide": False, "drawings": page.count("<svg "), "empty": 0, "out": [],
-        "shown": len(SECTIONS),
-    }  # fmt: skip
-
-
-def test_a_browser_shows_a_plan_with_many_stages(
-    example_plan: Plan, measure: Callable[[str, int], dict[str, object]]
-) -> None:
-    stage = example_plan.stages[1]
-    many = tuple(
-        replace(stage, mesh=Mesh((2, 8), ("x", "y"), tuple(range(16 * i, 16 * i + 16))))
-        for i in range(16)
-    )
-    page = replace(example_plan, stages=many, transfers=(), microbatches=128).html()
-    found = measure(page, 1200)
-    assert (found["wide"], found["empty"], found["out"]) == (False, 0, [])
-
-
-def test_is_what_the_method_gives(example_plan: Plan, tmp_path: Path) -> None:
+def test_is_what_the_method_gives(example_plan: Plan) -> None:
     assert example_plan.html() == plan_html(example_plan)

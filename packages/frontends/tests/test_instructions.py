@@ -10,14 +10,15 @@ import pytest
 from frontends.chunks import Chunk, build_chunks
 from frontends.errors import DeadlockError, PlanError
 from frontends.instructions import (
-    Accumulate,
     Free,
     Instruction,
+    Keep,
     Key,
     Load,
     Receive,
     Run,
     Send,
+    Zero,
     build_instructions,
     in_one_order,
     makes,
@@ -83,6 +84,8 @@ class Machine:
                     if chunk.phase == APPLY:
                         assert self.added[stage][slot] in (0, self.plan.microbatches)
                     assert (slot, microbatch) in live or (slot, None) in live
+                assert live.issuperset((slot, None) for slot in chunk.totals)
+                self.added[stage].update(chunk.totals)
                 live |= {(slot, microbatch) for slot in chunk.writes}
                 self.ran[index, microbatch] += 1
             case Send(_, index, microbatch):
@@ -101,11 +104,15 @@ class Machine:
                 self.mail[index, microbatch] -= 1
                 self.received[index, microbatch] += 1
                 live.add(key)
-            case Accumulate(_, summed, kept, microbatch):
-                for slot in (*summed, *kept):
+            case Zero(_, index, _):
+                totals = {(slot, None) for slot in self.chunks[index].totals}
+                assert totals
+                assert live.isdisjoint(totals)
+                live |= totals
+            case Keep(_, slots, microbatch):
+                for slot in slots:
                     live.remove((slot, microbatch))
                     live.add((slot, None))
-                self.added[stage].update(summed)
             case Free(_, slots, microbatch):
                 for slot in slots:
                     live.remove((slot, microbatch))
@@ -128,7 +135,7 @@ def test_instructions_keep_account_of_every_value(
         schedule_of(plan)
     except PlanError:
         return  # not defined for these sizes
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     machine = Machine(step, plan, chunks)
     for item in in_one_order(build_instructions(step.step, plan, chunks), plan):
         machine.execute(item)
@@ -153,7 +160,7 @@ def test_a_rank_holds_what_the_simulator_says(name: str) -> None:
     n_stages, microbatches = (4 if name in LOOPED else 2), 4
     step = layered("mlp", microbatches)
     plan = random_plan(step, MESHES[2:] * n_stages, random.Random(0), name)
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     ranks = build_instructions(step.step, plan, chunks)
     schedule = schedule_of(plan)
     received = {(t.destination, Stored(t.value, t.dst_spec)) for t in plan.transfers}
@@ -176,10 +183,10 @@ def test_a_rank_holds_what_the_simulator_says(name: str) -> None:
             live |= {key for key in makes(item, plan, chunks) if key[2] is not None}
             if isinstance(item, Free):
                 live -= {(item.stage, slot, item.microbatch) for slot in item.slots}
-            if isinstance(item, Accumulate):
-                live -= {(item.stage, s, item.microbatch) for s in (*item.summed, *item.kept)}
+            if isinstance(item, Keep):
+                live -= {(item.stage, s, item.microbatch) for s in item.slots}
             upcoming = rank[index + 1] if index + 1 < len(rank) else None
-            if isinstance(upcoming, Free | Accumulate | Send):
+            if isinstance(upcoming, Free | Keep | Send):
                 continue
             last = next((i for i in reversed(rank[: index + 1]) if isinstance(i, Run)), None)
             if isinstance(upcoming, Run) and last is not None and is_same(last, upcoming):
@@ -215,22 +222,22 @@ def test_a_stage_holds_no_more_microbatches_than_its_schedule_says() -> None:
     step = layer(mlp().trace(4).step, 4)
     for name, in_flight in (("gpipe", 4), ("1f1b", 2)):
         plan = random_plan(step, MESHES[1:], random.Random(0), name)
-        chunks = build_chunks(step.step.graph, plan)
+        chunks = build_chunks(step.step, plan)
         lists = build_instructions(step.step, plan, chunks)
         held, most = set(), 0
         for item in lists[0]:
             if isinstance(item, Load | Run) and item.microbatch is not None:
                 held.add(item.microbatch)
-            if isinstance(item, Accumulate):
-                held.remove(item.microbatch)
             most = max(most, len(held))
+            if isinstance(item, Run) and chunks[item.chunk].phase == BACKWARD:
+                held.remove(item.microbatch)
         assert most == in_flight
 
 
 def test_a_lost_message_is_a_deadlock_that_names_who_waits() -> None:
     step = layered("mlp", 2)
     plan = random_plan(step, MESHES[:2], random.Random(0))
-    first, second = build_instructions(step.step, plan, build_chunks(step.step.graph, plan))
+    first, second = build_instructions(step.step, plan, build_chunks(step.step, plan))
     message = r"stage 0 waits for \S+ of microbatch 0 from stage 1, stage 1 waits for \S+ of micro"
     with pytest.raises(DeadlockError, match=message):
         in_one_order([[i for i in first if not isinstance(i, Send)], second], plan)
@@ -239,15 +246,21 @@ def test_a_lost_message_is_a_deadlock_that_names_who_waits() -> None:
 def test_the_weight_gradient_is_what_nobody_waits_for() -> None:
     step = layered("mlp", 2)
     plan = random_plan(step, MESHES[:2], random.Random(0), "zb-h1")
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     sent = {t.value for t in plan.transfers if t.phase == "backward"}
     for chunk in chunks:
         writes = {slot.value for slot in chunk.writes}
         if chunk.phase == BACKWARD and chunk.level == 1:
             assert writes.isdisjoint(sent)
-            assert not writes.isdisjoint(step.step.summed)
+            assert {slot.value for slot in chunk.totals} <= set(step.step.summed)
+            assert chunk.totals
     levels = [(c.stage, c.level) for c in chunks if c.phase == BACKWARD]
     assert levels == [(0, 1), (1, 0), (1, 1)], "stage 0 sends no gradient to anybody"
+
+
+RECOMPUTES = """2-1f1b stages=2 microbatches=4
+rank 0: F0.0 F0.1 R0.0 B0.0 F0.2 R0.1 B0.1 F0.3 R0.2 B0.2 R0.3 B0.3
+rank 1: F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3"""
 
 
 @pytest.mark.parametrize(
@@ -255,8 +268,10 @@ def test_the_weight_gradient_is_what_nobody_waits_for() -> None:
     [
         ("fast", "one of pipesched's names or texts.*'fast'"),
         ("zb-v", "one of pipesched's names or texts"),
-        ("chimera", "chimera has copies of stages on several ranks: take one of gpipe"),
-        ("inference", "inference recomputes, or has no backwards"),
+        ("chimera", "chimera has copies of stages on several ranks: take zb-v"),
+        ("dualpipe", "dualpipe has copies of stages on several ranks: take dualpipe-v"),
+        ("inference", "inference has no backwards: take one of gpipe"),
+        (RECOMPUTES, "2-1f1b recomputes by the schedule: use jax.checkpoint in the step"),
         (str(pipesched.make("1f1b", 3, 4)), "got 3 stages and 4 microbatches for 2 and 4"),
     ],
 )
@@ -272,7 +287,7 @@ def test_rejects_schedules_that_do_not_run(schedule: str, message: str) -> None:
 def test_lists_are_deterministic(name: str) -> None:
     step = layered("tied", 4)
     plan = random_plan(step, (*MESHES, MESHES[0]), random.Random(1), name)
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     first, second = (build_instructions(step.step, plan, chunks) for _ in range(2))
     assert first == second
 
@@ -280,7 +295,7 @@ def test_lists_are_deterministic(name: str) -> None:
 def test_loads_and_runs_print_value_and_microbatch() -> None:
     step = layered("mlp", 2)
     plan = random_plan(step, MESHES[:1], random.Random(0))
-    chunks = build_chunks(step.step.graph, plan)
+    chunks = build_chunks(step.step, plan)
     (rank,) = build_instructions(step.step, plan, chunks)
     texts = [str(item) for item in rank if isinstance(item, Load | Run)]
     assert "LOAD batch['x'].0" in texts

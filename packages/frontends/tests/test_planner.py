@@ -18,7 +18,8 @@ from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, Example, mlp, small_gpt
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan
-from frontends.planner import STRATEGIES, make_plan, predict_step_s, simulate
+from frontends.planner import STRATEGIES, make_plan
+from frontends.predict import predict_step_s, simulate
 from frontends.verify import check_collectives
 from shardspec import Layout, Spec
 
@@ -90,7 +91,7 @@ def test_a_plan_covers_the_step_and_the_devices_once(name: str) -> None:
         assert [k for a, b in spans for k in range(a, b + 1)] == list(range(step.n_layers))
         assert len(set(plan.device_ids)) == len(plan.device_ids) == plan.n_devices
         assert plan.n_devices <= CLUSTER.n_devices
-        chunks = build_chunks(step.step.graph, plan)
+        chunks = build_chunks(step.step, plan)
         build_instructions(step.step, plan, chunks)
 
 
@@ -136,24 +137,26 @@ def test_gpipe_needs_more_memory_than_1f1b() -> None:
 
 
 def test_the_memory_limit_is_kept() -> None:
-    step = layer(mlp(width=64).trace().step, 4)
-    roomy = make_plan(step, CLUSTER)
+    step, pair = layer(mlp(width=64).trace().step, 4), CLUSTER.resized(devices_per_host=1)
+    roomy = make_plan(step, pair)
     peak_bytes = max(stage.memory_bytes for stage in roomy.stages)
     limit = peak_bytes * 3 // 4
-    tight = make_plan(step, CLUSTER, memory_bytes=limit)
+    tight = make_plan(step, pair, memory_bytes=limit)
     assert max(stage.memory_bytes for stage in tight.stages) <= limit < peak_bytes
     assert tight.memory_limit_bytes == limit
     assert tight.step_s >= roomy.step_s
 
 
 def test_says_when_the_state_cannot_fit() -> None:
-    with pytest.raises(NoPlanError, match=r"optimizer state must fit the devices; they take 1152 "):
+    with pytest.raises(
+        NoPlanError, match=r"sums of gradients must fit the devices; they take 2308 "
+    ):
         make_plan(layered("mlp"), CLUSTER, memory_bytes=100)
 
 
 def test_says_when_nothing_fits() -> None:
-    with pytest.raises(NoPlanError, match=r"no plan fits 300 bytes a device .*: raise the memory"):
-        make_plan(layered("mlp"), CLUSTER, memory_bytes=300)
+    with pytest.raises(NoPlanError, match=r"no plan fits 1200 bytes a device .*: raise the memory"):
+        make_plan(layered("mlp"), CLUSTER.resized(n_hosts=1), memory_bytes=1200)
 
 
 def test_a_strategy_that_cannot_run_says_why() -> None:

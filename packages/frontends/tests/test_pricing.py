@@ -10,8 +10,9 @@ import pytest
 from costmodel import Cluster
 from frontends.jax.testing import EXAMPLES, mlp
 from frontends.layers import LayeredStep, layer
-from frontends.pricing import Pricer, logical_meshes, stage_cost
+from frontends.pricing import Pricer, stage_cost
 from frontends.step import FORWARD
+from frontends.ways import logical_meshes
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 SUBMESHES = ((1, 1), (1, 2), (2, 2))
@@ -34,16 +35,18 @@ def test_no_price_is_below_its_bound(name: str, submesh: tuple[int, int]) -> Non
     for first, last in ((0, 0), (0, n_layers - 1), (1, 2), (n_layers - 1, n_layers - 1)):
         priced = prices.price(first, last, submesh)
         assert priced is not None
-        assert prices.bound_s(first, last, submesh) <= priced.cost.time_s
+        assert prices.bounds.bound_s(first, last, submesh) <= priced.cost.time_s
 
 
 def test_the_bound_of_a_step_is_the_sum_of_its_layers() -> None:
     prices, n_layers = pricer("mlp"), layered("mlp").n_layers
     layers_s = sum(
-        math.fsum(prices._work_s(prices.graph(k, k)))  # split over no devices
+        math.fsum(
+            prices.bounds._work_s(prices.layered.stage(k, k).operators)
+        )  # split over no devices
         for k in range(n_layers)
     )
-    assert prices.step_bound_s() == pytest.approx(layers_s / CLUSTER.n_devices)
+    assert prices.bounds.step_bound_s() == pytest.approx(layers_s / CLUSTER.n_devices)
 
 
 def test_equal_layers_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +72,7 @@ def test_a_price_that_was_found_elsewhere_has_this_runs_names() -> None:
     for k in (1, 2):
         priced = prices.price(k, k, (1, 2))
         assert priced is not None
-        graph = prices.graph(k, k)
+        graph = prices.layered.stage(k, k)
         assert priced.graph is graph
         assert [name for name, _ in priced.sharding.input_specs] == list(graph.inputs)
         assert {c.value for c in priced.sharding.conversions} <= {v.name for v in graph.values}
@@ -93,8 +96,8 @@ def test_what_does_not_fit_has_no_price() -> None:
     prices = Pricer(layered("mlp"), CLUSTER, 400)
     assert prices.price(0, 3, (1, 1)) is None
     wide = layer(mlp(width=64).trace().step, 4)
-    state_bytes = pricer("mlp").state_bytes(wide.step.graph)
-    assert state_bytes == 4 * (64 * 64 + 64) * 4
+    state_bytes = Pricer(wide, CLUSTER, 1).bounds.state_bytes()
+    assert state_bytes == 2 * 4 * (64 * 64 + 64) * 4 + 4  # weights, their gradients, the loss
     assert Pricer(wide, CLUSTER, state_bytes // 2 - 1).price(0, 3, (1, 2)) is None
 
 
@@ -112,12 +115,12 @@ def test_more_memory_never_costs_more() -> None:
 def test_a_boundary_costs_what_crosses_it() -> None:
     prices, link = pricer("mlp"), CLUSTER.inter_host
     crossing_bytes = 2 * 4 * 8 * 4  # an activation of 4 examples, and its gradient
-    assert prices.boundary_s(1) == pytest.approx(
+    assert prices.bounds.boundary_s(1) == pytest.approx(
         2 * link.latency_s + crossing_bytes / link.bandwidth_bytes_per_s
     )
-    assert prices.boundary_s(0) == 0.0
+    assert prices.bounds.boundary_s(0) == 0.0
     one_host = Pricer(layered("mlp"), CLUSTER.resized(n_hosts=1), 10**9)
-    assert one_host.boundary_s(1) < prices.boundary_s(1)
+    assert one_host.bounds.boundary_s(1) < prices.bounds.boundary_s(1)
 
 
 def test_logical_meshes_cover_a_submesh() -> None:
@@ -138,5 +141,5 @@ def test_logical_meshes_cover_a_submesh() -> None:
 
 def test_graphs_of_layers_are_made_once() -> None:
     prices = pricer("tied")
-    assert prices.graph(1, 2) is prices.graph(1, 2)
-    assert {op.phase for op in prices.graph(1, 2).operators} >= {FORWARD}
+    assert prices.layered.stage(1, 2) is prices.layered.stage(1, 2)
+    assert {op.phase for op in prices.layered.stage(1, 2).operators} >= {FORWARD}

@@ -12,7 +12,7 @@ import shardspec
 from frontends.jax import _compat
 from frontends.jax.local import run_locally
 from frontends.jax.lower import jax_mesh, partition_spec
-from frontends.jax.rules import flops_of, has_rule, rule_of, whole_share
+from frontends.jax.rules import flops_of, has_rule, rule_of, shares_of_whole, whole_share
 from jax import lax
 from jax._src.random.threefry2x32 import threefry2x32_p
 from jax.ad_checkpoint import checkpoint_name
@@ -143,6 +143,40 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         lambda a, i, u: a.at[i].set(u),
         (numbers(16, 8), np.arange(4, dtype=np.int32), A),
     ),
+    **{
+        f"gather rows, {mode}": (
+            lambda a, i, mode=mode: jnp.nan_to_num(a.at[i].get(mode=mode), nan=7.0),
+            (numbers(16, 8), np.array([[3, 99, 15], [0, 7, 16]], np.int32)),
+        )
+        for mode in ("fill", "clip")
+    },
+    **{
+        f"scatter-{'add' if adds else 'max'} rows, {mode}": (
+            lambda a, i, u, mode=mode, adds=adds: (
+                a.at[i].add(u, mode=mode) if adds else a.at[i].max(u, mode=mode)
+            ),
+            (numbers(16, 8), np.array([3, 99, 15, 3], np.int32), A),
+        )
+        for mode in ("drop", "clip")
+        for adds in (True, False)
+    },
+    "gather elements": (
+        lambda a, i, j: a[i, j],
+        (numbers(16, 8), indices(16, 4), indices(8, 4)),
+    ),
+    "gather rows by bytes": (
+        lambda a, i: lax.gather_p.bind(
+            a,
+            i,
+            dimension_numbers=lax.GatherDimensionNumbers((1,), (0,), (0,)),
+            slice_sizes=(1, 8),
+            indices_are_sorted=False,
+            unique_indices=False,
+            mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+            fill_value=None,
+        ),
+        (numbers(16, 8), indices(16, 4, 1).astype(np.uint8)),
+    ),
     "erf_inv": (lax.erf_inv, (A / 10,)),
     "reduce_precision": (lambda a: lax.reduce_precision(a, 5, 10), (A,)),
     "zeta": (lambda a: lax.zeta(a, 2.0), (A + 9.0,)),
@@ -263,6 +297,36 @@ def test_the_share_that_runs_whole_is_of_flops() -> None:
     assert whole_share(equations(lambda a: lax.linalg.qr(a))) == 1.0
     assert whole_share(equations(lambda a: lax.linalg.qr(a * 2.0))) == 0.5
     assert whole_share([]) == 0.0
+
+
+def test_a_table_is_split_by_its_rows_and_a_loss_by_its_classes() -> None:
+    def gathers(function: Callable[..., Any], *operands: np.ndarray) -> list[Any]:
+        closed = _compat.inline_calls(jax.make_jaxpr(function)(*operands))
+        return [e for e in closed.jaxpr.eqns if e.primitive.name in ("gather", "scatter-add")]
+
+    (lookup,) = gathers(lambda t, i: t[i], numbers(16, 8), indices(16, 4))
+    assert str(rule_of(lookup)).startswith("(b,c)(a,1)->(a,c) {a=4, b=16 sum, c=8}")
+    assert "c=16 whole" in str(rule_of(lookup, masked=False))
+    *_, back = gathers(jax.grad(lambda t, i: jnp.sum(t[i] ** 2)), numbers(16, 8), indices(16, 4))
+    assert str(rule_of(back)).startswith("(b,c)(a,1)(a,c)->(b,c) {a=4 sum, b=16, c=8}")
+    (pick,) = gathers(lambda a, i: jnp.take_along_axis(a, i, 1), A, indices(8, 4, 1))
+    assert "8 sum" in str(rule_of(pick))
+    (truths,) = gathers(lambda t, i: t[i], numbers(16, 8) > 0, indices(16, 4))
+    assert "sum" not in str(rule_of(truths))  # truth values have none
+
+
+def test_flops_of_loops_and_branches_are_those_of_their_bodies() -> None:
+    def first(function: Callable[..., Any]) -> Any:
+        return jax.make_jaxpr(function)(numbers(4, 4)).jaxpr.eqns[-1]
+
+    a_product = 2 * 4**3
+    loop = first(lambda a: lax.scan(lambda x, _: (x @ x, None), a, None, length=7)[0])
+    assert flops_of(loop) == 7 * a_product
+    unknown = first(lambda a: lax.while_loop(lambda x: x[0, 0] < 1, lambda x: x @ x, a))
+    assert a_product < flops_of(unknown) < a_product + 40  # the condition is computed, too
+    branches = first(lambda a: lax.cond(a[0, 0] > 0, lambda x: x @ x, lambda x: x + 1, a))
+    assert flops_of(branches) == a_product
+    assert shares_of_whole([loop, branches]) == {"scan": 7 / 8, "cond": 1 / 8}
 
 
 def test_a_grouped_convolution_is_parallel_in_its_groups() -> None:

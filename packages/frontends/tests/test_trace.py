@@ -1,7 +1,7 @@
 """A traced step has three phases, the user's names, and the numbers of the whole batch."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import autoshard
@@ -9,79 +9,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
-from frontends.jax import _compat
-from frontends.jax.keys import positions
-from frontends.jax.testing import EXAMPLES, adamw, clipped, mlp, steps, tied
+from frontends.errors import BatchError, UnsupportedStepError
+from frontends.jax.testing import (
+    EXAMPLES,
+    adamw,
+    assert_same,
+    clipped,
+    mlp,
+    run_in_microbatches,
+    sgd,
+    tied,
+)
 from frontends.jax.trace import Trace, trace
-from frontends.step import APPLY, BACKWARD, FORWARD, IDENTITY
-from hypothesis import event, given, settings
-from jax import lax
+from frontends.step import APPLY, BACKWARD, FORWARD
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
 
 
-def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
-    """What the step's graph means: forward and backward once a microbatch, apply on the sums."""
-    graph, microbatches = traced.step.graph, traced.step.microbatches
-    leaves = dict(zip([a.name for a in traced.arguments], traced.flatten(arguments), strict=True))
-    batch = [a.name for a in traced.arguments if a.is_batch]
-    state = {name: jnp.asarray(leaf) for name, leaf in leaves.items() if name not in batch}
-    state.update(traced.constants)
-
-    def run(phases: tuple[int, ...], values: dict[str, Any]) -> None:
-        for operator in graph.operators:
-            if operator.phase not in phases:
-                continue
-            if operator.kind == IDENTITY:
-                values[operator.outputs[0]] = values[operator.inputs[0]]
-                continue
-            equation = traced.equations[operator.name]
-            places = traced.operands[operator.name]
-            operands = [values[place] if isinstance(place, str) else place for place in places]
-            results = _compat.bind(equation, operands, dict(equation.params))
-            values.update(zip(operator.outputs, results, strict=True))
-
-    totals: dict[str, Any] = {}
-    for m in range(microbatches):
-        values = dict(state)
-        for name in batch:
-            values[name] = jnp.split(leaves[name], microbatches)[m]
-        run((FORWARD, BACKWARD), values)
-        for name in traced.step.summed:
-            totals[name] = totals[name] + values[name] if name in totals else values[name]
-    values.update(totals)
-    for name in batch:
-        del values[name]
-    run((APPLY,), values)
-    results = [values[r] if isinstance(r, str) else r for r in traced.results]
-    return jax.tree.leaves(traced.unflatten(results))
-
-
-def assert_same(
-    ours: Sequence[Any], theirs: Any, tolerance: float = 1e-5, least: float = 1e-30
-) -> None:
-    """Equal up to rounding, relative to the largest number of each array, or to `least`."""
-    for a, b in zip(ours, jax.tree.leaves(theirs), strict=True):
-        assert a.dtype == b.dtype
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        scale = max(np.abs(b).max(initial=0.0), least)
-        assert np.abs(a - b).max(initial=0.0) <= tolerance * scale
-
-
 def kinds(traced: Trace, phase: int) -> Counter[str]:
     return Counter(op.kind for op in traced.step.graph.operators if op.phase == phase)
-
-
-def sgd(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """The step of plain gradient descent."""
-
-    def step(w: Any, x: Any) -> Any:
-        value, gradient = jax.value_and_grad(loss)(w, x)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), value
-
-    return step
 
 
 def traced(function: Callable[..., Any], *arguments: Any, microbatches: int = 2) -> Trace:
@@ -96,43 +43,6 @@ def test_the_graph_computes_what_the_step_computes(name: str, microbatches: int)
     autoshard.verify(found.step.graph)
     ours = jax.jit(lambda *arguments: run_in_microbatches(found, arguments))(*example.arguments)
     assert_same(ours, jax.jit(example.function)(*example.arguments))
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        lambda w, x: jnp.sum((x @ w) ** 2),
-        lambda w, x: jnp.mean((x @ w) ** 2),
-        lambda w, x: jnp.mean(jnp.sum((x @ w) ** 2, 1)),
-        lambda w, x: jnp.sum((x @ w) ** 2) / len(x),
-        lambda w, x: jnp.sum((x @ w) ** 2) * (3 / x.shape[0]),
-        lambda w, x: jnp.sum((x @ w) ** 2) / np.float32(x.shape[0]),
-        lambda w, x: jnp.sum((x @ w) ** 2) / jnp.float32(x.shape[0]),
-        lambda w, x: jnp.sum((x @ w) ** 2) / jnp.sqrt(x.shape[0]),
-        lambda w, x: jnp.sum((x @ w) ** 2) / jnp.array(x.shape[0]),
-        lambda w, x: jnp.mean((x @ w) ** 2) + 0.1 * jnp.sum(w**2),
-        lambda w, x: jnp.exp(0.1 * jnp.sum(w**2)) * jnp.mean((x @ w) ** 2) + 1.0,
-        lambda w, x: jnp.sum((x @ w) ** 2 * jnp.full(len(x), 1 / len(x))[:, None]),
-    ],
-    ids=[
-        "sum",
-        "mean",
-        "mean of sums",
-        "len",
-        "factor",
-        "numpy",
-        "jnp scalar",
-        "sqrt",
-        "jnp array",
-        "penalty",
-        "factor and offset",
-        "weights",
-    ],
-)
-def test_means_and_sums_give_the_gradient_of_the_whole_batch(loss: Callable[..., Any]) -> None:
-    step = sgd(loss)
-    found = traced(step, W, X)
-    assert_same(run_in_microbatches(found, (W, X)), step(W, X))
 
 
 def test_phases_are_found_without_marks() -> None:
@@ -361,20 +271,6 @@ def test_rejects_a_batch_argument_that_is_not_there(number: int) -> None:
         trace(LINEAR, (W, X), batch_argnums=(number,), microbatches=2)
 
 
-def test_a_key_may_be_wrapped_inside_the_step() -> None:
-    def step(w: Any, data: Any, x: Any) -> Any:
-        key = jax.random.wrap_key_data(data)
-        noise = jax.random.normal(key, w.shape)
-        key, _ = jax.random.split(key)
-        new, loss = LINEAR(w + noise, x)
-        return new, jax.random.key_data(key), loss
-
-    data = jax.random.key_data(jax.random.key(0))
-    found = traced(step, W, data, X)
-    assert all(value.dtype != "key<fry>" for value in found.step.graph.values)
-    assert_same(run_in_microbatches(found, (W, data, X)), jax.jit(step)(W, data, X))
-
-
 def test_rejects_side_effects() -> None:
     def step(w: Any, x: Any) -> Any:
         jax.debug.print("{}", x.sum())
@@ -389,122 +285,3 @@ def test_rejects_a_step_without_a_gradient() -> None:
         traced(lambda w, x: w + jnp.sum(x), W, X)
     with pytest.raises(UnsupportedStepError, match="none was found in what the step returns"):
         traced(lambda w, x: LINEAR(w, x)[1], W, X)
-
-
-MASK = (np.arange(8) % 3 > 0).astype(np.float32)
-
-WHOLE: dict[str, Callable[[Any, Any], Any]] = {
-    "masked mean": lambda w, x: jnp.sum(jnp.tanh(x @ w).sum(1) * MASKED(x)) / MASKED(x).sum(),
-    "safe masked mean": lambda w, x: (
-        jnp.sum(jnp.tanh(x @ w).sum(1) * MASKED(x)) / jnp.maximum(MASKED(x).sum(), 1.0)
-    ),
-    "where mean": lambda w, x: jnp.mean(jnp.tanh(x @ w), where=MASKED(x)[:, None] > 0),
-    "statistics of the batch": lambda w, x: jnp.sum(jnp.tanh(((x - x.mean(0)) / x.std(0)) @ w)),
-    "order of the batch": lambda w, x: jnp.sum(jnp.tanh(x[jnp.argsort(x[:, 0])] @ w) ** 3),
-    "positions": lambda w, x: jnp.sum(jnp.tanh(x @ w) * jnp.arange(len(x))[:, None]),
-    "another program": lambda w, x: jnp.sum(jnp.tanh(x @ w) if len(x) > 4 else jnp.sin(x @ w)),
-    "another exponent": lambda w, x: jnp.sum(lax.integer_pow(x @ w, len(x))),
-    "another array": lambda w, x: jnp.sum(jnp.tanh(x @ w) * np.arange(len(x), dtype="f")[:, None]),
-    "size one": lambda w, x: jnp.mean(jnp.tanh(x @ w)[:, None, :] * jnp.ones((len(x), 1, 4))),
-}
-"""Losses that read the batch as a whole, but no weights when they do."""
-
-
-def MASKED(x: Any) -> Any:  # noqa: N802
-    return (x[:, 0] > 0).astype(jnp.float32)
-
-
-@pytest.mark.parametrize("microbatches", [2, 8])
-@pytest.mark.parametrize("name", WHOLE)
-def test_what_reads_no_weights_may_read_the_whole_batch(name: str, microbatches: int) -> None:
-    step = sgd(WHOLE[name])
-    found = traced(step, W, X, microbatches=microbatches)
-    autoshard.verify(found.step.graph)
-    assert_same(run_in_microbatches(found, (W, X)), step(W, X))
-
-
-def test_results_for_each_example_are_put_together() -> None:
-    def step(w: Any, x: Any) -> Any:
-        def loss(w: Any) -> Any:
-            y = jnp.tanh(x @ w)
-            return jnp.sum(y), {"rows": y, "columns": y.T, "signs": y > 0, "sizes": x[:, 0]}
-
-        (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(w)
-        return w - gradient, value, aux, aux["rows"].std()
-
-    found = traced(step, W, X, microbatches=4)
-    autoshard.verify(found.step.graph)
-    assert_same(run_in_microbatches(found, (W, X)), step(W, X))
-
-
-def dropped(draw: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A step with a mask that is drawn from a key."""
-
-    def step(w: Any, key: Any, x: Any) -> Any:
-        new, other = jax.random.split(key)
-        loss = lambda w: jnp.sum(jnp.tanh(draw(other, x) * (x @ w)) ** 2)  # noqa: E731
-        value, gradient = jax.value_and_grad(loss)(w)
-        return w - gradient, new, value
-
-    return step
-
-
-DRAWS: dict[str, Callable[[Any, Any], Any]] = {
-    "bernoulli": lambda key, x: jax.random.bernoulli(key, 0.5, x.shape),
-    "uniform": lambda key, x: jax.random.uniform(key, (x.shape[0], 1)),
-    "normal": lambda key, x: jax.random.normal(jax.random.fold_in(key, 3), x.shape),
-    "integers": lambda key, x: jax.random.randint(key, x.shape, 0, 5),
-    "each its own key": lambda key, x: jax.vmap(lambda k: jax.random.normal(k, (4,)))(
-        jax.random.split(key, len(x))
-    ),
-    "bytes": lambda key, x: jax.random.bits(key, x.shape, jnp.uint8) / 256,
-    "of the weights' shape": lambda key, x: jax.random.normal(key, (4,)),
-}
-
-
-@pytest.mark.parametrize("form", ["typed", "raw", "rbg"])
-@pytest.mark.parametrize("name", DRAWS)
-def test_random_numbers_are_those_of_one_device(name: str, form: str) -> None:
-    step = dropped(DRAWS[name])
-    key = (
-        jax.random.PRNGKey(1)
-        if form == "raw"
-        else jax.random.key(1, impl="rbg" if form == "rbg" else None)
-    )
-    found = traced(step, W, key, X, microbatches=4)
-    autoshard.verify(found.step.graph)
-    ours = run_in_microbatches(found, (W, key, X))
-    theirs = jax.jit(step)(W, key, X)
-    assert ours[1].dtype == theirs[1].dtype
-    raw = lambda k: k if form == "raw" else jax.random.key_data(k)  # noqa: E731
-    np.testing.assert_array_equal(raw(ours[1]), raw(theirs[1]))
-    assert_same([ours[0], ours[2]], (theirs[0], theirs[2]))
-
-
-def test_keys_are_state_like_any_other() -> None:
-    found = traced(dropped(DRAWS["bernoulli"]), W, jax.random.key(0), X)
-    assert {o.alias for o in found.step.graph.outputs} == {"w", "key", None}
-    assert {v.dtype for v in found.step.graph.values} <= {"float32", "uint32", "bool"}
-
-
-def test_positions_of_random_numbers_may_need_two_words() -> None:
-    shape = (3, 2**16, 2**15)  # more than 2**32
-    closed = _compat.inline_calls(jax.make_jaxpr(lambda: positions(shape))())
-    rows = [np.asarray(c) for c in closed.consts]
-    exact = np.arange(3, dtype=np.uint64) * np.uint64(2**31)
-    np.testing.assert_array_equal((rows[0].astype(np.uint64) << np.uint64(32)) + rows[1], exact)
-
-
-@settings(max_examples=settings().max_examples // 2)
-@given(steps())
-def test_whatever_is_accepted_computes_the_whole_batch(drawn: tuple[Any, tuple[Any, Any]]) -> None:
-    step, arguments = drawn
-    try:
-        found = traced(step, *arguments)
-    except AccumulationError:
-        event("refused")
-        return
-    event("accepted")
-    autoshard.verify(found.step.graph)
-    ours = run_in_microbatches(found, arguments)
-    assert_same(ours, step(*arguments), tolerance=1e-4, least=0.1)  # sums may cancel

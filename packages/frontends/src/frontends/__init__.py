@@ -8,6 +8,7 @@ from importlib.metadata import version
 from frontends.errors import (
     AccumulationError,
     BatchError,
+    CheckpointError,
     DataError,
     DeadlockError,
     DeviceError,
@@ -25,6 +26,7 @@ __version__ = version("meshwright-frontends")
 __all__ = [
     "AccumulationError",
     "BatchError",
+    "CheckpointError",
     "DataError",
     "DeadlockError",
     "DeviceError",

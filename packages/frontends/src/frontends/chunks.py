@@ -11,12 +11,14 @@ stages have one level only.
 
 Where the schedule splits backward, it has two levels: 0 is the input gradient, all that other
 stages' backwards wait for; 1 is the weight gradient, what leads to sums over microbatches only.
+
+A sum over microbatches is never there once a microbatch: a chunk adds its part to the total.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard import Graph, Operator
@@ -24,7 +26,7 @@ from autoshard import Graph, Operator
 from frontends.errors import PlanError
 from frontends.plan import Conversion, Placement, Plan, Stage, Stored
 from frontends.schedule import schedule_of, split_stages
-from frontends.step import APPLY, BACKWARD, PHASE_NAMES
+from frontends.step import APPLY, BACKWARD, PHASE_NAMES, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,13 @@ class Chunk:
 
     actions: tuple[Conversion | Placement, ...]
     reads: tuple[Stored, ...]
+    """State that apply updates first, in the order of its updates."""
+
     writes: tuple[Stored, ...]
+    """Updates first; each has the layout of the state that it replaces."""
+
+    totals: tuple[Stored, ...]
+    """Sums over microbatches that the chunk adds to what it makes; no part of reads and writes."""
 
     def __str__(self) -> str:
         level = f".{self.level}" if self.level else ""
@@ -54,20 +62,20 @@ def stages_of_operators(plan: Plan) -> dict[str, int]:
     }
 
 
-def build_chunks(graph: Graph, plan: Plan) -> tuple[Chunk, ...]:
+def build_chunks(step: Step, plan: Plan) -> tuple[Chunk, ...]:
     """The chunks of all stages, in the order stage, phase, level.
 
     Raises:
         PlanError: The plan places other operators than the graph has, or its schedule cannot run.
     """
-    stage_of = stages_of_operators(plan)
+    graph, stage_of = step.graph, stages_of_operators(plan)
     if set(stage_of) != {op.name for op in graph.operators}:
         raise PlanError("the plan was made for another step: it places other operators; plan again")
     levels = _levels(graph, stage_of) | _gradient_levels(graph, plan, stage_of)
     chunks: list[Chunk] = []
     for index, stage in enumerate(plan.stages):
         operators = [op for op in graph.operators if stage_of[op.name] == index]
-        builder = _StageBuilder(graph, index, stage, operators, levels)
+        builder = _StageBuilder(graph, step.summed, index, stage, operators, levels)
         chunks.extend(builder.build())
     return tuple(chunks)
 
@@ -114,12 +122,13 @@ class _StageBuilder:
     def __init__(
         self,
         graph: Graph,
+        summed: Collection[str],
         index: int,
         stage: Stage,
         operators: Sequence[Operator],
         levels: Mapping[str, int],
     ) -> None:
-        self.graph, self.index, self.stage = graph, index, stage
+        self.graph, self.summed, self.index, self.stage = graph, summed, index, stage
         self.placement = {p.operator: p for p in stage.placements}
         self.conversion = {(c.phase, c.value, c.dst): c for c in stage.conversions}
         self.home = {stored.value: stored.spec for stored in stage.inputs}
@@ -132,6 +141,14 @@ class _StageBuilder:
         self.outputs: dict[str, list[Stored]] = defaultdict(list)
         for stored in stage.outputs:
             self.outputs[stored.value].append(stored)
+        self.update_of = {
+            Stored(output.value, self.home[output.alias]): Stored(
+                output.alias, self.home[output.alias]
+            )
+            for output in graph.outputs
+            if output.alias in self.home and output.value in self.home
+        }
+        """The state that an update replaces."""
 
     def build(self) -> list[Chunk]:
         """The chunks; each writes what later ones and the outside read."""
@@ -140,12 +157,33 @@ class _StageBuilder:
         for phase, level in sorted(self.groups):
             drafts.append((phase, level, *self._draft(phase, level, converted[phase])))
         read_later: set[Stored] = set(self.stage.outputs)
+        totalled: set[Stored] = set()
         chunks: list[Chunk] = []
         for phase, level, actions, reads, made in reversed(drafts):
+            if phase == APPLY:
+                sums = (slot for slot in reads if slot.value in self.summed)
+                totalled.update(slot for slot in sums if slot.spec == self.home[slot.value])
+                reads, made = self._paired(reads, made)
+            totals = tuple(slot for slot in made if slot in totalled and phase != APPLY)
             writes = tuple(slot for slot in made if slot in read_later)
-            chunks.insert(0, Chunk(self.index, phase, level, actions, reads, writes))
-            read_later.update(reads)
+            chunks.insert(0, Chunk(self.index, phase, level, actions, reads, writes, totals))
+            read_later.update(slot for slot in reads if slot not in totalled or phase != APPLY)
         return chunks
+
+    def _paired(
+        self, reads: Sequence[Stored], made: Sequence[Stored]
+    ) -> tuple[tuple[Stored, ...], tuple[Stored, ...]]:
+        """Reads and results, the state that is updated and its updates first and in one order.
+
+        JAX writes the first result over the first operand of that shape that is given away. Where
+        these are not a pair, XLA copies.
+        """
+        there = set(reads)
+        pairs = {old: new for new in made if (old := self.update_of.get(new)) in there}
+        updates = set(pairs.values())
+        rest = [slot for slot in reads if slot not in pairs]
+        others = [slot for slot in made if slot not in updates]
+        return (*pairs, *rest), (*pairs.values(), *others)
 
     def _draft(
         self, phase: int, level: int, converted: set[Stored]
@@ -179,7 +217,6 @@ class _StageBuilder:
             actions.append(placement)
             for name, spec in zip(op.outputs, placement.results, strict=True):
                 made[Stored(name, spec)] = None
-        for op in self.groups[phase, level]:
             for name in op.outputs:
                 for stored in self.outputs.get(name, ()):
                     need(stored)

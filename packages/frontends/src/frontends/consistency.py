@@ -12,20 +12,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import autoshard
 from autoshard import AutoshardError, Graph, Sharding
 from pipesched import PipeschedError
 from shardspec import Layout, ShardspecError, Spec, reshard_whole_axes
 
 from frontends.errors import PlanError, VerificationError
+from frontends.live import peaks_of, step_of
 from frontends.plan import Conversion, Plan, Stage
-from frontends.planner import predict_step_s
+from frontends.predict import predict_step_s
 from frontends.report import format_bytes
 from frontends.schedule import schedule_of
 from frontends.step import PHASE_NAMES
 
 _SHOWN = 10
 """Problems that the error names; the others are counted."""
+
+_LIVE = "live values are those planned at most, and fit a device"
 
 _RELATIVE = 1e-9
 """Two sums of the same times may differ so much."""
@@ -67,6 +69,11 @@ def verify_plan(plan: Plan) -> Verification:
             checks.append((name, sum(counted(stage) for _, stage, _ in priced)))
         else:
             unchecked.append(name)
+    if len(priced) < len(plan.stages):
+        unchecked.append(_LIVE)
+    elif not found:  # what cannot run has no live values
+        found += _memory(plan)
+        checks.append((_LIVE, sum(len(stage.placements) for stage in plan.stages)))
     if found:
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise VerificationError(
@@ -249,11 +256,21 @@ def _collectives(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
         )
 
 
-def _memory(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
-    """The values that are alive at one time fit a device."""
-    peak, limit = max(autoshard.live_bytes(sharding)), plan.memory_limit_bytes
-    if peak > limit:
-        yield f"what lives at one time takes {format_bytes(peak)} of {format_bytes(limit)}"
+def _memory(plan: Plan) -> Iterator[str]:
+    """What lives at one time is as much as was planned at most, and fits a device."""
+    peaks, limit = peaks_of(step_of(plan), plan), plan.memory_limit_bytes
+    for index, (stage, peak) in enumerate(zip(plan.stages, peaks.stages, strict=True)):
+        if peak.n_bytes > stage.memory_bytes:
+            yield (
+                f"stage {index}: what lives at one time takes {format_bytes(peak.n_bytes)} in "
+                f"{peak.when}, and {format_bytes(stage.memory_bytes)} are planned"
+            )
+    for devices, peak in peaks.devices.items():
+        if peak.n_bytes > limit:
+            yield (
+                f"what lives at one time on devices {min(devices)} to {max(devices)} takes "
+                f"{format_bytes(peak.n_bytes)} of {format_bytes(limit)}, in {peak.when}"
+            )
 
 
 def _bytes_sent(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
@@ -278,6 +295,5 @@ _OF_STAGE: dict[
     "operators run as their sharding says": (lambda s: len(s.placements), _same_parts),
     "what is read is there in that layout": (lambda s: len(s.placements), _layouts),
     "collectives are those of the conversions": (lambda s: len(s.collectives), _collectives),
-    "live values fit a device": (lambda s: len(s.placements), _memory),
     "transfers have the bytes of their values": (lambda s: len(s.inputs), _bytes_sent),
 }

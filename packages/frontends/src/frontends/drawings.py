@@ -10,7 +10,7 @@ from shardspec import Spec, SubAxis
 
 from frontends.memory import KINDS, memory_curves
 from frontends.plan import Plan, Stage
-from frontends.planner import simulate
+from frontends.predict import simulate
 from frontends.report import format_bytes, format_seconds, sum_collectives
 from frontends.schedule import schedule_of
 from frontends.step import PHASE_NAMES
@@ -46,6 +46,13 @@ _LABELS = 90.0
 """Width of what stands before a drawing's rows."""
 
 _LINE = "#555555"
+_HELD, _LIMIT = "#9ecae1", "#b2182b"
+_CELL, _GAP = 46.0, 12.0
+"""Width of a device, and between two rows of a mesh."""
+
+_MOST_IN_A_ROW = 64
+"""Devices that are drawn in a row, for them to be seen."""
+
 _POINTS = 400
 """Of a curve; more are thinned out, the highest of each bucket kept."""
 
@@ -56,25 +63,39 @@ _MOST_EVENTS = 3000
 """Of a timeline that is drawn whole; of a longer one its start and its end are."""
 
 
-def draw_devices(stage: Stage, limit_bytes: int) -> str:
-    """The mesh of a stage, its devices filled as far as their memory is at the peak."""
-    columns = stage.mesh.shape[-1] if stage.mesh.ndim else 1
-    while stage.mesh.size // columns == 1 and columns > 16 and columns % 2 == 0:
-        columns //= 2
-    rows = -(-stage.mesh.size // columns)
-    cell = min(60.0, WIDTH / columns)
-    filled = min(1.0, stage.memory_bytes / limit_bytes) if limit_bytes else 0.0
-    of = f"{format_bytes(stage.memory_bytes)} of {format_bytes(limit_bytes)}"
-    shapes = []
-    for place, device in enumerate(stage.mesh.device_ids):
-        row, column = divmod(place, columns)
-        x, y, size = column * cell + 1, row * 28.0 + 1, cell - 3
-        title = f"device {device}: {of}"
-        shapes.append(rect(x, y, size, 24, "#ffffff", title=title, stroke=_LINE))
-        shapes.append(rect(x, y, size * filled, 24, "#9ecae1", title=title))
-        if cell >= 20:
-            shapes.append(text(x + size / 2, y + 16, str(device), anchor="middle", size=11))
-    return svg(rows * 28.0 + 2, f"{stage.mesh.size} devices, each with {of}", shapes)
+def draw_devices(plan: Plan) -> str:
+    """The devices of every stage, filled as far as their memory is at the peak.
+
+    What stands together is a row of the stage's mesh; rows stand side by side where there is room.
+    """
+    shapes: list[str] = []
+    y = 0.0
+    for index, stage in enumerate(plan.stages):
+        shapes.append(text(0, y + 17, f"stage {index}"))
+        of = f"{format_bytes(stage.memory_bytes)} of {format_bytes(plan.memory_limit_bytes)}"
+        limit = plan.memory_limit_bytes
+        filled = min(1.0, stage.memory_bytes / limit) if limit else 0.0
+        columns = min(stage.mesh.shape[-1] if stage.mesh.ndim else 1, _MOST_IN_A_ROW)
+        cell = min(_CELL, (WIDTH - _LABELS) / columns)
+        rows_in_line = max(1, int((WIDTH - _LABELS + _GAP) / (columns * cell + _GAP)))
+        for place, device in enumerate(stage.mesh.device_ids):
+            row, column = divmod(place, columns)
+            line_, row = divmod(row, rows_in_line)
+            x = _LABELS + row * (columns * cell + _GAP) + column * cell
+            top, width = y + line_ * 28 + 1, cell * 0.95
+            title = f"device {device}: {of}"
+            shapes.append(rect(x, top, width, 24, "#ffffff", title=title, stroke=_LINE))
+            shapes.append(rect(x, top, width * filled, 24, _HELD, title=title))
+            if _fits(str(device), width, 11):
+                words = str(device)
+                shapes.append(text(x + width / 2, top + 16, words, anchor="middle", size=11))
+        y += 28.0 * -(-stage.mesh.size // (columns * rows_in_line))
+    return svg(y + 2, f"{plan.n_devices} devices and their memory", shapes)
+
+
+def _fits(words: str, width: float, size: float = 12.0) -> bool:
+    """Whether digits have room in a box; of common fonts the widest are 0.65 of their height."""
+    return len(words) * 0.65 * size + 2 <= width
 
 
 def draw_operators(stage: Stage) -> str:
@@ -172,12 +193,8 @@ def draw_memory(stage: Stage, limit_bytes: int) -> str:
     for position, kind in enumerate(curves):
         above = [b + moments[m][position] for b, m in zip(below, kept, strict=True)]
         if above != below:
-            points = [p for i, v in enumerate(above) for p in _flat(i, width, height - v * scale)]
-            points += [
-                p
-                for i in reversed(range(len(kept)))
-                for p in reversed(_flat(i, width, height - below[i] * scale))
-            ]
+            points = _steps(above, width, height, scale)
+            points += reversed(_steps(below, width, height, scale))
             most = max(moments[m][position] for m in kept)
             title = f"{KINDS[kind]}: at most {format_bytes(most)}"
             shapes.append(area(points, MEMORY_COLOURS[kind], title=title))
@@ -186,22 +203,30 @@ def draw_memory(stage: Stage, limit_bytes: int) -> str:
     return svg(height + 18, f"memory of a device over its operators; peak {peak} bytes", shapes)
 
 
-def _flat(index: int, width: float, y: float) -> list[tuple[float, float]]:
-    return [(_LABELS + index * width, y), (_LABELS + (index + 1) * width, y)]
+def _steps(
+    values: Sequence[float], width: float, height: float, scale: float
+) -> list[tuple[float, float]]:
+    """The corners of a curve that is level over each value's part of the width."""
+    corners: list[tuple[float, float]] = []
+    place = 0
+    for value, run in groupby(values):
+        y, n = height - value * scale, len(list(run))
+        corners += [(_LABELS + place * width, y), (_LABELS + (place + n) * width, y)]
+        place += n
+    return corners
 
 
 def _scale(peak: float, limit: float, height: float) -> tuple[float, list[str]]:
-    """Units of height a byte, and the line and words of the limit."""
+    """Units of height a byte, and the line and words of limit and peak."""
     if 0 < limit <= _FAR * peak:
         scale = (height - 16) / max(peak, limit)
         y = height - limit * scale
-        words = [text(0, y + 4, format_bytes(limit)), line(_LABELS, y, WIDTH, y, "#b2182b")]
+        words = [text(0, y + 4, format_bytes(limit)), line(_LABELS, y, WIDTH, y, _LIMIT)]
     else:
         scale = (height - 16) / peak
-        beyond = f"(the limit, {format_bytes(limit)}, is beyond the drawing)"
-        words = [text(WIDTH, 12, beyond, anchor="end", size=11)]
-    y = height - peak * scale
-    words.append(text(_LABELS + 4, max(10.0, y - 3), f"peak {format_bytes(peak)}", size=11))
+        words = [text(0, 12, f"limit {format_bytes(limit)}", size=11)]
+        words.append(text(0, 26, "is beyond this", size=11))
+    words.append(text(0, height, f"peak {format_bytes(peak)}", size=11))
     return scale, words
 
 
@@ -239,8 +264,8 @@ def _draw_window(plan: Plan, timeline: pipesched.Timeline, start: float, stop: f
         times = f"{format_seconds(event.start_s)} to {format_seconds(event.stop_s)}"
         title = f"{name} of microbatch {action.microbatch}, stage {action.stage}: {times}"
         shapes.append(rect(x, event.rank * row + 2, width, 20, colour, title=title))
-        if width > 16 and action.microbatch is not None:
-            words = str(action.microbatch)
+        words = str(action.microbatch)
+        if action.microbatch is not None and _fits(words, width):
             shapes.append(text(x + width / 2, event.rank * row + 16, words, anchor="middle"))
     y = n_ranks * row + 14
     shapes.append(text(_LABELS, y, format_seconds(start)))
@@ -251,31 +276,32 @@ def _draw_window(plan: Plan, timeline: pipesched.Timeline, start: float, stop: f
 def draw_held(plan: Plan, timeline: pipesched.Timeline) -> str:
     """What a device of each stage holds over the step: its own, and microbatches in flight."""
     end, row = timeline.makespan_s or 1.0, 44.0
-    limit = plan.memory_limit_bytes
-    peak = max(stage.memory_bytes for stage in plan.stages) or 1
-    most = max(limit, peak) if limit <= _FAR * peak else peak
-    shapes = []
+    curves: list[list[tuple[float, float]]] = []
     for index, stage in enumerate(plan.stages):
         if stage.sharding is None:
             return ""
-        curve = _in_flight(timeline, index)
         one = stage.sharding.activation_bytes
         fixed = stage.memory_bytes - stage.sharding.options.in_flight * one
+        held = _in_flight(timeline, index)
+        curves.append([(at, max(0.0, fixed + number * one)) for at, number in held])
+    limit = plan.memory_limit_bytes
+    peak = max(max(n_bytes for _, n_bytes in curve) for curve in curves) or 1
+    most = max(limit, peak) if limit <= _FAR * peak else peak
+    height = (row - 8) / most
+    shapes = []
+    for index, curve in enumerate(curves):
         base = (index + 1) * row - 4
-        height = (row - 8) / most
         shapes.append(text(0, base - 12, f"stage {index}"))
         points = [(_LABELS, base)]
-        for (at, held), (then, _) in zip(curve, [*curve[1:], (end, 0)], strict=True):
-            y = base - max(0.0, fixed + held * one) * height
+        for (at, n_bytes), (then, _) in zip(curve, [*curve[1:], (end, 0)], strict=True):
+            y = base - n_bytes * height
             points += [(_LABELS + (WIDTH - _LABELS) * t / end, y) for t in (at, then)]
         points.append((WIDTH, base))
-        n_held = max(held for _, held in curve)
-        size = format_bytes(fixed + n_held * one)
-        title = f"stage {index}: at most {size}, with {n_held} microbatches"
-        shapes.append(area(points, "#9ecae1", title=title))
+        size = format_bytes(max(n_bytes for _, n_bytes in curve))
+        shapes.append(area(points, _HELD, title=f"stage {index}: at most {size}"))
         if limit <= most:
             y = base - limit * height
-            shapes.append(line(_LABELS, y, WIDTH, y, "#b2182b"))
+            shapes.append(line(_LABELS, y, WIDTH, y, _LIMIT))
     return svg(row * len(plan.stages) + 4, "memory of a device of each stage over a step", shapes)
 
 

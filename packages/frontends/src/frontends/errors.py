@@ -43,3 +43,7 @@ class DataError(FrontendsError, OSError):
 
 class OutputError(FrontendsError, OSError):
     """The results cannot be written where they should go."""
+
+
+class CheckpointError(FrontendsError, OSError):
+    """There is no such checkpoint, or it holds other state than is wanted."""

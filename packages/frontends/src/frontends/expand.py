@@ -17,6 +17,7 @@ from autoshard import Conversion, Graph, Operator, Rule, Sharding, Strategy, Val
 from costmodel import Device, operator_time, step_time
 from shardspec import Spec
 
+from frontends import memory
 from frontends.layers import LayeredStep
 from frontends.repeat import Repeated, own_values
 
@@ -111,6 +112,8 @@ def expand(
 ) -> Sharding:
     """The sharding of layers `first` to `last` of the whole, from that of what stands for them.
 
+    What it holds is left to `with_memory`.
+
     Args:
         repeated: The whole, and the short step.
         sharding: Of the short layers that `Repeated.shortened` gives.
@@ -154,7 +157,7 @@ def expand(
     phases = range(len(graph.phases))
     compute_s = tuple(sum(seconds[k].compute_s[phase] for k in layers) for phase in phases)
     sent_s = tuple(sum(seconds[k].communication_s[phase] for k in layers) for phase in phases)
-    found = replace(
+    return replace(
         sharding,
         graph=graph,
         input_specs=input_specs,
@@ -167,18 +170,28 @@ def expand(
         lower_bound_s=0.0,
         hidden_s=(0.0,) * len(graph.phases),
         bucketed_s=(0.0,) * len(graph.phases),
+        peak_bytes=0,
+        activation_bytes=0,
     )
-    return with_memory(found, 1)
 
 
-def with_memory(sharding: Sharding, in_flight: int) -> Sharding:
-    """The same with so many microbatches in flight: what it holds at its peak."""
-    found = replace(sharding, options=replace(sharding.options, in_flight=in_flight))
-    saved = sum(one.n_bytes for one in autoshard.held(found) if one.kind == "activation")
+def with_memory(
+    sharding: Sharding, in_flight: int, footprint: autoshard.Footprint | None = None
+) -> Sharding:
+    """The same with so many microbatches in flight: what it holds at its peak.
+
+    Args:
+        sharding: Of a run of layers.
+        in_flight: Microbatches.
+        footprint: Of the sharding, if it is known.
+    """
+    if footprint is None:
+        footprint = memory.footprint(sharding)
     return replace(
-        found,
-        peak_bytes=max(autoshard.live_bytes(found)),
-        activation_bytes=saved // in_flight,
+        sharding,
+        options=replace(sharding.options, in_flight=in_flight),
+        peak_bytes=footprint.peak_bytes(in_flight),
+        activation_bytes=footprint.activation_bytes,
     )
 
 

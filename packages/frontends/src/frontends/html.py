@@ -44,6 +44,9 @@ from frontends.svg import safe
 _ROWS = 300
 """Of a table; what is left out is counted."""
 
+_OPEN = 40
+"""Rows of a table that is open at first; a longer one opens when it is asked for."""
+
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff;
        max-width: 1080px; margin: 1.5em auto; padding: 0 1em; }
@@ -102,9 +105,13 @@ def _paragraph(words: str, style: str = "note") -> str:
 
 
 def _table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[str] = ()
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers: Iterable[str] = (),
+    *,
+    summary: str = "",
 ) -> str:
-    """A table; the columns that hold numbers are named."""
+    """A table; the columns that hold numbers are named. Folded if it is long or has a summary."""
     styles = ["number" if name in set(numbers) else "name" for name in header]
     kept = list(rows)
     if not kept:
@@ -119,7 +126,10 @@ def _table(
     body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in kept[:_ROWS])
     more = _paragraph(f"and {len(kept) - _ROWS:,} more") if len(kept) > _ROWS else ""
     head = f"<thead><tr>{cells('th', header)}</tr></thead>"
-    return f"<table>{head}\n<tbody>{body}</tbody></table>{more}"
+    table = f"<table>{head}\n<tbody>{body}</tbody></table>{more}"
+    if not summary and len(kept) <= _OPEN:
+        return table
+    return f"<details><summary>{safe(summary or f'{len(kept):,} rows')}</summary>{table}</details>"
 
 
 def _header(plan: Plan) -> str:
@@ -166,8 +176,7 @@ def _stages(plan: Plan) -> Iterable[str]:
     ]
     yield _table(header, rows, header[4:])
     yield _paragraph("Forward and backward: of one microbatch. Fill of a device: peak memory.")
-    for index, stage in enumerate(plan.stages):
-        yield _title(plan, index) + draw_devices(stage, plan.memory_limit_bytes)
+    yield draw_devices(plan)
 
 
 def _timeline(plan: Plan) -> Iterable[str]:
@@ -217,8 +226,7 @@ def _kinds(stage: Stage) -> str:
     )
     header = ("phase", "operator", "reads", "makes", "number")
     rows = [(*how, f"{number:,}") for how, number in counts.most_common()]
-    table = _table(header, rows, ("number",))
-    return f"<details><summary>{len(stage.placements):,} operators</summary>{table}</details>"
+    return _table(header, rows, ("number",), summary=f"{len(stage.placements):,} operators")
 
 
 def _memory(plan: Plan) -> Iterable[str]:
@@ -281,8 +289,7 @@ def _layouts(plan: Plan) -> Iterable[str]:
         yield _title(plan, index)
         yield _table(("argument", "values and their layouts"), describe_inputs(plan, index))
         rows = [(stored.value, str(stored.spec)) for stored in stage.inputs]
-        table = _table(("value", "layout"), rows)
-        yield f"<details><summary>{len(rows):,} values</summary>{table}</details>"
+        yield _table(("value", "layout"), rows, summary=f"{len(rows):,} values")
 
 
 def _alternatives(plan: Plan) -> Iterable[str]:

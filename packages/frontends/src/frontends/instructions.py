@@ -70,12 +70,23 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulate:
-    """Add the microbatch's gradients and losses to the totals; keep what else apply reads."""
+class Zero:
+    """Begin the sums over microbatches that a chunk adds to."""
 
     stage: int
-    summed: tuple[Stored, ...]
-    kept: tuple[Stored, ...]
+    chunk: int
+    microbatch: None = None
+
+    def __str__(self) -> str:
+        return f"ZERO chunk {self.chunk}"
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep what apply reads of a microbatch, being the same in all of them."""
+
+    stage: int
+    slots: tuple[Stored, ...]
     microbatch: int
 
 
@@ -88,7 +99,7 @@ class Free:
     microbatch: int | None
 
 
-Instruction = Load | Run | Send | Receive | Accumulate | Free
+Instruction = Load | Zero | Run | Send | Receive | Keep | Free
 
 Key = tuple[int, Stored, int | None]
 """Where a value lives: its stage, its slot there, and its microbatch (None: all step long)."""
@@ -146,15 +157,18 @@ def in_one_order(ranks: Sequence[Sequence[Instruction]], plan: Plan) -> tuple[In
 
 
 def uses(item: Instruction, plan: Plan, chunks: Sequence[Chunk]) -> Iterator[tuple[Stored, bool]]:
-    """The slots that an instruction reads, and whether it takes them away with it."""
+    """The slots that an instruction reads, and whether it takes them away with it.
+
+    Totals are left out: apply reads them after all that adds to them.
+    """
     match item:
         case Run(_, index, _):
             yield from ((slot, False) for slot in chunks[index].reads)
         case Send(_, index, _):
             transfer = plan.transfers[index]
             yield Stored(transfer.value, transfer.src_spec), False
-        case Accumulate(_, summed, kept, _):
-            yield from ((slot, True) for slot in (*summed, *kept))
+        case Keep(_, slots, _):
+            yield from ((slot, True) for slot in slots)
 
 
 def makes(item: Instruction, plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Key]:
@@ -167,8 +181,10 @@ def makes(item: Instruction, plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Ke
         case Receive(stage, index, microbatch):
             transfer = plan.transfers[index]
             yield stage, Stored(transfer.value, transfer.dst_spec), microbatch
-        case Accumulate(stage, summed, kept, _):
-            yield from ((stage, slot, None) for slot in (*summed, *kept))
+        case Zero(stage, index, _):
+            yield from ((stage, slot, None) for slot in chunks[index].totals)
+        case Keep(stage, slots, _):
+            yield from ((stage, slot, None) for slot in slots)
 
 
 def _with_frees(
@@ -243,7 +259,7 @@ def _bind(item: pipesched.Instruction, binders: Sequence[_Binder]) -> Iterator[I
             binder = binders[edge.dst[1]]
             yield from (Receive(binder.stage, i, microbatch) for i in binder.edges[edge])
         case pipesched.Accumulate(stage, microbatch):
-            yield binders[stage].accumulate(microbatch)
+            yield from binders[stage].keep(microbatch)
         # Values go after their last use, collectives on totals are conversions inside apply's
         # chunks, and apply comes last.
 
@@ -264,15 +280,14 @@ class _Binder:
         self.apply = [c for _, c in self.mine if c.phase == APPLY]
         self.batch = {v.name for v in step.graph.values if v.role == "batch"}
         apply_reads = {slot for c in self.apply for slot in c.reads}
-        carried = [
+        self.kept = tuple(
             slot
             for _, c in self.mine
             if c.phase != APPLY
             for slot in c.writes
-            if slot in apply_reads
-        ]
-        self.summed = tuple(slot for slot in carried if slot.value in step.summed)
-        self.kept = tuple(slot for slot in carried if slot.value not in step.summed)
+            if slot in apply_reads and slot.value not in step.summed
+        )
+        self.begun: set[int] = set()
         self.loaded: set[tuple[Stored, int]] = set()
         self.received: set[int] = set()
 
@@ -291,11 +306,15 @@ class _Binder:
                     if slot.value in self.batch and (slot, microbatch) not in self.loaded:
                         self.loaded.add((slot, microbatch))
                         yield Load(self.stage, slot, microbatch)
+                if chunk.totals and index not in self.begun:
+                    self.begun.add(index)
+                    yield Zero(self.stage, index)
                 yield Run(self.stage, index, microbatch)
 
-    def accumulate(self, microbatch: int) -> Accumulate:
+    def keep(self, microbatch: int) -> Iterator[Keep]:
         """After the microbatch's last gradient."""
-        return Accumulate(self.stage, self.summed, self.kept, microbatch)
+        if self.kept:
+            yield Keep(self.stage, self.kept, microbatch)
 
     def run_apply(self, level: int) -> Iterator[Instruction]:
         """A level of apply receives what it reads, runs, and sends what it made."""

@@ -23,7 +23,7 @@ from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step, identity
 
 _DEFAULT_LAYERS = 8
 
-_ADDITIONS = ("add", "add_any")
+_COMBINATIONS = ("add", "add_any", "concatenate")
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,16 @@ class LayeredStep:
         Values of other layers are inputs (role `activation`); values that other layers read are
         outputs of any layout without partial sums.
         """
+        if (first, last) not in self._stages:
+            self._stages[first, last] = self._extracted(first, last)
+        return self._stages[first, last]
+
+    @cached_property
+    def _stages(self) -> dict[tuple[int, int], Graph]:
+        """Those that were asked for: planning asks again and again for the same ones."""
+        return {}
+
+    def _extracted(self, first: int, last: int) -> Graph:
         graph = self.step.graph
         own = sorted(i for k in range(first, last + 1) for i in self.operators_of[k])
         inside = [graph.operators[i] for i in own]
@@ -265,18 +275,19 @@ def _place_backward(graph: Graph, layer_of: dict[str, int], n_layers: int) -> No
 
 
 def _add_in_apply(step: Step, layer_of: dict[str, int]) -> Step:
-    """Move additions of gradients from different layers into apply.
+    """Move what combines gradients from different layers into apply.
 
-    A parameter used in two layers has a gradient from each. Each is summed over the microbatches
-    where it is made, and only the two totals are added, instead of sending one of them along for
-    every microbatch.
+    A parameter used in two layers has a gradient from each, and one that holds the weights of many
+    layers is made of theirs. Each is summed over the microbatches where it is made, and only the
+    totals are added or stacked, instead of sending one of them along for every microbatch.
     """
     graph, summed = step.graph, list(step.summed)
     read_by_compute = {n for op in graph.operators if op.phase != APPLY for n in op.inputs}
     moved: list[Operator] = []
     for op in reversed(graph.operators):
-        is_total = op.phase == BACKWARD and op.kind in _ADDITIONS and op.outputs[0] in summed
-        if not is_total or op.outputs[0] in read_by_compute or len(op.inputs) != 2:
+        is_total = op.phase == BACKWARD and op.kind in _COMBINATIONS and op.outputs[0] in summed
+        is_linear = tuple(range(len(op.inputs))) in op.rule.linear
+        if not is_total or op.outputs[0] in read_by_compute or not is_linear:
             continue
         producers = [graph.producers.get(name) for name in op.inputs]
         layers = {layer_of[graph.operators[p[0]].name] for p in producers if p is not None}
@@ -332,9 +343,10 @@ def _place_apply(graph: Graph, layer_of: dict[str, int]) -> dict[str, int]:
 
 
 def _pull_scalars(graph: Graph, layer_of: dict[str, int]) -> None:
-    """Compute with scalars where the result is read, if that is one layer only.
+    """Compute with scalars and constants where the result is read, if that is one layer only.
 
-    Optimizers copy the learning rate once for each parameter; it should cross a cut once.
+    Optimizers copy the learning rate once for each parameter; it should cross a cut once. Norms
+    that allow for complex numbers add zeros as large as the gradients; these should cross none.
     """
     readers: dict[str, set[int]] = defaultdict(set)
     outputs = {output.value for output in graph.outputs}
@@ -343,7 +355,8 @@ def _pull_scalars(graph: Graph, layer_of: dict[str, int]) -> None:
             break
         wanted = set().union(*(readers[name] for name in op.outputs))
         is_scalar = all(graph.value(name).shape == () for name in (*op.inputs, *op.outputs))
-        if is_scalar and len(wanted) == 1 and outputs.isdisjoint(op.outputs):
+        is_free = is_scalar or graph.constants.issuperset(op.outputs)
+        if is_free and len(wanted) == 1 and outputs.isdisjoint(op.outputs):
             layer_of[op.name] = wanted.pop()
         for name in op.inputs:
             readers[name].add(layer_of[op.name])

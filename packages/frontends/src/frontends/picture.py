@@ -19,7 +19,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
 
 from frontends.errors import OutputError
 from frontends.plan import Plan, Stage
-from frontends.planner import simulate
+from frontends.predict import simulate
 from frontends.report import (
     describe_inputs,
     describe_layers,
@@ -130,12 +130,17 @@ def draw_losses(
         axes.legend()
 
 
+def check_name(path: str | Path) -> None:
+    """See that a file's name says what kind of picture it is; `OutputError` if not."""
+    if Path(path).suffix.lower() not in (".png", ".svg"):
+        raise OutputError(f"a picture's file name ends in .png or .svg; got {path}")
+
+
 @contextmanager
 def _figure(path: str | Path, size_inches: tuple[float, float]) -> Iterator[Figure]:
     """A figure that is written to `path` at the end, without pyplot's global state."""
+    check_name(path)
     suffix = Path(path).suffix.lower()
-    if suffix not in (".png", ".svg"):
-        raise OutputError(f"a picture's file name ends in .png or .svg; got {path}")
     figure = Figure(figsize=size_inches, layout="constrained")
     FigureCanvasAgg(figure)  # measures text without a display
     yield figure

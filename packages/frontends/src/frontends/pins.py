@@ -10,6 +10,7 @@ from shardspec import ShardspecError, Spec
 
 from frontends.errors import PlanError
 from frontends.layers import LayeredStep
+from frontends.ways import AXIS_NAMES
 
 Pin = Spec | str | int
 """A spec, as such or as text (`RS0`), or the number of a stage."""
@@ -26,13 +27,14 @@ class Pins:
     """By layer."""
 
 
-def pins_of(layered: LayeredStep, pins: Mapping[str, Pin]) -> Pins:
+def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pins:
     """What pins hold in a step.
 
     Args:
         layered: The step.
         pins: By the name of a value, or the path that the names of arguments begin with, which
             holds all of them.
+        n_devices: Of the cluster; a stage has one at least, and a layer.
 
     Raises:
         PlanError: Nothing has the name, or it cannot be held so.
@@ -40,6 +42,7 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin]) -> Pins:
     graph = layered.step.graph
     specs: dict[str, Spec] = {}
     stages: dict[int, int] = {}
+    most_stages = min(layered.n_layers, n_devices)
     for name, pin in pins.items():
         if name in graph.by_name:
             held = [name]
@@ -53,6 +56,11 @@ def pins_of(layered: LayeredStep, pins: Mapping[str, Pin]) -> Pins:
             )
         for each in held:
             if isinstance(pin, int) and not isinstance(pin, bool) and pin >= 0:
+                if pin >= most_stages:
+                    raise PlanError(
+                        f"stages are numbered from 0, and {layered.n_layers} layers on {n_devices} "
+                        f"devices make {most_stages} at most; got {pin} for {each!r}"
+                    )
                 layer = _layer(layered, each)
                 if stages.setdefault(layer, pin) != pin:
                     raise PlanError(
@@ -82,5 +90,9 @@ def _spec(name: str, pin: object, n_dims: int) -> Spec:
         raise PlanError(
             "a pin is a spec with a letter for each dim of its value, such as 'RS0', or the number "
             f"of a stage, from 0 on; got {pin!r} for {name!r}, which has {n_dims} dims"
+        )
+    if any(axis >= len(AXIS_NAMES) for axis in spec.axes):
+        raise PlanError(
+            f"a stage's mesh has axes 0 to {len(AXIS_NAMES) - 1}; got {str(spec)!r} for {name!r}"
         )
     return spec

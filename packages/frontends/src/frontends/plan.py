@@ -259,8 +259,10 @@ class Plan:
                 f"this version of frontends reads plans of formats 1 to {FORMAT}; got format "
                 f"{version!r}: read it with the version that wrote it, or plan again"
             )
+        from frontends.plan_fields import wrong_fields
+
         try:
-            return _decode_plan(data)
+            plan = _decode_plan(data)
         except (
             AttributeError,
             KeyError,
@@ -270,6 +272,9 @@ class Plan:
             ShardspecError,
         ) as error:
             raise PlanError(f"the plan is damaged: {type(error).__name__} {error}") from error
+        for wrong in wrong_fields(plan):
+            raise PlanError(f"the plan is damaged: {wrong}")
+        return plan
 
     def save(self, path: str | Path) -> None:
         """Write the plan's JSON; `OutputError` if the file cannot be written."""

@@ -12,46 +12,42 @@ their own. At O3 every stage is that anybody asks for, and nothing is tied.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate
+from operator import le
 from typing import Literal, get_args
 
 import autoshard
-from autoshard import Graph, MemoryRule, Prepared, Sharding
-from costmodel import Cluster, Link
+from autoshard import Graph, MemoryRule, Sharding
+from costmodel import Cluster
 from shardspec import Mesh, Spec
 from stagecut import StageCost, Submesh
 
+from frontends.bounds import Bounds
 from frontends.errors import PlanError
-from frontends.expand import DifferentCopiesError, expand, layer_seconds, with_memory
+from frontends.expand import (
+    DifferentCopiesError,
+    expand,
+    layer_seconds,
+    local_elements,
+    with_memory,
+)
 from frontends.layers import LayeredStep
+from frontends.memory import footprint, held
 from frontends.repeat import Repeated, all_layers, without_repeats
+from frontends.shardings import Shardings
 from frontends.step import APPLY, FORWARD
-
-AXIS_NAMES = ("x", "y")
-"""Of the meshes of stages, which have one or two axes."""
+from frontends.ways import WAYS, Option, Way, logical_meshes, options_of
 
 Level = Literal["O2", "O3"]
 """How thoroughly to search: fast, or everything."""
 
-Way = Literal["free", "zero2", "zero"]
-"""How state is stored: as is fastest; optimizer state over as many devices as can be; all of it."""
-
-WAYS: tuple[Way, ...] = get_args(Way)
-"""From the fastest to the leanest."""
-
 _LIMITED_STEPS = 10
 """Budget of a search under a memory limit, which comes last; about a second each [chosen]."""
 
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One way to run a stage: which of its logical meshes, and how state is stored."""
-
-    mesh: int
-    way: Way
+_MARGIN = 1.1
+"""By how much too high the memory of layers in the whole may be, for the whole of them [chosen]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,8 @@ class _Totals:
     once_s: tuple[float, ...]
     fixed_bytes: tuple[float, ...]
     activation_bytes: tuple[float, ...]
-    temporary_bytes: int
+    temporary_bytes: tuple[int, ...]
+    """Of each layer: what is held on top while one of its operators runs, at most."""
 
 
 class Pricer:
@@ -105,28 +102,15 @@ class Pricer:
         self.layered, self.cluster, self.memory_bytes = layered, cluster, memory_bytes
         self.level, self.memory_rule, self.pins = level, memory_rule, dict(pins or {})
         self.microbatches = layered.step.microbatches
+        self.bounds = Bounds(layered, cluster, memory_bytes)
         self.repeated: Repeated = (
             without_repeats(layered, self.pins) if level == "O2" else all_layers(layered)
         )
-        self._graphs: dict[tuple[int, int], Graph] = {}
-        self._structures: dict[tuple[int, int], str] = {}
-        self._short_graphs: dict[tuple[int, int], Graph] = {}
-        self._prepared: dict[tuple[tuple[int, int], Submesh, int], Prepared] = {}
-        self._shardings: dict[tuple[str, Submesh, Option], tuple[Graph, Sharding] | None] = {}
+        self.shardings = Shardings(self.repeated, cluster, self.pins, tie=level == "O2")
         self._totals: dict[tuple[Submesh, Option], _Totals | None] = {}
-        self._expanded: dict[tuple[int, int, Submesh, Option], Sharding | None] = {}
-
-    def graph(self, first: int, last: int) -> Graph:
-        """The program of layers `first` to `last`, both included."""
-        if (first, last) not in self._graphs:
-            self._graphs[first, last] = self.layered.stage(first, last)
-        return self._graphs[first, last]
-
-    def options(self, submesh: Submesh) -> Iterator[Option]:
-        """The ways to run a stage on a submesh, the fastest of each logical mesh first."""
-        meshes = range(len(logical_meshes(submesh, self.cluster)))
-        for way in WAYS if math.prod(submesh) > 1 else WAYS[:1]:
-            yield from (Option(mesh, way) for mesh in meshes)
+        self._expanded: dict[
+            tuple[int, int, Submesh, Option], tuple[Sharding, autoshard.Footprint] | None
+        ] = {}
 
     def costs(
         self, first: int, last: int, submesh: Submesh, held: int = 1
@@ -140,20 +124,20 @@ class Pricer:
             held: The most microbatches that the stage may hold: leaner ways are not looked at where
                 a faster one has room for as many.
         """
-        if self._least_bytes(first, last) > self.memory_bytes * math.prod(submesh):
+        if self.bounds.least_bytes(first, last) > self.memory_bytes * math.prod(submesh):
             return None
         found: list[StageCost] = []
-        for option in self.options(submesh):
+        for option in options_of(submesh, self.cluster):
             roomy = [c for c in found if c.peak_bytes(held) <= self.memory_bytes]
             if option.way != "free" and option.mesh == 0 and roomy:
                 break
             cost = self._cost(first, last, submesh, option)
             if cost is not None and cost.peak_bytes(1) <= self.memory_bytes:
                 found.append(cost)
-        return tuple(found) or None
+        return tuple(_undominated(found)) or None
 
     def price(
-        self, first: int, last: int, submesh: Submesh, held: int = 1, option: Option | None = None
+        self, first: int, last: int, submesh: Submesh, held: int = 1, *, try_hard: bool = True
     ) -> Priced | None:
         """The best sharding of layers `first` to `last`; None if none fits the memory.
 
@@ -162,31 +146,44 @@ class Pricer:
             last: Included.
             submesh: Where.
             held: Microbatches that the stage holds.
-            option: Try this one first, and others only if it does not fit.
+            try_hard: Search under the memory limit, where no quick way fits.
         """
-        options = list(self.options(submesh))
         fitting: list[Sharding] = []
         leanest: Sharding | None = None
-        if option is not None:
-            options = [option, *(o for o in options if o != option)]
-        for each in options:
-            if fitting and (option is not None or each.way != "free"):
+        way: Way | None = None
+        for each in self._likely(first, last, submesh, held):
+            if fitting and each.way != way:
                 break
-            found = self._exact(first, last, submesh, each)
-            if found is None:
+            exact = self._exact(first, last, submesh, each)
+            if exact is None:
                 continue
-            found = with_memory(found, held)
+            found = with_memory(exact[0], held, exact[1])
             if found.peak_bytes <= self.memory_bytes:
                 fitting.append(found)
+                way = each.way
             elif leanest is None or found.peak_bytes < leanest.peak_bytes:
                 leanest = found
-        if not fitting and leanest is not None:
+        if try_hard and not fitting and leanest is not None:
             limited = self._limited(first, last, submesh, held, leanest)
             fitting = [limited] if limited is not None else []
         if not fitting:
             return None
         best = min(fitting, key=lambda sharding: sharding.objective_s)
         return Priced(best.graph, best, stage_cost(best.graph, best, held))
+
+    def _likely(self, first: int, last: int, submesh: Submesh, held: int) -> list[Option]:
+        """The options that fit, by what is known of layers in the whole; then the leanest."""
+        options = list(options_of(submesh, self.cluster))
+
+        def seems_to_fit(option: Option) -> bool:
+            if (submesh, option) not in self._totals:
+                return True
+            cost = self._cost(first, last, submesh, option)
+            return cost is not None and cost.peak_bytes(held) <= self.memory_bytes
+
+        likely = [option for option in options if seems_to_fit(option)]
+        leanest = (option for option in options if option.way == options[-1].way)
+        return list(dict.fromkeys((*likely, *leanest)))
 
     def baseline(self, name: autoshard.Baseline) -> tuple[Mesh, Sharding]:
         """The whole step as a baseline shards it, over all devices.
@@ -196,116 +193,51 @@ class Pricer:
         """
         cluster, last = self.cluster, self.layered.n_layers - 1
         whole = (cluster.n_hosts, cluster.devices_per_host)
-        meshes = logical_meshes(whole, cluster)
-        prepared = self._prepare(0, last, whole, len(meshes) - 1)
-        found = prepared.solve(restrict=name, compare=False, tie=self.level == "O2")
-        found = self._back(found, 0, last)
-        if found.peak_bytes > self.memory_bytes and prepared.graph is self.graph(0, last):
+        meshes, graph = logical_meshes(whole, cluster), self.layered.step.graph
+        prepared = self.shardings.prepare(0, last, whole, len(meshes) - 1)
+        stored = self._stored_bytes(autoshard.baseline_inputs(graph, meshes[-1], name), meshes[-1])
+        if stored > self.memory_bytes:
+            raise self._too_large(f"at least {stored}")
+        pins = self.shardings.pinned(prepared.graph)
+        found = prepared.solve(restrict=name, pin=pins, compare=False, tie=self.level == "O2")
+        if self.level == "O2":  # what is far too large need not be looked at whole
+            totals = self._totals_of(found)
+            about = totals.fixed_bytes[-1] + totals.activation_bytes[-1]
+            about += max(totals.temporary_bytes)
+            if about > _MARGIN * self.memory_bytes:
+                raise self._too_large(f"about {math.ceil(about)}")
+        found = with_memory(self._back(found, 0, last), 1)
+        if found.peak_bytes > self.memory_bytes and prepared.graph is self.layered.stage(0, last):
             limit = self.memory_bytes
             found = prepared.solve(
-                restrict=name, compare=False, memory_bytes=limit, steps=_LIMITED_STEPS
+                restrict=name, pin=pins, compare=False, memory_bytes=limit, steps=_LIMITED_STEPS
             )
+            found = with_memory(found, 1)
         if found.peak_bytes > self.memory_bytes:
-            raise autoshard.InfeasibleError(
-                f"it takes {found.peak_bytes} bytes a device, and {self.memory_bytes} are there"
-            )
+            raise self._too_large(str(found.peak_bytes))
         return meshes[-1], found
 
-    def bound_s(self, first: int, last: int, submesh: Submesh) -> float:
-        """Time of one microbatch that no sharding beats: all work split evenly, nothing sent."""
-        if self._least_bytes(first, last) > self.memory_bytes * math.prod(submesh):
-            return math.inf
-        work, launch = self._work_before
-        work_s, launch_s = work[last + 1] - work[first], launch[last + 1] - launch[first]
-        total_s = work_s / math.prod(submesh) + launch_s
-        return max(0.0, total_s / self.microbatches * (1 - 1e-9))  # sums may round differently
+    def _stored_bytes(self, stored: Mapping[str, tuple[Spec, ...]], mesh: Mesh) -> int:
+        """Of the whole step's state, on a device, in the smallest of the specs it may have."""
+        values = map(self.layered.step.graph.value, stored.keys() & self.layered.updated)
+        return sum(
+            value.itemsize
+            * min(local_elements(s, value.shape, mesh.shape) for s in stored[value.name])
+            for value in values
+        )
 
-    def step_bound_s(self) -> float:
-        """Time of one step that no plan beats: the devices are never idle and nothing is sent."""
-        return sum(self._work_s(self.layered.step.graph)) / self.cluster.n_devices
-
-    def state_bytes(self, graph: Graph) -> int:
-        """Bytes of parameters and optimizer state, which the devices hold between steps."""
-        state = ("parameter", "optimizer_state")
-        values = (graph.value(name) for name in graph.inputs)
-        return sum(value.n_bytes for value in values if value.role in state)
-
-    def boundary_s(self, layer: int) -> float:
-        """Time to bring one microbatch into a stage that begins at `layer`, and its gradient back.
-
-        Counted as if it were not overlapped, over the slowest link that the cluster has between
-        stages. Alpa leaves it out (§5.2), since its clusters have fast networks.
-        """
-        return self._boundaries_s[layer]
-
-    def link_between_stages(self) -> Link:
-        """The link that a transfer between stages has to take at worst."""
-        return self.cluster.inter_host if self.cluster.n_hosts > 1 else self.cluster.intra_host
-
-    @cached_property
-    def _boundaries_s(self) -> list[float]:
-        """Per layer, and one past the last."""
-        graph, link = self.layered.step.graph, self.link_between_stages()
-        change = [0.0] * (self.layered.n_layers + 2)
-        for op in graph.operators:
-            if op.phase == APPLY:
-                continue
-            made = self.layered.layer_of[op.name]
-            for name in op.outputs:
-                layers = [made, *self.layered.readers_of.get(name, ())]
-                seconds = link.latency_s + graph.value(name).n_bytes / link.bandwidth_bytes_per_s
-                change[min(layers) + 1] += seconds  # crosses each cut between the two
-                change[max(layers) + 1] -= seconds
-        return [max(0.0, total) for total in accumulate(change)]
-
-    @cached_property
-    def _work_before(self) -> tuple[list[float], list[float]]:
-        """Seconds of work and of launches for microbatches, of all layers before each one."""
-        work, launch = [0.0], [0.0]
-        for operators in self.layered.operators_of:
-            graph = self.layered.step.graph
-            inside = map(graph.operators.__getitem__, operators)
-            every = (op for op in inside if op.phase != APPLY)
-            its_work, its_launch = self._work_of(graph, every)
-            work.append(work[-1] + its_work)
-            launch.append(launch[-1] + its_launch)
-        return work, launch
-
-    def _work_s(self, graph: Graph) -> tuple[float, float]:
-        """Seconds that one device needs for all that a graph computes in a step, and launches."""
-        return self._work_of(graph, iter(graph.operators))
-
-    def _work_of(
-        self, graph: Graph, operators: Iterator[autoshard.Operator]
-    ) -> tuple[float, float]:
-        device = self.cluster.device
-        fastest = max(rate for _, rate in device.flops_per_s)
-        work_s = launch_s = 0.0
-        for op in operators:
-            repeats = graph.phases[op.phase].repeats
-            n_bytes = sum(graph.value(name).n_bytes for name in (*op.inputs, *op.outputs))
-            one_s = max(op.flops / fastest, n_bytes / device.memory_bandwidth_bytes_per_s)
-            work_s += one_s * repeats
-            launch_s += device.launch_s * repeats
-        return work_s, launch_s
-
-    @cached_property
-    def _state_before(self) -> list[int]:
-        """Bytes of state that the layers before each one keep."""
-        graph, found = self.layered.step.graph, [0]
-        for names in self.layered.kept_in:
-            found.append(found[-1] + sum(graph.value(name).n_bytes for name in names))
-        return found
-
-    def _least_bytes(self, first: int, last: int) -> int:
-        return self._state_before[last + 1] - self._state_before[first]
+    def _too_large(self, n_bytes: str) -> autoshard.InfeasibleError:
+        return autoshard.InfeasibleError(
+            f"it takes {n_bytes} bytes a device, and {self.memory_bytes} are there"
+        )
 
     def _cost(self, first: int, last: int, submesh: Submesh, option: Option) -> StageCost | None:
         """Of one way: by the layers of the whole (O2), or searched for these alone."""
         if self.level == "O3":
-            sharding = self._exact(first, last, submesh, option)
-            if sharding is None:
+            exact = self._exact(first, last, submesh, option)
+            if exact is None:
                 return None
+            sharding, _ = exact
             return replace(stage_cost(sharding.graph, sharding), option=option)
         if (submesh, option) not in self._totals:
             self._totals[submesh, option] = self._by_layers(submesh, option)
@@ -317,25 +249,27 @@ class Pricer:
             return max(0.0, before[last + 1] - before[first])
 
         return StageCost(
-            time_s=max(of(totals.time_s), self.bound_s(first, last, submesh)),
+            time_s=max(of(totals.time_s), self.bounds.bound_s(first, last, submesh)),
             fixed_bytes=math.ceil(of(totals.fixed_bytes)),
             activation_bytes=math.ceil(of(totals.activation_bytes)),
             once_s=of(totals.once_s),
-            temporary_bytes=totals.temporary_bytes,
+            temporary_bytes=max(totals.temporary_bytes[first : last + 1]),
             option=option,
         )
 
     def _by_layers(self, submesh: Submesh, option: Option) -> _Totals | None:
         """One sharding of the whole short step, and what each layer has of it."""
+        found = self.shardings.find(0, self.layered.n_layers - 1, submesh, option)
+        return None if found is None else self._totals_of(found)
+
+    def _totals_of(self, found: Sharding) -> _Totals:
+        """What each layer has of a sharding of the whole short step."""
         short, last = self.repeated.short, self.layered.n_layers - 1
-        found = self._short_sharding(0, last, submesh, option)
-        if found is None:
-            return None
         seconds = layer_seconds(short, found, 0)
-        fixed = [0.0] * short.n_layers
-        saved = [0.0] * short.n_layers
+        fixed, saved = [0.0] * short.n_layers, [0.0] * short.n_layers
         graph = found.graph
-        for one in autoshard.held(found):
+        on_top = [0] * (len(graph.operators) + 1)
+        for one in held(found):
             if one.value in graph.producers:
                 op = graph.operators[graph.producers[one.value][0]]
                 layer = short.layer_of[op.name]
@@ -345,7 +279,13 @@ class Pricer:
                 saved[layer] += one.n_bytes
             elif one.kind in ("parameter", "optimizer_state", "input", "gradient"):
                 fixed[layer] += one.n_bytes
-        temporary = max(0.0, found.peak_bytes - sum(fixed) - sum(saved))
+            else:
+                on_top[one.first] += one.n_bytes
+                on_top[one.last] -= one.n_bytes
+        temporary = [0] * short.n_layers
+        for op, n_bytes in zip(graph.operators, accumulate(on_top), strict=False):
+            layer = short.layer_of[op.name]
+            temporary[layer] = max(temporary[layer], n_bytes)
         layers, _, _ = self.repeated.shortened(0, last)
         repeats = self.microbatches
         return _Totals(
@@ -353,74 +293,32 @@ class Pricer:
             _sums([seconds[k].total_s[APPLY] for k in layers]),
             _sums([fixed[k] for k in layers]),
             _sums([saved[k] for k in layers]),
-            math.ceil(temporary),
+            tuple(temporary[k] for k in layers),
         )
 
-    def _exact(self, first: int, last: int, submesh: Submesh, option: Option) -> Sharding | None:
-        """A run of layers sharded on its own; None if it cannot be."""
+    def _exact(
+        self, first: int, last: int, submesh: Submesh, option: Option
+    ) -> tuple[Sharding, autoshard.Footprint] | None:
+        """A run of layers sharded on its own, and what it holds; None if it cannot be."""
         key = (first, last, submesh, option)
         if key not in self._expanded:
-            found = self._short_sharding(first, last, submesh, option)
-            self._expanded[key] = None if found is None else self._back(found, first, last)
+            found = self.shardings.find(first, last, submesh, option)
+            self._expanded[key] = None
+            if found is not None:
+                whole = self._back(found, first, last)
+                over_time = footprint(whole)
+                self._expanded[key] = with_memory(whole, 1, over_time), over_time
         return self._expanded[key]
 
     def _back(self, found: Sharding, first: int, last: int) -> Sharding:
         """The sharding of the layers themselves, of that of what stands for them."""
-        graph = self.graph(first, last)
+        graph = self.layered.stage(first, last)
         try:
             return expand(self.repeated, found, first, last, graph)
         except DifferentCopiesError:  # then each layer is looked at
             prepared = autoshard.prepare(graph, found.mesh, self.cluster)
-            restrict = found.options.restrict
-            return prepared.solve(restrict=restrict, pin=self._pinned(graph), compare=False)
-
-    def _prepare(self, first: int, last: int, submesh: Submesh, mesh: int) -> Prepared:
-        """The problem of sharding what stands for a run of layers."""
-        ends = self._ends(first, last)
-        key = (ends, submesh, mesh)
-        if key not in self._prepared:
-            on = logical_meshes(submesh, self.cluster)[mesh]
-            self._prepared[key] = autoshard.prepare(self._short_graph(ends), on, self.cluster)
-        return self._prepared[key]
-
-    def _short_graph(self, ends: tuple[int, int]) -> Graph:
-        if ends not in self._short_graphs:
-            short = self.repeated.short
-            is_whole = short is self.layered
-            self._short_graphs[ends] = self.graph(*ends) if is_whole else short.stage(*ends)
-        return self._short_graphs[ends]
-
-    def _structure(self, ends: tuple[int, int]) -> str:
-        """Equal for runs that differ in names only."""
-        if ends not in self._structures:
-            self._structures[ends] = autoshard.structural_hash(self._short_graph(ends))
-        return self._structures[ends]
-
-    def _short_sharding(
-        self, first: int, last: int, submesh: Submesh, option: Option
-    ) -> Sharding | None:
-        """What stands for a run of layers, sharded one way; None if pins forbid it."""
-        prepared = self._prepare(first, last, submesh, option.mesh)
-        graph = prepared.graph
-        key = (self._structure(self._ends(first, last)), submesh, option)
-        if key not in self._shardings:
-            pins: dict[str, tuple[Spec, ...]] = _lean(graph, prepared.mesh, option.way)
-            pins |= self._pinned(graph)
-            try:
-                found = prepared.solve(pin=pins, compare=False, tie=self.level == "O2")
-            except autoshard.PinError:
-                self._shardings[key] = None
-            else:
-                self._shardings[key] = (graph, found)
-        known = self._shardings[key]
-        return None if known is None else _renamed(known[1], known[0], graph)
-
-    def _ends(self, first: int, last: int) -> tuple[int, int]:
-        _, low, high = self.repeated.shortened(first, last)
-        return low, high
-
-    def _pinned(self, graph: Graph) -> dict[str, tuple[Spec, ...]]:
-        return {name: (spec,) for name, spec in self.pins.items() if name in graph.by_name}
+            pins = self.shardings.pinned(graph)
+            return prepared.solve(restrict=found.options.restrict, pin=pins, compare=False)
 
     def _limited(
         self, first: int, last: int, submesh: Submesh, held: int, leanest: Sharding
@@ -432,13 +330,13 @@ class Pricer:
         mesh = next(
             i for i, m in enumerate(logical_meshes(submesh, self.cluster)) if m == leanest.mesh
         )
-        prepared = self._prepare(first, last, submesh, mesh)
+        prepared = self.shardings.prepare(first, last, submesh, mesh)
         options = autoshard.Options(in_flight=held)
         prepared = autoshard.prepare(prepared.graph, prepared.mesh, self.cluster, options)
         limit = self.memory_bytes
         if len(prepared.graph.operators) < len(leanest.graph.operators):
             way = WAYS[-1] if math.prod(submesh) > 1 else WAYS[0]
-            few = self._short_sharding(first, last, submesh, Option(mesh, way))
+            few = self.shardings.find(first, last, submesh, Option(mesh, way))
             if few is None:
                 return None
             limit = int(limit * with_memory(few, held).peak_bytes / leanest.peak_bytes)
@@ -446,12 +344,12 @@ class Pricer:
             found = prepared.solve(
                 memory_bytes=limit,
                 memory_rule=self.memory_rule,
-                pin=self._pinned(prepared.graph),
+                pin=self.shardings.pinned(prepared.graph),
                 compare=False,
                 tie=self.level == "O2",
                 steps=_LIMITED_STEPS,
             )
-            whole = expand(self.repeated, found, first, last, self.graph(first, last))
+            whole = expand(self.repeated, found, first, last, self.layered.stage(first, last))
         except (autoshard.InfeasibleError, autoshard.PinError, DifferentCopiesError):
             return None
         whole = with_memory(whole, held)
@@ -475,49 +373,20 @@ def stage_cost(graph: Graph, sharding: Sharding, in_flight: int = 1) -> StageCos
     )
 
 
-def logical_meshes(submesh: Submesh, cluster: Cluster) -> list[Mesh]:
-    """The meshes that a submesh is tried as: flat, hosts by devices, and a host cut in two."""
-    n_hosts, per_host = submesh
-    size = n_hosts * per_host
-    shapes: list[tuple[int, ...]] = [(size,)]
-    if n_hosts > 1 and per_host > 1:
-        shapes.append((n_hosts, per_host))
-    elif n_hosts == 1 and size >= 4 and size % 2 == 0:
-        shapes.append((2, size // 2))
-    devices = tuple(
-        host * cluster.devices_per_host + i for host in range(n_hosts) for i in range(per_host)
-    )
-    return [Mesh(shape, AXIS_NAMES[: len(shape)], devices) for shape in shapes]
+def _undominated(costs: Sequence[StageCost]) -> list[StageCost]:
+    """Without those that another one is no worse than in everything; of equals the first stays."""
+    kept: list[StageCost] = []
+    for cost in costs:
+        numbers = _numbers(cost)
+        if not any(all(map(le, _numbers(other), numbers)) for other in kept):
+            kept = [k for k in kept if not all(map(le, numbers, _numbers(k)))] + [cost]
+    return kept
 
 
-def _lean(graph: Graph, mesh: Mesh, way: Way) -> dict[str, tuple[Spec, ...]]:
-    """How a way stores state: over as many devices as the shapes allow, in any dims."""
-    roles = {"free": (), "zero2": ("optimizer_state",), "zero": ("parameter", "optimizer_state")}
-    found = {}
-    for value in map(graph.value, graph.inputs):
-        if value.role in roles[way]:
-            specs = autoshard.stored_specs(value.shape, mesh.shape)
-            most = max(mesh.axis_size(spec.axes) for spec in specs)
-            found[value.name] = tuple(s for s in specs if mesh.axis_size(s.axes) == most)
-    return found
+def _numbers(cost: StageCost) -> tuple[float, ...]:
+    held = cost.fixed_bytes + cost.temporary_bytes
+    return cost.time_s, cost.once_s, held, cost.activation_bytes
 
 
 def _sums(items: list[float]) -> tuple[float, ...]:
     return (0.0, *accumulate(items))
-
-
-def _renamed(sharding: Sharding, old: Graph, new: Graph) -> Sharding:
-    """The sharding of `old` for a graph that differs in names only."""
-    if old is new:
-        return sharding
-    name = dict(zip(_names(old), _names(new), strict=True))
-    return replace(
-        sharding,
-        graph=new,
-        input_specs=tuple((name[value], spec) for value, spec in sharding.input_specs),
-        conversions=tuple(replace(c, value=name[c.value]) for c in sharding.conversions),
-    )
-
-
-def _names(graph: Graph) -> list[str]:
-    return [*graph.inputs, *(name for op in graph.operators for name in op.outputs)]

@@ -17,12 +17,19 @@ RUN = (
     "zb-h1",
     "zb-h2",
     "zb-1p",
+    "zb-auto",
     "zb-v",
     "v-half",
     "v-min",
     "dualpipe-v",
 )
 """Names of schedules that run. Others run as text, if each stage is on one rank."""
+
+_INSTEAD = {
+    "dualpipe": "dualpipe-v, which is idle no longer and holds each stage once",
+    "chimera": "zb-v, which has two stages a rank too, or interleaved-1f1b",
+}
+"""Schedules that keep a second copy of every stage, and those that hold one and do as well."""
 
 
 def schedule_of(plan: Plan) -> Schedule:
@@ -51,15 +58,22 @@ def schedule_of(plan: Plan) -> Schedule:
             f"and {schedule.n_microbatches} microbatches for {n_stages} and {microbatches}"
         )
     if len(schedule.placement.routes) > 1:
+        instead = _INSTEAD.get(schedule.name, f"one of {', '.join(RUN)}")
         raise PlanError(
-            f"each stage of a plan is on one mesh; {schedule.name} has copies of stages on several "
-            f"ranks: take one of {', '.join(RUN)}"
+            "each stage of a plan is on one mesh, which alone holds and updates its weights; "
+            f"{schedule.name} has copies of stages on several ranks: take {instead}"
         )
     kinds = {action.kind for actions in schedule.ranks for action in actions}
-    if Kind.RECOMPUTE in kinds or not schedule.backward:
+    if Kind.RECOMPUTE in kinds:
         raise PlanError(
-            f"a schedule that trains runs forwards and backwards; {schedule.name} recomputes, or "
-            f"has no backwards: use jax.checkpoint in the step, or take one of {', '.join(RUN)}"
+            "what a stage computes again is in its program, where the planner sees its time and "
+            f"memory; {schedule.name} recomputes by the schedule: use jax.checkpoint in the step, "
+            f"and the schedule without it, or one of {', '.join(RUN)}"
+        )
+    if not schedule.backward:
+        raise PlanError(
+            f"a schedule that trains runs forwards and backwards; {schedule.name} has no "
+            f"backwards: take one of {', '.join(RUN)}"
         )
     return schedule
 

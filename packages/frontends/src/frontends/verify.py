@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from shardspec import Mesh
 
 from frontends.errors import VerificationError
+from frontends.live import Peaks, peaks_of
 from frontends.plan import Plan
+from frontends.report import format_bytes
 from frontends.step import PHASE_NAMES
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 RELATIVE_TOLERANCE = 1e-5
 """Between losses of the parallel and the single-device run, which add float32 in another order."""
+
+MEMORY_TOLERANCE = 0.15
+"""By which what runs may need more memory than was planned."""
 
 
 def check_losses(parallel: Sequence[float], single: Sequence[float]) -> float:
@@ -61,7 +66,7 @@ def check_collectives(runtime: Runtime) -> int:
     """Check that the compiled programs communicate exactly what the plan says.
 
     Returns:
-        How many collectives the programs contain.
+        How many collectives the programs contain; of this process, where there are several.
 
     Raises:
         VerificationError: Kind, groups, bytes or count differ somewhere.
@@ -70,6 +75,8 @@ def check_collectives(runtime: Runtime) -> int:
 
     compiled: dict[tuple[int, int], Counter[tuple[object, ...]]] = {}
     for chunk, program in zip(runtime.chunks, runtime.programs, strict=True):
+        if program is None:  # another process runs and checks it
+            continue
         found = compiled.setdefault((chunk.stage, chunk.phase), Counter())
         found.update(collectives_of(program.as_text()))
     for (stage, phase), found in compiled.items():
@@ -81,3 +88,45 @@ def check_collectives(runtime: Runtime) -> int:
                 f"{dict(found - planned)} and lacks {dict(planned - found)}"
             )
     return sum(sum(found.values()) for found in compiled.values())
+
+
+def measured_peaks(runtime: Runtime) -> Peaks:
+    """The most that each device holds while a step runs, by XLA's account of its programs.
+
+    What lies between the instructions is counted from shapes; what a program takes besides its
+    operands is what XLA has laid out: temporaries, and results that lie over no operand.
+    """
+
+    def program_bytes(index: int) -> int:
+        if runtime.programs[index] is None:  # another process runs it
+            return 0
+        found = runtime.programs[index].memory_analysis()
+        new = found.output_size_in_bytes - found.alias_size_in_bytes
+        return int(found.temp_size_in_bytes + new)
+
+    return peaks_of(runtime.step, runtime.plan, donate=runtime.donate, program_bytes=program_bytes)
+
+
+def check_memory(runtime: Runtime) -> float:
+    """Check that the compiled programs need no more memory than was planned.
+
+    Args:
+        runtime: One whose state is given away: a plan has no room for the state of before.
+
+    Returns:
+        The largest share of a stage's planned memory that is needed.
+
+    Raises:
+        VerificationError: A stage needs more than `MEMORY_TOLERANCE` above its plan.
+    """
+    largest = 0.0
+    stages = zip(runtime.plan.stages, measured_peaks(runtime).stages, strict=True)
+    for index, (stage, peak) in enumerate(stages):
+        largest = max(largest, peak.n_bytes / stage.memory_bytes)
+        if largest > 1 + MEMORY_TOLERANCE:
+            raise VerificationError(
+                f"compiled programs must need at most {MEMORY_TOLERANCE:.0%} more memory than was "
+                f"planned; stage {index} needs {format_bytes(peak.n_bytes)} in {peak.when}, and "
+                f"{format_bytes(stage.memory_bytes)} were planned"
+            )
+    return largest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from frontends.demo.display import Display
 from frontends.demo.text import Text, batches
 from frontends.errors import DeviceError, OutputError, VerificationError
 from frontends.html import write_page
+from frontends.jax.processes import gather
 from frontends.picture import draw_losses, draw_plan, draw_timeline
 from frontends.plan import Plan
 from frontends.report import plan_tables
@@ -42,14 +43,10 @@ class Job:
     cluster: Cluster
     steps: int
     batch: int
-    microbatches: int | None
-    schedule: str | None
-    memory_bytes: int | None
     learning_rate: float
     seed: int
-    strategy: str = "auto"
-    plan: Plan | None = None
-    """To be used instead of searching one."""
+    planning: Mapping[str, Any]
+    """Options of `frontends.jax.plan_for`; what is not there is its to choose."""
 
     @property
     def train_step(self) -> gpt.TrainStep:
@@ -65,17 +62,6 @@ class Job:
         """The step's arguments without their values."""
         tokens = jax.ShapeDtypeStruct((self.batch, self.config.sequence), jnp.int32)
         return (*jax.eval_shape(self.state), (tokens, tokens))
-
-    def options(self) -> dict[str, Any]:
-        """For `frontends.jax.plan_for` and `parallelize`; what is not set is theirs to choose."""
-        options = {
-            "microbatches": self.microbatches,
-            "schedule": self.schedule,
-            "memory_bytes": self.memory_bytes,
-            "strategy": self.strategy,
-            "plan": self.plan,
-        }
-        return {name: value for name, value in options.items() if value is not None}
 
     def start(self) -> None:
         """Start JAX with the cluster's number of virtual devices; `DeviceError` if it has less."""
@@ -112,17 +98,23 @@ def make_folder(path: Path) -> None:
 def train(job: Job, text: Text, output: Path, verify_steps: int, console: Console) -> None:
     """Plan, train, verify; write plan.json, plan.html, losses.json and pictures to `output`.
 
+    Of several processes the first prints and writes, and compares losses; each checks its programs.
+
     Raises:
         VerificationError: The parallel run is not what a single device computes, or has not
             learned. Everything is written before.
         FrontendsError: Of another kind, as `frontends.jax.parallelize` raises them.
     """
     job.start()
+    is_first = jax.process_index() == 0
+    console.quiet = not is_first
+    if is_first:
+        make_folder(output)
     data = batches(text, job.batch, job.config.sequence, job.seed)
     console.print(f"Text: {text}")
     display = Display(console)
     step = parallel.parallelize(
-        job.train_step, cluster=job.cluster, progress=display, **job.options()
+        job.train_step, cluster=job.cluster, progress=display, **job.planning
     )
     shapes = job.shapes()
     n_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes[0]))
@@ -131,10 +123,11 @@ def train(job: Job, text: Text, output: Path, verify_steps: int, console: Consol
         plan = step.prepare(*shapes).plan
     console.print("", plan_tables(plan), "", sep="\n")
     plan.verify()
-    plan.save(output / "plan.json")
-    write_page(plan, output / "plan.html")
-    draw_plan(plan, output / "plan.png")
-    draw_timeline(plan, output / "timeline.png")
+    if is_first:
+        plan.save(output / "plan.json")
+        write_page(plan, output / "plan.html")
+        draw_plan(plan, output / "plan.png")
+        draw_timeline(plan, output / "timeline.png")
 
     with display:
         runtime = step.compile(*shapes)
@@ -148,20 +141,29 @@ def train(job: Job, text: Text, output: Path, verify_steps: int, console: Consol
             rate = tokens / (time.perf_counter() - started_s)
             note = f"loss {losses[-1]:.3f}, {rate:,.0f} tokens/s"
             display("training", len(losses), job.steps, note)
-        single = single_device_losses(job, text, min(verify_steps, job.steps), display)
-    _write_losses(losses, single, output)
+        single: list[float] = []
+        if is_first:
+            single = single_device_losses(job, text, min(verify_steps, job.steps), display)
+            _write_losses(losses, single, output)
     try:
-        if single:
-            difference = check_losses(losses[: len(single)], single)
-            console.print(
-                f"Verified: the first {len(single)} losses equal a single device's; "
-                f"largest relative difference {difference:.1e}"
-            )
-        n_collectives = check_collectives(runtime)
-        console.print(f"Verified: the {n_collectives} collectives of the programs are the plan's")
-        console.print(check_fallen(losses))
+        check_collectives(runtime)
+        gather("", "check its programs")
+        if is_first:
+            _report(losses, single, plan, console)
     finally:
         console.print(f"Results: {output.resolve()}", soft_wrap=True)
+
+
+def _report(losses: Sequence[float], single: Sequence[float], plan: Plan, console: Console) -> None:
+    if single:
+        difference = check_losses(losses[: len(single)], single)
+        console.print(
+            f"Verified: the first {len(single)} losses equal a single device's; "
+            f"largest relative difference {difference:.1e}"
+        )
+    n_collectives = sum(len(stage.collectives) for stage in plan.stages)
+    console.print(f"Verified: the {n_collectives} collectives of the programs are the plan's")
+    console.print(check_fallen(losses))
 
 
 def single_device_losses(job: Job, text: Text, n_steps: int, display: Display) -> list[float]:

@@ -1,16 +1,21 @@
 """Plan and run JAX training steps, on stock JAX.
 
 `init` gives the process virtual devices, `parallelize` takes a step written for one device, and
-`plan_for` plans without any devices.
+`plan_for` plans without any devices. `save` and `restore` keep a run's state.
 """
 
-from frontends.jax.api import (
-    ParallelStep,
-    Planned,
-    default_cluster,
-    init,
-    parallelize,
-    plan_for,
-)
+from frontends.jax.api import Planned, default_cluster, init, plan_for
+from frontends.jax.checkpoint import latest, restore, save
+from frontends.jax.parallel import ParallelStep, parallelize
 
-__all__ = ["ParallelStep", "Planned", "default_cluster", "init", "parallelize", "plan_for"]
+__all__ = [
+    "ParallelStep",
+    "Planned",
+    "default_cluster",
+    "init",
+    "latest",
+    "parallelize",
+    "plan_for",
+    "restore",
+    "save",
+]

@@ -1,23 +1,22 @@
-"""What a JAX user calls: `init`, `parallelize`, `plan_for`."""
+"""Devices and plans: `init`, `default_cluster`, `plan_for`."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import jax
 from autoshard import MemoryRule
 from costmodel import Cluster
 
+from frontends import collector
+from frontends.candidates import EQUAL_LAYERS
 from frontends.errors import (
     AccumulationError,
-    BatchError,
     DeviceError,
     NoPlanError,
     PlanError,
@@ -25,8 +24,8 @@ from frontends.errors import (
 from frontends.jax import _compat, processes
 from frontends.jax.arguments import describe
 from frontends.jax.compile import Progress
-from frontends.jax.rules import has_rule
-from frontends.jax.runtime import Runtime
+from frontends.jax.given import argnums_of, check_given
+from frontends.jax.rules import shares_of_whole
 from frontends.jax.trace import Capture, Trace
 from frontends.layers import LayeredStep, layer, layer_as
 from frontends.pins import Pin
@@ -41,7 +40,7 @@ _GAIN = 0.99
 """Of a step's time, below which twice as many microbatches are worth a search more [chosen]."""
 
 
-def init(n_devices: int) -> None:
+def init(n_devices: int, *, start_s: float = 300.0) -> None:
     """Give JAX that many virtual CPU devices. Call it before anything else uses JAX.
 
     Under `mpiexec` or `srun` the processes of the job share them, and run each step together.
@@ -49,8 +48,13 @@ def init(n_devices: int) -> None:
     Also sets what XLA needs to run several programs with collectives on few cores: a thread for
     each device of each program (`NPROC`), and more patience before it aborts.
 
+    Args:
+        n_devices: Of all processes together.
+        start_s: How long to wait for processes of the job that do not start.
+
     Raises:
-        DeviceError: JAX has started with fewer devices, or `n_devices` is not positive.
+        DeviceError: JAX has started with fewer devices, or `n_devices` is not positive, or another
+            process does not start.
     """
     if n_devices < 1:
         raise DeviceError(f"init needs at least one device; got n_devices={n_devices}")
@@ -72,7 +76,7 @@ def init(n_devices: int) -> None:
         if flag.split("=")[0] not in flags:
             flags = f"{flags} {flag}".strip()
     os.environ["XLA_FLAGS"] = flags
-    jax.config.update("jax_num_cpu_devices", processes.join(n_devices))
+    jax.config.update("jax_num_cpu_devices", processes.join(n_devices, start_s))
     jax.config.update("jax_platforms", "cpu")
 
 
@@ -90,13 +94,14 @@ class Planned:
     plan: Plan
 
 
+@collector.paused()
 def plan_for(
     function: Callable[..., Any],
     arguments: Sequence[Any],
     cluster: Cluster,
     *,
     microbatches: int | None = None,
-    batch_argnums: Sequence[int] = (-1,),
+    batch_argnums: int | Sequence[int] = -1,
     strategy: str = "auto",
     schedule: str | None = None,
     memory_bytes: int | None = None,
@@ -131,12 +136,14 @@ def plan_for(
         progress: Told what is being done, how many of it are done, and of how many.
 
     Raises:
-        BatchError: The batch cannot be cut so.
+        BatchError: The batch cannot be cut so, or an option about it means nothing.
         UnsupportedStepError: The step cannot be planned; the message says why.
         AccumulationError: It cannot run in as many microbatches as were asked for.
         NoPlanError: No plan fits the memory.
-        PlanError: `plan` was made for another step.
+        PlanError: `plan` was made for another step, or an option is of another kind.
     """
+    check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers)
+    batch_argnums = argnums_of(batch_argnums)
     keep = microbatches is not None or plan is not None
     if plan is not None:
         microbatches = plan.microbatches
@@ -158,7 +165,6 @@ def plan_for(
 
     def planned(microbatches: int, undivided: bool) -> Plan:
         found, layered = traced(microbatches)
-        kinds = dict.fromkeys(e.primitive.name for e in found.equations.values())
         return make_plan(
             layered,
             cluster,
@@ -169,7 +175,7 @@ def plan_for(
             level=level,
             memory_rule=memory_rule,
             pin=pin,
-            unsharded=[kind for kind in kinds if not has_rule(kind)],
+            unsharded=tuple(shares_of_whole(found.equations.values())),
             progress=progress,
         )
 
@@ -185,6 +191,7 @@ def plan_for(
             plan = planned(microbatches, False)
         else:
             plan = _with_microbatches(planned, microbatches, sizes)
+    _warn_of_whole(traced(plan.microbatches)[0])
     step = traced(plan.microbatches)[1].step
     if plan.step != step.fingerprint:
         raise PlanError(
@@ -195,13 +202,28 @@ def plan_for(
     return Planned(*steps[plan.microbatches], plan)
 
 
+def _warn_of_whole(trace: Trace) -> None:
+    shares = shares_of_whole(trace.equations.values())
+    if shares:
+        names = ", ".join(f"{name} ({share:.1%})" for name, share in shares.items())
+        warnings.warn(
+            f"no sharding rule for {names} of the step's FLOP; every device runs these whole",
+            stacklevel=3,
+        )
+
+
+def _has_no_room_for_pipelines(plan: Plan) -> bool:
+    """Whether equal layers do not fit the memory: smaller microbatches may then do."""
+    return any(a.name == EQUAL_LAYERS and a.step_s is None for a in plan.alternatives)
+
+
 def _with_microbatches(
     planned: Callable[[int, bool], Plan], fewest: int, sizes: Sequence[int]
 ) -> Plan:
     """The fastest plan over numbers of microbatches, with the others as alternatives.
 
     More of them make a pipeline's bubble smaller and need less memory; they never help a plan
-    without a pipeline that fits.
+    without a pipeline, where pipelines fit and are slower.
     """
     found: list[Plan] = []
     n = fewest
@@ -216,7 +238,8 @@ def _with_microbatches(
                 break
         else:
             is_slower = len(found) > 1 and found[-1].step_s > _GAIN * found[-2].step_s
-            if is_slower or len(found[-1].stages) == 1 or not more_are_there:
+            is_alone = len(found[-1].stages) == 1 and not _has_no_room_for_pipelines(found[-1])
+            if is_slower or is_alone or not more_are_there:
                 break
         n *= 2
     best = min(found, key=lambda plan: plan.step_s)
@@ -231,123 +254,3 @@ def _with_microbatches(
         if other is not best
     )
     return replace(best, alternatives=best.alternatives + others)
-
-
-class ParallelStep:
-    """A training step that is planned at its first call and then runs on many devices.
-
-    It takes and returns what the original does. State that it returns lies sharded on the devices,
-    and is taken from there at the next call.
-    """
-
-    def __init__(
-        self, function: Callable[..., Any], cluster: Cluster | None, options: dict[str, Any]
-    ) -> None:
-        functools.update_wrapper(self, function)
-        self._function, self._cluster, self._options = function, cluster, options
-        self._planned: Planned | None = None
-        self._tree: Any = None
-        self._runtime: Runtime | None = None
-
-    def __repr__(self) -> str:
-        name = getattr(self._function, "__name__", repr(self._function))
-        planned = "not planned yet" if self._planned is None else repr(self._planned.plan)
-        return f"<ParallelStep of {name}: {planned}>"
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Run one step; the first call also plans and compiles it."""
-        if named:
-            bound = inspect.signature(self._function).bind(*arguments, **named)
-            if bound.kwargs:
-                raise TypeError(
-                    "the arguments of a planned step have places; these can only be named: "
-                    f"{', '.join(bound.kwargs)}: give them a value with functools.partial"
-                )
-            arguments = bound.args
-        if self._runtime is None:
-            self.compile(*arguments)
-        assert self._runtime is not None
-        tree = jax.tree.structure(arguments)
-        if tree != self._tree:
-            raise BatchError(
-                "arguments must have the structure that the step was planned for; "
-                f"got {tree} instead of {self._tree}"
-            )
-        results = self._runtime(self.planned.trace.flatten(arguments))
-        return self.planned.trace.unflatten(results)
-
-    def prepare(self, *arguments: Any) -> Planned:
-        """Trace and plan the step at these arguments' shapes, without compiling it."""
-        if self._planned is None:
-            cluster = default_cluster() if self._cluster is None else self._cluster
-            self._cluster = cluster
-            self._planned = plan_for(self._function, arguments, cluster, **self._options)
-            self._tree = jax.tree.structure(arguments)
-        return self._planned
-
-    def compile(self, *arguments: Any) -> Runtime:
-        """Plan the step if it is not planned, and compile the plan's programs."""
-        planned = self.prepare(*arguments)
-        if self._runtime is None:
-            assert self._cluster is not None
-            self._runtime = Runtime(
-                planned.trace,
-                planned.layered,
-                planned.plan,
-                self._cluster,
-                self._options.get("progress"),
-            )
-        return self._runtime
-
-    @property
-    def planned(self) -> Planned:
-        """Trace, layers and plan; `PlanError` before the first call."""
-        if self._planned is None:
-            raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
-        return self._planned
-
-    @property
-    def plan(self) -> Plan:
-        """How the step runs; prints as a table."""
-        return self.planned.plan
-
-
-@overload
-def parallelize(
-    function: Callable[..., Any], *, cluster: Cluster | None = None, **options: Any
-) -> ParallelStep: ...
-@overload
-def parallelize(
-    function: None = None, *, cluster: Cluster | None = None, **options: Any
-) -> Callable[[Callable[..., Any]], ParallelStep]: ...
-def parallelize(
-    function: Callable[..., Any] | None = None, *, cluster: Cluster | None = None, **options: Any
-) -> ParallelStep | Callable[[Callable[..., Any]], ParallelStep]:
-    """Let a training step run on all devices, by a plan that is found at its first call.
-
-    Use it as a function, `parallelize(step)`, or as a decorator with or without options. The step
-    stays as it was written for one device.
-
-    Args:
-        function: The step; a decorator is returned without it.
-        cluster: What to plan for; by default the devices of this process, as one host.
-        options: Any of `plan_for`: `microbatches`, `batch_argnums`, `strategy`, `schedule`,
-            `memory_bytes`, `level`, `memory_rule`, `pin`, `n_layers`, `plan`, `progress`.
-
-    Raises:
-        TypeError: There is no such option.
-
-    Examples:
-        >>> @parallelize(microbatches=4)
-        ... def train_step(params, batch): ...
-        >>> train_step
-        <ParallelStep of train_step: not planned yet>
-    """
-    known = inspect.signature(plan_for).parameters
-    for name in options:
-        if name not in known or known[name].kind is not inspect.Parameter.KEYWORD_ONLY:
-            names = (n for n, p in known.items() if p.kind is inspect.Parameter.KEYWORD_ONLY)
-            raise TypeError(f"parallelize has the options cluster, {', '.join(names)}; got {name}")
-    if function is None:
-        return lambda function: ParallelStep(function, cluster, options)
-    return ParallelStep(function, cluster, options)

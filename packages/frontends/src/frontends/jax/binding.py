@@ -14,18 +14,19 @@ import jax
 
 from frontends.chunks import Chunk
 from frontends.instructions import (
-    Accumulate,
     Free,
     Instruction,
+    Keep,
     Key,
     Load,
     Receive,
     Run,
     Send,
+    Zero,
     makes,
     uses,
 )
-from frontends.jax.compile import Shards, Submeshes, compile_adder
+from frontends.jax.compile import Shards, Submeshes, compile_zeros
 from frontends.plan import Plan, Stored
 
 Registers = list[Any]
@@ -69,7 +70,7 @@ def find_dying(
             found[item.chunk] = found.get(item.chunk, dying) & dying
         for key in makes(item, plan, chunks):
             made.add(key)
-            if isinstance(item, Run | Accumulate):
+            if isinstance(item, Run | Zero | Keep):
                 ours.add(key)
             else:
                 ours.discard(key)
@@ -113,7 +114,6 @@ class Binder:
 
         self._made: set[Key] = set()
         self._local: dict[int, crossmesh.LocalTransport] = {}
-        self._adders: dict[int, Any] = {}
 
     def register(self, key: object) -> int:
         """The register of a key."""
@@ -125,14 +125,16 @@ class Binder:
         match item:
             case Load():
                 call = self._load(item)
+            case Zero():
+                call = self._zero(item)
             case Run():
                 call = self._run(item)
             case Send():
                 call = self._send(item)
             case Receive():
                 call = self._receive(item)
-            case Accumulate():
-                call = self._accumulate(item)
+            case Keep():
+                call = self._keep(item)
             case Free():
                 call = self._free(item)
         self._made.update(makes(item, self._plan, self._chunks))
@@ -156,15 +158,28 @@ class Binder:
 
         return load
 
+    def _zero(self, item: Zero) -> Call:
+        chunk = self._chunks[item.chunk]
+        make = compile_zeros(chunk, self._submeshes)
+        totals = [self.register((item.stage, slot, None)) for slot in chunk.totals]
+
+        def zero(values: Registers) -> None:
+            for i, result in zip(totals, make(), strict=True):
+                values[i] = result
+
+        return zero
+
     def _run(self, item: Run) -> Call:
         chunk, program = self._chunks[item.chunk], self._programs[item.chunk]
+        totals = [self.register((item.stage, slot, None)) for slot in chunk.totals]
         reads = [self.register(_where(item, slot, self._made)) for slot in chunk.reads]
         writes = [self.register((item.stage, slot, item.microbatch)) for slot in chunk.writes]
+        taken, given = (*totals, *reads), (*totals, *writes)
 
         def run(values: Registers) -> None:
             # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
-            results = jax.block_until_ready(program(*[values[i] for i in reads]))
-            for i, result in zip(writes, results, strict=True):
+            results = jax.block_until_ready(program(*[values[i] for i in taken]))
+            for i, result in zip(given, results, strict=True):
                 values[i] = result
 
         return run
@@ -215,38 +230,20 @@ class Binder:
 
         return receive_mail
 
-    def _accumulate(self, item: Accumulate) -> Call:
-        parts = [self.register((item.stage, slot, item.microbatch)) for slot in item.summed]
-        totals = [self.register((item.stage, slot, None)) for slot in item.summed]
+    def _keep(self, item: Keep) -> Call:
         moves = [
             (
                 self.register((item.stage, slot, item.microbatch)),
                 self.register((item.stage, slot, None)),
             )
-            for slot in item.kept
+            for slot in item.slots
         ]
-        is_first = not item.summed or (item.stage, item.summed[0], None) not in self._made
-        if is_first:
-            moves = [*zip(parts, totals, strict=True), *moves]
 
-        def move(values: Registers) -> None:
+        def keep(values: Registers) -> None:
             for src, dst in moves:
                 values[dst], values[src] = values[src], None
 
-        if is_first:
-            return move
-        if item.stage not in self._adders:
-            self._adders[item.stage] = compile_adder(item.stage, item.summed, self._submeshes)
-        add = self._adders[item.stage]
-
-        def accumulate(values: Registers) -> None:
-            given = [values[i] for i in totals], [values[i] for i in parts]
-            sums = jax.block_until_ready(add(*given))
-            for total, part, result in zip(totals, parts, sums, strict=True):
-                values[total], values[part] = result, None
-            move(values)
-
-        return accumulate
+        return keep
 
     def _free(self, item: Free) -> Call:
         gone = [self.register((item.stage, slot, item.microbatch)) for slot in item.slots]

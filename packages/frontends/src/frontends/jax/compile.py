@@ -1,9 +1,9 @@
-"""Compile what a plan runs: chunks and sums over microbatches, on the devices of each stage."""
+"""Compile what a plan runs: chunks, and the zeros that sums begin with, on each stage's devices."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -104,7 +104,7 @@ def compile_chunks(
         graph: What the chunks were cut from.
         submeshes: Where they run.
         dying: By chunk, which of its reads nobody needs after it. A result of equal shape is
-            written over them.
+            written over them, as sums are over the totals that they are added to.
         progress: Told how many chunks are compiled.
     """
 
@@ -112,15 +112,19 @@ def compile_chunks(
         chunk = chunks[index]
         mesh, jmesh = submeshes.meshes[chunk.stage], submeshes.jax_meshes[chunk.stage]
         function = lower_chunk(chunk, trace, graph, mesh, jmesh)
-        operands = [submeshes.abstract(chunk.stage, slot) for slot in chunk.reads]
-        results = Counter(_place(submeshes.abstract(chunk.stage, slot)) for slot in chunk.writes)
-        donated = []
-        for position in sorted(dying.get(index, ())):
-            place = _place(operands[position])
+        totals, reads, writes = (
+            [submeshes.abstract(chunk.stage, slot) for slot in slots]
+            for slots in (chunk.totals, chunk.reads, chunk.writes)
+        )
+        donated = list(range(len(totals)))
+        results = Counter(map(_place, writes))
+        for position in sorted(dying.get(index, ())):  # state first
+            place = _place(reads[position])
             if results[place]:  # JAX warns of what cannot be used
                 results[place] -= 1
-                donated.append(position)
-        return jax.jit(function, donate_argnums=tuple(donated)).lower(*operands).compile()
+                donated.append(len(totals) + position)
+        jitted = jax.jit(function, donate_argnums=tuple(donated))
+        return jitted.lower(*totals, *reads).compile()
 
     mine = [index for index, chunk in enumerate(chunks) if submeshes.is_local(chunk.stage)]
     programs: list[Any] = [None] * len(chunks)
@@ -136,17 +140,11 @@ def _place(abstract: jax.ShapeDtypeStruct) -> tuple[Any, ...]:
     return abstract.shape, abstract.dtype, abstract.sharding
 
 
-def compile_adder(stage: int, slots: Iterable[Stored], submeshes: Submeshes) -> Any:
-    """A program that adds one microbatch's sums to the totals, shard by shard, in their place."""
-    mesh = submeshes.meshes[stage]
-    slots = tuple(slots)
-    specs = [partition_spec(slot.spec, mesh) for slot in slots]
-    add = jax.shard_map(
-        lambda totals, parts: [t + p for t, p in zip(totals, parts, strict=True)],
-        mesh=submeshes.jax_meshes[stage],
-        in_specs=(specs, specs),
-        out_specs=specs,
-        check_vma=False,
+def compile_zeros(chunk: Chunk, submeshes: Submeshes) -> Any:
+    """A program that makes the totals of a chunk, which are nothing yet."""
+    totals = [submeshes.abstract(chunk.stage, slot) for slot in chunk.totals]
+    make = jax.jit(
+        lambda: tuple(jnp.zeros(total.shape, total.dtype) for total in totals),
+        out_shardings=tuple(total.sharding for total in totals),
     )
-    abstract = [submeshes.abstract(stage, slot) for slot in slots]
-    return jax.jit(add, donate_argnums=0).lower(abstract, abstract).compile()
+    return make.lower().compile()

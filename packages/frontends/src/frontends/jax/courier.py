@@ -134,7 +134,7 @@ class Courier:
                     self._changed.wait()
             try:
                 moved = [self._advance(lane, open_) for lane in range(len(self._lanes))]
-            except Exception as error:  # whoever waits for anything raises it
+            except Exception as error:  # it crosses to the thread that waits, which raises it
                 self._error = error
                 for job in list(self._jobs.values()):
                     job.is_done.set()

@@ -16,6 +16,7 @@ from shardspec import Mesh, Spec
 
 from frontends.jax import _compat
 from frontends.jax._compat import JaxprEqn, aval
+from frontends.jax.masks import gather_part, scatter_part
 
 Array = Any
 Shape = tuple[int, ...]
@@ -56,6 +57,10 @@ def run_locally(
         for v, spec in zip(equation.invars, operand_specs, strict=True)
     ]
     params.update(parameters_of_part(equation, shapes, results))
+    if name == "gather":
+        return gather_part(equation, operands, params, operand_specs[0], mesh)
+    if name.startswith("scatter"):
+        return scatter_part(equation, operands, params, operand_specs[0], mesh)
     return _compat.bind(equation, operands, params)
 
 

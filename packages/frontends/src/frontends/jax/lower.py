@@ -59,7 +59,7 @@ def partition_spec(spec: Spec, mesh: Mesh) -> PartitionSpec:
 def lower_chunk(
     chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh, jmesh: jax.sharding.Mesh
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """A function of the chunk's reads, on global arrays, that returns its writes. Not yet jitted.
+    """A function on global arrays, not yet jitted: of totals and reads, to totals and writes.
 
     Args:
         chunk: What to run, from `build_chunks`.
@@ -69,6 +69,8 @@ def lower_chunk(
         jmesh: The same over JAX's devices.
     """
     operators = {op.name: op for op in graph.operators}
+    n_totals = len(chunk.totals)
+    taken, given = (*chunk.totals, *chunk.reads), (*chunk.totals, *chunk.writes)
 
     def run(placement: Placement, environment: dict[Stored, Array]) -> None:
         operator = operators[placement.operator]
@@ -77,11 +79,9 @@ def lower_chunk(
         equation = trace.equations.get(operator.name)
         if equation is not None:
             places = trace.operands[operator.name]
-            given = iter(zip(local, placement.operands, strict=True))
+            each = iter(zip(local, placement.operands, strict=True))
             operands, specs = (
-                zip(
-                    *(next(given) if isinstance(p, str) else (p, None) for p in places), strict=True
-                )
+                zip(*(next(each) if isinstance(p, str) else (p, None) for p in places), strict=True)
                 if places
                 else ((), ())
             )
@@ -90,9 +90,11 @@ def lower_chunk(
         environment.update(zip(made, local, strict=True))
 
     def local_program(*operands: Array) -> tuple[Array, ...]:
-        environment: dict[Stored, Array] = {}
-        for slot, operand in zip(chunk.reads, operands, strict=True):
-            environment[slot] = operand[0] if slot.spec.partial else operand
+        local = [
+            operand[0] if slot.spec.partial else operand
+            for slot, operand in zip(taken, operands, strict=True)
+        ]
+        environment = dict(zip(chunk.reads, local[n_totals:], strict=True))
         for action in chunk.actions:
             if isinstance(action, Conversion):
                 source = environment[Stored(action.value, action.src)]
@@ -102,16 +104,21 @@ def lower_chunk(
                 environment[Stored(action.value, action.dst)] = converted
             else:
                 run(action, environment)
+        totals = zip(local[:n_totals], chunk.totals, strict=True)
+        made = [
+            *(total + environment[slot] for total, slot in totals),
+            *(environment[slot] for slot in chunk.writes),
+        ]
         return tuple(
-            environment[slot][None] if slot.spec.partial else environment[slot]
-            for slot in chunk.writes
+            array[None] if slot.spec.partial else array
+            for slot, array in zip(given, made, strict=True)
         )
 
     return jax.shard_map(
         local_program,
         mesh=jmesh,
-        in_specs=tuple(partition_spec(slot.spec, mesh) for slot in chunk.reads),
-        out_specs=tuple(partition_spec(slot.spec, mesh) for slot in chunk.writes),
+        in_specs=tuple(partition_spec(slot.spec, mesh) for slot in taken),
+        out_specs=tuple(partition_spec(slot.spec, mesh) for slot in given),
         check_vma=False,
     )
 

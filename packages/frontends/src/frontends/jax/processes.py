@@ -2,47 +2,63 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import jax
 
-from frontends.errors import DeviceError
+from frontends.errors import DeviceError, FrontendsError, PlanError
 from frontends.jax import _compat
+from frontends.jax.rollcall import roll_call
+from frontends.jax.watch import watch
+from frontends.plan import Plan
 
 _SIZES = {
-    "PMI_SIZE": "mpi4py",  # MPICH and what descends from it
-    "OMPI_COMM_WORLD_SIZE": None,  # Open MPI; JAX knows it
-    "SLURM_STEP_NUM_TASKS": None,  # srun; JAX knows it
+    "PMI_SIZE": None,  # MPICH and what descends from it, or srun --mpi=pmi2
+    "OMPI_COMM_WORLD_SIZE": "ompi",  # Open MPI
+    "SLURM_STEP_NUM_TASKS": "slurm",  # srun; Open MPI uses it to reach other hosts, so it is last
 }
-"""Variables that hold the number of processes, and JAX's name for how to find the others."""
+"""Variables that hold the number of processes, and JAX's name for how it finds them."""
+
+_OPEN_MPI_4 = "OMPI_MCA_orte_hnp_uri"
+"""What JAX needs of Open MPI; version 5 does not set it."""
+
+_numbers = itertools.count()
+"""Of what processes wait for: equal in all, as all wait for the same in the same order."""
+
+_Planned = TypeVar("_Planned")
 
 
-def are_several() -> bool:
-    """Whether a launcher started this process with others."""
-    return any(int(os.environ.get(name, "1")) > 1 for name in _SIZES)
-
-
-def join(n_devices: int) -> int:
+def join(n_devices: int, start_s: float) -> int:
     """Join the other processes, if there are some, before JAX starts.
 
     Args:
         n_devices: Of all processes together.
+        start_s: How long to wait for processes that do not come.
 
     Returns:
         How many of them are this process's: as equal as can be, the first have more.
 
     Raises:
-        DeviceError: More processes than devices.
+        DeviceError: A process does not come, or there are more processes than devices.
     """
     if _compat.coordination_client() is None:
-        if not are_several():
+        launcher = next((name for name in _SIZES if int(os.environ.get(name, "1")) > 1), None)
+        if launcher is None:
             return n_devices
-        method = next(how for name, how in _SIZES.items() if int(os.environ.get(name, "1")) > 1)
-        jax.distributed.initialize(cluster_detection_method=method)
-        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-            # MPICH's mpiexec sends it when another process dies, which would end this one unheard.
-            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        method = _SIZES[launcher]
+        with roll_call(start_s):
+            if method is None or (method == "ompi" and _OPEN_MPI_4 not in os.environ):
+                _join_by_mpi(int(os.environ[launcher]), start_s)
+            else:
+                jax.distributed.initialize(
+                    cluster_detection_method=method, initialization_timeout=round(start_s)
+                )
+        watch()
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     process, n_processes = _compat.process_of_distributed()
     if n_devices < n_processes:
@@ -51,3 +67,89 @@ def join(n_devices: int) -> int:
             "processes: start fewer, or call frontends.jax.init with more"
         )
     return n_devices // n_processes + (process < n_devices % n_processes)
+
+
+def _join_by_mpi(n_processes: int, start_s: float) -> None:
+    """Meet at a free port of process 0, which it tells the others by MPI.
+
+    JAX's own way by mpi4py takes a port by chance, which may be in use.
+    """
+    world = import_mpi().COMM_WORLD
+    if world.size != n_processes:
+        raise DeviceError(
+            f"a launcher starts processes of its own MPI; it started {n_processes}, and mpi4py's "
+            f"library finds {world.size}: take that library's mpiexec, or install mpi4py against "
+            "the launcher's with pip install --no-binary mpi4py mpi4py"
+        )
+    with socket.socket() as found:
+        found.bind(("", 0))
+        here = f"{socket.gethostname()}:{found.getsockname()[1]}"
+    where = world.bcast(here)
+    jax.distributed.initialize(where, world.size, world.rank, initialization_timeout=round(start_s))
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        # MPICH's mpiexec sends it when another process dies, which would end this one unheard.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def import_mpi() -> Any:
+    """The module `mpi4py.MPI`; `DeviceError` where it or its library is not there."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise DeviceError(
+            "processes exchange values by MPI; mpi4py or its library is not there: "
+            "pip install mpi4py mpich, and start the processes with mpiexec"
+        ) from error
+    return MPI
+
+
+def gather(word: str, doing: str) -> list[str]:
+    """A word of every process, in their order; waits until each has given its own.
+
+    Args:
+        word: Of this process.
+        doing: What a process does before, for those who wait for it: "compile its programs".
+
+    Raises:
+        DeviceError: A process is alive, but does not come in an hour.
+    """
+    client = _compat.coordination_client()
+    if client is None:
+        return [word]
+    me, n_processes = _compat.process_of_distributed()
+    folder = f"meshwright/gathered/{next(_numbers)}/"
+    client.key_value_set(f"{folder}{me}", word)
+    return [watch().wait_for(p, f"{folder}{p}", doing) for p in range(n_processes)]
+
+
+def plan_together(
+    plan_for: Callable[..., _Planned],
+    plan_of: Callable[[_Planned], Plan],
+    options: Mapping[str, Any],
+) -> _Planned:
+    """Let process 0 search a plan for all: searches that are stopped by time differ.
+
+    Args:
+        plan_for: Plans with some options; with the option `plan`, takes that plan.
+        plan_of: The plan in what it returns.
+        options: Of the user.
+
+    Raises:
+        PlanError: Process 0 found none.
+        FrontendsError: Of another kind, as `plan_for` raises them.
+    """
+    if jax.process_count() == 1 or options.get("plan") is not None:
+        return plan_for(**options)
+    key, client = f"meshwright/plan/{next(_numbers)}", _compat.coordination_client()
+    if jax.process_index() > 0:
+        found = watch().wait_for(0, key, "make the plan")
+        if not found.startswith("{"):
+            raise PlanError(f"process 0 makes the plan of all processes, and failed: {found}")
+        return plan_for(**{**options, "plan": Plan.from_json(found)})
+    try:
+        planned = plan_for(**options)
+    except FrontendsError as error:
+        client.key_value_set(key, f"{type(error).__name__}: {error}")
+        raise
+    client.key_value_set(key, plan_of(planned).to_json())
+    return planned

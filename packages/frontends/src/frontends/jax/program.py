@@ -143,9 +143,14 @@ class Program:
 
 
 class Rules:
-    """Rules and flops of equations; those of equal equations are made once."""
+    """Rules and flops of equations; those of equal equations are made once.
 
-    def __init__(self) -> None:
+    Args:
+        masked: As in `rule_of`.
+    """
+
+    def __init__(self, *, masked: bool) -> None:
+        self._masked = masked
         self._known: dict[Any, tuple[Rule, float]] = {}
 
     def of(self, equation: JaxprEqn) -> tuple[Rule, float]:
@@ -161,9 +166,9 @@ class Rules:
             key = (equation.primitive, operands, literals, results, params)
             found = self._known.get(key)
         except TypeError:  # a parameter that cannot be hashed
-            return rule_of(equation), flops_of(equation)
+            return rule_of(equation, masked=self._masked), flops_of(equation)
         if found is None:
-            found = self._known[key] = rule_of(equation), flops_of(equation)
+            found = self._known[key] = rule_of(equation, masked=self._masked), flops_of(equation)
         return found
 
 

@@ -7,6 +7,7 @@ runs unsharded, which is always right.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from operator import index
 from typing import Any
@@ -15,6 +16,8 @@ import autoshard
 from autoshard import Rule
 
 from frontends.jax._compat import JaxprEqn, Literal, aval
+from frontends.jax.loops import bodies_of
+from frontends.jax.masks import can_mask
 
 Shape = tuple[int, ...]
 Attributes = Callable[[JaxprEqn], dict[str, Any]]
@@ -179,24 +182,48 @@ def has_rule(primitive: str) -> bool:
     return primitive in _KINDS
 
 
-def rule_of(equation: JaxprEqn) -> Rule:
-    """The sharding rule of an equation over its operands that are not literals."""
+def rule_of(equation: JaxprEqn, *, masked: bool = True) -> Rule:
+    """The sharding rule of an equation over its operands that are not literals.
+
+    Args:
+        equation: Any.
+        masked: Whether what is indexed may be split, as devices can; microbatches cannot.
+    """
     kind, attributes = _kind_of(equation)
+    if kind in ("gather", "scatter"):
+        attributes["masked"] = masked and can_mask(equation)
     rule = autoshard.rule_of(kind, *_shapes(equation), **attributes)
     return rule.without({i for i, atom in enumerate(equation.invars) if isinstance(atom, Literal)})
 
 
 def flops_of(equation: JaxprEqn) -> float:
-    """Floating-point operations: 2 a multiply-add of products, else one an element touched."""
+    """Floating-point operations: 2 a multiply-add of products, else one an element touched.
+
+    Those of a loop are its body's in each iteration, in one if nobody knows how many there will be;
+    those of branches are the dearest branch's.
+    """
+    name = equation.primitive.name
+    if name not in _KINDS and (bodies := bodies_of(equation)):
+        flops = [sum(map(flops_of, body.jaxpr.eqns)) for body in bodies]
+        together = max(flops) if name == "cond" else sum(flops)
+        return float(equation.params.get("length", 1) * together)
     kind, attributes = _kind_of(equation)
     return autoshard.flops_of(kind, *_shapes(equation), **attributes)
 
 
 def whole_share(equations: Iterable[JaxprEqn]) -> float:
     """The share of some equations' floating-point operations that run whole for lack of a rule."""
-    flops = [(flops_of(equation), has_rule(equation.primitive.name)) for equation in equations]
-    total = sum(count for count, _ in flops)
-    return sum(count for count, is_ruled in flops if not is_ruled) / total if total else 0.0
+    return sum(shares_of_whole(equations).values())
+
+
+def shares_of_whole(equations: Iterable[JaxprEqn]) -> dict[str, float]:
+    """The same for each primitive without a rule, the largest first."""
+    flops: dict[str, float] = defaultdict(float)
+    for equation in equations:
+        flops[equation.primitive.name] += flops_of(equation)
+    total = sum(flops.values()) or 1.0
+    whole = {name: count / total for name, count in flops.items() if not has_rule(name)}
+    return dict(sorted(whole.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _kind_of(equation: JaxprEqn) -> tuple[str, dict[str, Any]]:

@@ -38,7 +38,7 @@ class Runtime:
         cluster: Tells which devices share a host.
         progress: Called as chunks are compiled.
         donate: Whether a step may write over the state that it is given, as `jax.jit` does with
-            `donate_argnums`: the caller's arrays are gone then.
+            `donate_argnums`: the caller's arrays are gone then, also those that it placed anew.
         deadline_s: Where there are several processes, how long a step may stand still before they
             end and say who is at fault.
 
@@ -60,17 +60,18 @@ class Runtime:
         donate: bool = False,
         deadline_s: float = 60.0,
     ) -> None:
-        self._trace, self.plan = trace, plan
+        self._trace, self.step, self.plan, self.donate = trace, layered.step, plan, donate
         graph = layered.step.graph
         self.submeshes = Submeshes(plan, graph)
-        self.chunks = build_chunks(graph, plan)
+        self.chunks = build_chunks(layered.step, plan)
         self.instructions = in_one_order(build_instructions(layered.step, plan, self.chunks), plan)
         is_local = {stage: self.submeshes.is_local(stage) for stage in range(len(plan.stages))}
         self._argument = {a.name: i for i, a in enumerate(trace.arguments)}
         self.placed = placed = [
-            key for key in _find_placed(trace, plan, self._argument) if is_local[key[0]]
+            key for key in find_placed(trace, plan, self._argument) if is_local[key[0]]
         ]
-        given = {key for key in placed if key[1].value in layered.updated}
+        given = {key for key in placed if key[1].value in layered.updated} if donate else set()
+        self._given = given
         planned = plan_transfers(plan, graph, cluster)
         results = _find_results(trace, layered, plan)
         self._team = None
@@ -78,7 +79,7 @@ class Runtime:
             whole = [r for r in results if not isinstance(r, np.ndarray) and r.is_whole]
             tensors = {r.key[1].value: (r.key[0], self._abstract(r.key)) for r in whole}
             self._team = Team(plan, self.submeshes, self.instructions, planned, tensors, deadline_s)
-        dying = find_dying(self.instructions, plan, self.chunks, given if donate else ())
+        dying = find_dying(self.instructions, plan, self.chunks, given)
         self.programs = compile_chunks(self.chunks, trace, graph, self.submeshes, dying, progress)
         mail = None if self._team is None else self._team.courier
         binder = Binder(plan, self.chunks, self.submeshes, self.programs, planned, mail)
@@ -129,6 +130,7 @@ class Runtime:
             values[register] = self._place(key, where, arguments)
         for register, index in self._batches.items():
             values[register] = np.asarray(arguments[index])
+        self._let_go(values, arguments)
         if at is None:
             for _, call in self._calls:
                 call(values)
@@ -178,6 +180,14 @@ class Runtime:
         # JAX may use a numpy array's memory in place, and the caller may change it later.
         return self.submeshes.put(np.array(array), where)
 
+    def _let_go(self, values: Registers, arguments: Sequence[Any]) -> None:
+        """Free what was donated and then placed anew; XLA frees what lay in its place already."""
+        in_place = {id(values[register]) for register, _, _ in self._placed}
+        for key in self._given:
+            array = arguments[self._argument[key[1].value]]
+            if isinstance(array, jax.Array) and id(array) not in in_place:
+                array.delete()
+
     def _check(self, arguments: Sequence[Any]) -> None:
         for given, expected in zip(arguments, self._trace.arguments, strict=True):
             aval = jax.typeof(given)
@@ -190,7 +200,7 @@ class Runtime:
                 )
 
 
-def _find_placed(trace: Trace, plan: Plan, argument: Mapping[str, int]) -> list[Key]:
+def find_placed(trace: Trace, plan: Plan, argument: Mapping[str, int]) -> list[Key]:
     """What is there before the first instruction: constants and state, where they are kept."""
     copies = {(t.destination, t.value) for t in plan.transfers if t.phase == "state"}
     return [

@@ -13,25 +13,21 @@ from shardspec import Layout, Mesh, Spec
 
 from frontends.errors import DeviceError, PlanError
 from frontends.instructions import Instruction, Send
-from frontends.jax import _compat
 from frontends.jax.compile import Shards, Submeshes
 from frontends.jax.courier import Courier, Lane, Message
-from frontends.jax.watch import Watch
+from frontends.jax.processes import gather, import_mpi
+from frontends.jax.watch import Watch, watch
 from frontends.plan import Plan
 
 _RESULTS = -1
 """In the place of a transfer's number: what every process is given at the end of a step."""
 
 
-_PLANNED_S = 3600
-"""How much later than others a process may have its plan, or its programs, if it is alive."""
-
-
 class Watched:
     """Where a step is, for the watch."""
 
-    def __init__(self, watch: Watch, step: int) -> None:
-        self._watch, self._step = watch, step
+    def __init__(self, watch: Watch) -> None:
+        self._watch, (self._step, _) = watch, watch.position
         self.place = 0
 
     @property
@@ -42,6 +38,10 @@ class Watched:
     @place.setter
     def place(self, place: int) -> None:
         self._watch.position = self._step, place
+
+    def done(self) -> None:
+        """The step is."""
+        self._watch.position = self._step + 1, -1
 
 
 class Team:
@@ -68,34 +68,33 @@ class Team:
         self._submeshes = submeshes
         self._process_of = {i: d.process_index for i, d in enumerate(submeshes.devices)}
         _check_mpi()
-        self._client = _compat.coordination_client()
-        self._watch = Watch(self._client, jax.process_index(), jax.process_count(), deadline_s)
-        self._check_plan(plan)
+        self._watch = watch()
+        self._watch.deadline_s = deadline_s
+        _check_plan(plan)
         lanes = self._lanes(plan, instructions, planned)
         self._has_results = bool(results)
         if results:
             lanes.append(self._results_lane(results))
         self.courier = Courier(lanes, self._process_of)
-        self._n_steps = 0
 
     def wait_for_all(self) -> None:
         """Until all processes are ready for the first step: some have more to compile."""
-        self._client.wait_at_barrier(f"{self._watch.folder}ready", _PLANNED_S * 1000)
+        gather("", "compile its programs")
 
     @contextmanager
     def step(self) -> Iterator[Watched]:
         """A step of this process; errors become known to all processes."""
         self.courier.begin()
+        watched = Watched(self._watch)
         try:
-            yield Watched(self._watch, self._n_steps)
+            yield watched
         except (jax.errors.JaxRuntimeError, crossmesh.TransferError):
             self._watch.wait_for_reason()
             raise
-        except BaseException as error:
+        except BaseException as error:  # it crosses to the processes that wait in this step
             self._watch.fail(error)
             raise
-        self._n_steps += 1
-        self._watch.position = self._n_steps, -1
+        watched.done()
 
     def share(self, mine: Mapping[str, Shards]) -> dict[str, jax.Array]:
         """Give results to all processes, and get all of them, each whole on one device."""
@@ -145,28 +144,21 @@ class Team:
         planned = crossmesh.plan(src, dst, dtypes, self._process_of)
         return Lane(tuple(range(n_processes)), ((_RESULTS, None),), {_RESULTS: planned}, senders)
 
-    def _check_plan(self, plan: Plan) -> None:
-        digest = hashlib.sha256(plan.to_json().encode()).hexdigest()
-        mine, first = (f"{self._watch.folder}plan/{p}" for p in (jax.process_index(), 0))
-        self._client.key_value_set(mine, digest)
-        others = self._client.blocking_key_value_get(first, _PLANNED_S * 1000)
-        if others != digest:
-            raise PlanError(
-                "all processes run the same plan; process 0 and process "
-                f"{jax.process_index()} have different ones: call the step with equal shapes and "
-                "options everywhere, or give all of them one plan as plan="
-            )
+
+def _check_plan(plan: Plan) -> None:
+    digests = gather(hashlib.sha256(plan.to_json().encode()).hexdigest(), "have its plan")
+    others = [process for process, digest in enumerate(digests) if digest != digests[0]]
+    if others:
+        raise PlanError(
+            "all processes run the same plan; process 0 and process "
+            f"{', '.join(map(str, others))} have different ones: call the step with equal shapes "
+            "and options everywhere"
+        )
 
 
 def _check_mpi() -> None:
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise DeviceError(
-            "stages of several processes exchange values by MPI; mpi4py or its library is not "
-            "there: pip install mpi4py mpich, and start the processes with mpiexec"
-        ) from error
-    found = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    world = import_mpi().COMM_WORLD
+    found = world.rank, world.size
     if found != (jax.process_index(), jax.process_count()):
         raise DeviceError(
             "MPI and JAX number the same processes alike; MPI has process {} of {}, JAX {} of {}: "

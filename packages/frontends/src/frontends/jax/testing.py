@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ import optax
 from hypothesis import strategies as st
 
 from frontends.demo import gpt
+from frontends.jax import _compat
 from frontends.jax.trace import Trace, trace
+from frontends.step import APPLY, BACKWARD, FORWARD, IDENTITY
 
 _EXAMPLES = 8
 """In a batch: cut into two microbatches, four devices still get an example each."""
@@ -216,3 +218,73 @@ def steps(
     tokens = (np.arange(_EXAMPLES) % 3).astype(np.int32)
     batch = {"x": np.asarray(_numbers(rng, _EXAMPLES, 4)), "token": tokens}
     return step, (_numbers(rng, 4, 4), batch)
+
+
+def sgd(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """The step of plain gradient descent."""
+
+    def step(w: Any, x: Any) -> Any:
+        value, gradient = jax.value_and_grad(loss)(w, x)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), value
+
+    return step
+
+
+def run_in_microbatches(traced: Trace, arguments: Sequence[Any]) -> list[Any]:
+    """What a step's graph means: forward and backward once a microbatch, apply on the sums.
+
+    Args:
+        traced: On one device, no plan is needed.
+        arguments: Of the step.
+
+    Returns:
+        The leaves of what the step returns.
+    """
+    graph, microbatches = traced.step.graph, traced.step.microbatches
+    leaves = dict(zip([a.name for a in traced.arguments], traced.flatten(arguments), strict=True))
+    batch = [a.name for a in traced.arguments if a.is_batch]
+    state = {name: jnp.asarray(leaf) for name, leaf in leaves.items() if name not in batch}
+    state.update(traced.constants)
+
+    def run(phases: tuple[int, ...], values: dict[str, Any]) -> None:
+        for operator in graph.operators:
+            if operator.phase not in phases:
+                continue
+            if operator.kind == IDENTITY:
+                values[operator.outputs[0]] = values[operator.inputs[0]]
+                continue
+            equation = traced.equations[operator.name]
+            places = traced.operands[operator.name]
+            operands = [values[place] if isinstance(place, str) else place for place in places]
+            results = _compat.bind(equation, operands, dict(equation.params))
+            values.update(zip(operator.outputs, results, strict=True))
+
+    totals: dict[str, Any] = {}
+    for m in range(microbatches):
+        values = dict(state)
+        for name in batch:
+            values[name] = jnp.split(leaves[name], microbatches)[m]
+        run((FORWARD, BACKWARD), values)
+        for name in traced.step.summed:
+            totals[name] = totals[name] + values[name] if name in totals else values[name]
+    values.update(totals)
+    for name in batch:
+        del values[name]
+    run((APPLY,), values)
+    results = [values[r] if isinstance(r, str) else r for r in traced.results]
+    return jax.tree.leaves(traced.unflatten(results))
+
+
+def assert_same(
+    ours: Sequence[Any], theirs: Any, tolerance: float = 1e-5, least: float = 1e-30
+) -> None:
+    """Equal leaves up to rounding, relative to the largest number of each, or to `least`.
+
+    Raises:
+        AssertionError: They are not.
+    """
+    for a, b in zip(ours, jax.tree.leaves(theirs), strict=True):
+        assert a.dtype == b.dtype
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        scale = max(np.abs(b).max(initial=0.0), least)
+        assert np.abs(a - b).max(initial=0.0) <= tolerance * scale

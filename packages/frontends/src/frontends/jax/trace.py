@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from frontends.jax._compat import ClosedJaxpr, JaxprEqn, Var
 from frontends.jax.arguments import Argument, describe, match_state, numbers_of
 from frontends.jax.cut import Early, Flat, compute_early, cut
 from frontends.jax.keys import KeyExpansion, keys_of_draws
+from frontends.jax.loops import unrolled, without_stacks
 from frontends.jax.program import Constant, Program, Rules, phases_of
 from frontends.step import Step, accumulate, fingerprint
 
@@ -124,7 +125,7 @@ class Capture:
         self._flat = Flat(closed, tuple(phases))
         self._aliases = match_state(arguments, self._out_shape, batch_argnums)
         self._early: list[Early] = []
-        self._rules = Rules()
+        self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
         draws = keys_of_draws(closed.jaxpr, phases, self._free_inputs(self._flat))
         if draws:
             self._compute_early(dict.fromkeys(draws), {})
@@ -137,7 +138,7 @@ class Capture:
             AccumulationError: The step is not a sum over its examples.
         """
         if microbatches == 1:
-            return self._trace(self._program(self._flat, 1), 1, None)
+            return self._trace(self._program(self._flat, 1, "space"), 1, None)
         _check_divisible(self._arguments, microbatches)
         saved = self._flat, list(self._arguments), list(self._early)
         try:
@@ -147,7 +148,7 @@ class Capture:
 
     def _cut(self, microbatches: int) -> Trace:
         while True:
-            full = self._program(self._flat, 1)
+            full = self._program(self._flat, 1, "time")
             variables = {name: variable for variable, name in full.names.items()}
             free = {full.names[v] for v in self._free_inputs(self._flat)}
             found = accumulate(
@@ -169,15 +170,14 @@ class Capture:
         if positions is not None:
             batch_dim[positions] = 0
         flat, totals = cut(self._flat, batch_dim, parts, microbatches, positions)
-        program = self._program(flat, microbatches)
+        program = self._program(flat, microbatches, "space")
         found.sums |= {program.names[v] for v in totals.values()}
         return self._trace(program, microbatches, found)
 
-    def _program(self, flat: Flat, microbatches: int) -> Program:
-        aliases = self._aliases
-        return Program(
-            flat.closed, self._arguments, aliases, microbatches, flat.phases, self._rules
-        )
+    def _program(self, flat: Flat, microbatches: int, over: Literal["time", "space"]) -> Program:
+        """With rules of what can be cut, into microbatches or over devices."""
+        aliases, rules = self._aliases, self._rules[over]
+        return Program(flat.closed, self._arguments, aliases, microbatches, flat.phases, rules)
 
     def _trace(self, program: Program, microbatches: int, found: Any) -> Trace:
         graph, summed = (program.graph, ()) if found is None else found.arrange(program.graph)
@@ -274,5 +274,11 @@ def _make_jaxpr(
         given.dtype if given.dtype != plain.dtype else None
         for given, plain in zip(jax.tree.leaves(out_shape), jax.tree.leaves(numbers), strict=True)
     )
-    flat = _compat.inline_calls(closed, KeyExpansion())
+    of_keys = KeyExpansion()
+
+    def expand(equation: JaxprEqn) -> tuple[ClosedJaxpr, bool] | None:
+        loop = unrolled(equation)
+        return of_keys(equation) if loop is None else (loop, True)
+
+    flat = without_stacks(_compat.inline_calls(closed, expand))
     return _compat.eliminate_dead_code(flat), numbers, keys

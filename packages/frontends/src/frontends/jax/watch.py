@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
 import os
 import socket
@@ -24,9 +25,14 @@ from typing import Any, NoReturn
 
 import jax
 
-_numbers = itertools.count()
-"""Of the runs of this process: equal in all, as all make the same runs in the same order."""
+from frontends.errors import DeviceError
+from frontends.jax import _compat
 
+_FOLDER = "meshwright/watch/"
+_PATIENCE_S = 3600
+"""How much later than another a process may be ready, while it is alive: plans take minutes."""
+
+_REMINDER_S = 60
 _FAILED, _ENDED, _VERDICT = "failed", "ended", "verdict"
 
 
@@ -40,17 +46,15 @@ class Watch:
         deadline_s: How long nothing may be heard of a process, and how long a step may stand still.
     """
 
-    def __init__(self, client: Any, process: int, n_processes: int, deadline_s: float) -> None:
+    def __init__(
+        self, client: Any, process: int, n_processes: int, deadline_s: float = 60.0
+    ) -> None:
         self.position = (0, -1)
-        """Step, and place in the order of instructions; -1 before a step."""
+        """Steps that are done, and place in the order of instructions of the next; -1 before it."""
 
-        self.folder = f"meshwright/{next(_numbers)}/"
-        """Of this run's keys."""
-
+        self.deadline_s = deadline_s
+        self._waits_for: tuple[int, str, str] | None = None
         self._client, self._process, self._n = client, process, n_processes
-        self._deadline_s = deadline_s
-        self._period_s = min(1.0, deadline_s / 10)
-        self._words = f"{self.folder}watch/"
         self._host = socket.gethostname()
         self._is_over = threading.Event()
         self._said = False
@@ -66,7 +70,12 @@ class Watch:
         """This process is done; the others need not wait for it."""
         if not self._is_over.is_set():
             self._is_over.set()
-            self._say(_ENDED)
+            if self._said:
+                self._stay()
+            else:
+                self._say(_ENDED, "{} {}".format(*self.position))
+            # A thread that comes back from the store when Python is gone would abort the process.
+            self._thread.join(self.deadline_s)
 
     def fail(self, error: BaseException) -> None:
         """Tell the others why this process cannot go on."""
@@ -79,7 +88,44 @@ class Watch:
 
         The watch ends this process then. It returns if nobody is found to be at fault.
         """
-        self._thread.join(2 * self._deadline_s)
+        self._thread.join(2 * self.deadline_s)
+
+    def wait_for(self, process: int, key: str, doing: str) -> str:
+        """What another process puts into the store.
+
+        Args:
+            process: Which.
+            key: Where.
+            doing: What it does before, for whoever looks why nothing happens.
+
+        Raises:
+            DeviceError: It is alive, but does not come in an hour.
+        """
+        self._waits_for = process, key, doing
+        for waited_s in range(_REMINDER_S, _PATIENCE_S + 1, _REMINDER_S):
+            try:
+                word: str = self._client.blocking_key_value_get(key, _REMINDER_S * 1000)
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    self.wait_for_reason()
+                    raise
+            else:
+                self._waits_for = None
+                return word
+            if self._process == 0:
+                print(
+                    f"meshwright: process 0 has waited {waited_s} s for process {process} "
+                    f"to {doing}",
+                    file=sys.stderr,
+                )
+        raise DeviceError(
+            f"all processes of a run do the same; process {self._process} has waited "
+            f"{_PATIENCE_S} s for process {process} to {doing}: see what that one does instead"
+        )
+
+    @property
+    def _period_s(self) -> float:
+        return min(1.0, self.deadline_s / 10)
 
     def _say(self, what: str, more: str = "") -> None:
         self._set(str(self._process), f"{what}|{self._host}|{more}")
@@ -87,12 +133,12 @@ class Watch:
     def _set(self, name: str, text: str) -> None:
         # An error is for `_watch_store`: the store answers, or process 0 is at fault.
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            self._client.key_value_set(f"{self._words}{name}", text, allow_overwrite=True)
+            self._client.key_value_set(f"{_FOLDER}{name}", text, allow_overwrite=True)
 
     def _watch_store(self) -> None:
         """Calls to the store of a process that is stopped do not come back."""
         while not self._is_over.wait(self._period_s):
-            if time.monotonic() - self._talked_s > 1.5 * self._deadline_s:
+            if time.monotonic() - self._talked_s > 1.5 * self.deadline_s:
                 self._end("process 0 does not answer the others: it was killed or is stopped")
 
     def _on_error(
@@ -102,10 +148,14 @@ class Watch:
         self._hook(kind, error, trace)
         if not self._is_over.is_set():
             self.fail(error)
-            time.sleep(4 * self._period_s)  # until the others have heard it, and said it
+            self._stay()
         sys.stderr.flush()
         sys.stdout.flush()
         os._exit(1)
+
+    def _stay(self) -> None:
+        """Until the others have heard what this one said, and have said it."""
+        time.sleep(4 * self._period_s)
 
     def _work(self) -> None:
         heard: dict[int, tuple[str, float]] = {}
@@ -128,12 +178,12 @@ class Watch:
                 self._judge(process, told[process], now_s - heard[process][1])
             if self.position != at:
                 at, since_s = self.position, now_s
-            if place >= 0 and now_s - since_s > self._deadline_s and not self._said:
+            if place >= 0 and now_s - since_s > self.deadline_s and not self._said:
                 self._end(self._who_is_behind(told))
 
     def _listen(self) -> dict[int, str] | None:
         try:
-            found = self._client.key_value_dir_get(self._words)
+            found = self._client.key_value_dir_get(_FOLDER)
         except jax.errors.JaxRuntimeError:
             return None
         told = {key.rsplit("/", 1)[1]: text for key, text in found}
@@ -143,29 +193,55 @@ class Watch:
 
     def _judge(self, process: int, text: str, silent_s: float) -> None:
         what, host, more = text.split("|", 2)
-        if process == self._process or what == _ENDED:
+        if process == self._process:
             return
         if what == _FAILED:
             self._end(f"process {process} on {host} failed: {more}")
-        if silent_s > self._deadline_s:
+        if what == _ENDED:
+            self._judge_ended(process, host, int(more.split()[0]))
+        elif silent_s > self.deadline_s:
             self._end(
                 f"process {process} on {host} has not been heard of for {silent_s:.0f} s: "
                 "it was killed or is stopped"
             )
 
+    def _judge_ended(self, process: int, host: str, n_steps: int) -> None:
+        """A process may end when all others have what they need of it."""
+        awaited = self._waits_for
+        if awaited is not None and awaited[0] == process and not self._has(awaited[1]):
+            self._end(
+                f"process {process} on {host} has ended, and process {self._process} waits for it "
+                f"to {awaited[2]}"
+            )
+        step, place = self.position
+        if place >= 0 and n_steps <= step:
+            self._end(
+                f"process {process} on {host} has ended after {n_steps} steps, and process "
+                f"{self._process} is in step {step}: all processes make the same steps"
+            )
+
+    def _has(self, key: str) -> bool:
+        """Whether the store has something; what a process gave before it ended is there."""
+        try:
+            self._client.key_value_try_get(key)
+        except jax.errors.JaxRuntimeError:
+            return False
+        return True
+
     def _who_is_behind(self, told: dict[int, str]) -> str:
-        """Whoever is at the least place; an ended process comes first."""
+        """Whoever is at the least place."""
         places = {}
         for process, text in told.items():
             what, host, more = text.split("|", 2)
-            step, place = (-1, -1) if what == _ENDED else map(int, more.split())
-            places[process] = (step, place), host
+            if what != _ENDED:
+                step, place = map(int, more.split())
+                places[process] = (step, place), host
         process = min(places, key=lambda p: (places[p][0], p))
         (step, place), host = places[process]
-        where = "has ended" if step < 0 else f"is at instruction {place} of step {step}"
+        where = f"before step {step}" if place < 0 else f"at instruction {place} of step {step}"
         return (
-            f"no step stands still for {self._deadline_s:g} s; process {process} on {host} "
-            f"{where}, and all others wait for it: see what it does, or raise deadline_s"
+            f"no step stands still for {self.deadline_s:g} s; process {process} on {host} "
+            f"is {where}, and all others wait for it: see what it does, or raise deadline_s"
         )
 
     def _end(self, reason: str, is_known: bool = False) -> NoReturn:
@@ -176,3 +252,9 @@ class Watch:
         time.sleep(3 * self._period_s)
         sys.stdout.flush()
         os._exit(1)
+
+
+@functools.cache
+def watch() -> Watch:
+    """The watch of this process, which begins when it is first asked for."""
+    return Watch(_compat.coordination_client(), *_compat.process_of_distributed())

@@ -1,0 +1,78 @@
+"""How long does it take to plan models of the papers' sizes, and how does that grow?
+
+Each model of the zoo is planned for hosts of eight V100 (p3.16xlarge) as `plan_for` does, tracing
+included, with the usual plans priced beside it. `moe-70b` is planned for 32 GiB a device, as its
+state and gradients are 1.13 TB and 64 devices of 16 GiB have 1.10. `gpt, N layers` is GPT-39B's
+block at a width of 4,096, N times. Baseline: GPT-2.6B on one host. Alpa takes 2,393 s for GPT-39B
+on 64 devices (Alpa Table 5). Each round starts with empty caches, as a new process does.
+
+Not shown: level O3, and whether the predicted steps come true on such a cluster.
+"""
+
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[3] / "integration"))  # the zoo is there
+
+from costmodel import Cluster
+from frontends.jax import plan_for
+from zoo import gpt
+from zoo.cases import FULL, SMALL, Case
+
+HOSTS = Cluster.preset("p3.16xlarge:8")
+MEMORY_BYTES = {"moe-70b": 32 * 2**30}
+MOST_BYTES = 6 * 2**30
+
+
+def deep(n_layers):
+    """A GPT of so many layers, on 64 devices."""
+    config = replace(gpt.CONFIGS["gpt-39b"], n_layers=n_layers, d_model=4096, n_heads=32)
+    arguments = {"batch": 1024, "dtype": "float16"}
+    return gpt.make(config, **arguments), HOSTS, 64, None
+
+
+def planned(name):
+    case: Case = FULL[name]
+    return case.example(), case.cluster, case.microbatches, MEMORY_BYTES.get(name)
+
+
+def small():
+    """What is planned where nothing is measured."""
+    case = SMALL["gpt"]
+    return case.example(), case.cluster, case.microbatches, None
+
+
+MODELS = {
+    **{name: (planned, name) for name in ("gpt-2.6b", "gpt-39b", "moe-70b", "wide-resnet-13b")},
+    **{f"gpt, {n} layers": (deep, n) for n in (18, 36, 72)},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_plan(benchmark, forget, name):
+    make, argument = MODELS[name]
+    example, cluster, microbatches, memory_bytes = small() if benchmark.disabled else make(argument)
+
+    def plan():
+        return plan_for(
+            example.step,
+            example.arguments,
+            cluster,
+            batch_argnums=example.batch_argnums,
+            microbatches=microbatches,
+            memory_bytes=memory_bytes,
+        ).plan
+
+    found = benchmark.pedantic(plan, setup=forget, rounds=1)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert peak < MOST_BYTES
+    assert found.lower_bound_s <= found.step_s
+    benchmark.extra_info["peak memory"] = f"{peak / 2**30:.2f} GiB"
+    benchmark.extra_info["predicted step"] = f"{found.step_s:.1f} s"
+    benchmark.extra_info["over its bound"] = f"{found.step_s / found.lower_bound_s:.2f}"
+    if name != "gpt-2.6b":
+        benchmark.extra_info["baseline"] = "test_plan[gpt-2.6b]"

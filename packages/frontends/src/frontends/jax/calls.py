@@ -1,0 +1,154 @@
+"""How a step is called: arguments by place or by name, and those that are static.
+
+A plan knows the step as a function of arrays in places. What `jax.jit` lets a user do besides is
+undone here: arguments that are named get the place that they have in the signature, those that can
+only be named come last, and static ones become part of the function.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from frontends.errors import BatchError, PlanError
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of one call, in the order of the signature."""
+
+    names: tuple[str, ...]
+    n_places: int
+    """How many of them are given by place; the others by name."""
+
+    arrays: Mapping[int, Any]
+    static: Mapping[int, Any]
+    """By number in the order of the signature."""
+
+    def function(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The step as a function of the arrays alone, in places."""
+        if not self.static and self.n_places == len(self.names):
+            return step
+
+        @functools.wraps(step)
+        def planned(*arrays: Any) -> Any:
+            values = dict(zip(self.arrays, arrays, strict=True)) | dict(self.static)
+            places = [values[i] for i in range(self.n_places)]
+            named = {name: values[i] for i, name in enumerate(self.names) if i >= self.n_places}
+            return step(*places, **named)
+
+        planned.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(self.names[i], _BY_PLACE[1]) for i in self.arrays]
+        )
+        return planned
+
+    def places_of(self, argnums: Sequence[int]) -> tuple[int, ...]:
+        """Numbers in the signature as places among the arrays.
+
+        Raises:
+            BatchError: One of them is out of range, or a static argument's.
+        """
+        numbers = list(self.arrays)
+        found = []
+        for number in argnums:
+            index = number + len(self.names) if number < 0 else number
+            if index not in self.arrays:
+                raise BatchError(
+                    f"batch_argnums must number some of the step's {len(self.names)} arguments, "
+                    f"and none that is static; got batch_argnums={tuple(argnums)}"
+                )
+            found.append(numbers.index(index))
+        return tuple(found)
+
+    def check_static(self, planned: Call) -> None:
+        """See that static arguments have the values that the step was planned for.
+
+        Raises:
+            PlanError: They have others.
+        """
+        for i, name in enumerate(self.names):
+            ours, theirs = self.static.get(i), planned.static.get(i)
+            if ours is not theirs and ours != theirs:
+                raise PlanError(
+                    "a step is planned for one value of each static argument; got "
+                    f"{name}={ours!r} instead of {theirs!r}: use another parallelize(...) of the "
+                    "step for it"
+                )
+
+
+class Signature:
+    """The parameters of a step.
+
+    Args:
+        step: What the user wrote.
+        static_argnums: Numbers of parameters that hold no arrays, as `jax.jit` takes them.
+        static_argnames: The same by name.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        static_argnums: Sequence[int],
+        static_argnames: Sequence[str],
+    ) -> None:
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(step)
+        except (TypeError, ValueError):  # a builtin
+            self._signature = None
+        self._numbers, self._names = frozenset(static_argnums), frozenset(static_argnames)
+
+    @property
+    def required(self) -> tuple[inspect.Parameter, ...]:
+        """What a call must give besides static arguments.
+
+        Raises:
+            PlanError: The signature does not tell.
+        """
+        parameters = () if self._signature is None else tuple(self._signature.parameters.values())
+        several = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+        if not parameters or any(p.kind in several for p in parameters):
+            raise PlanError(
+                "the signature of the step does not tell how many arguments it takes: plan it by "
+                "prepare(*arguments), with arrays or shapes, first"
+            )
+        return tuple(
+            p
+            for i, p in enumerate(parameters)
+            if p.default is inspect.Parameter.empty
+            and not self._is_static(i, p.name, len(parameters))
+        )
+
+    def call(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> Call:
+        """Sort the arguments of a call.
+
+        Raises:
+            TypeError: The step cannot be called so.
+        """
+        places, others = tuple(arguments), dict(named)
+        names: list[str] = []
+        if self._signature is not None:
+            bound = self._signature.bind(*arguments, **named)
+            known = list(self._signature.parameters)
+            order = [*known, *sorted(bound.kwargs)].index
+            places = bound.args
+            others = {name: bound.kwargs[name] for name in sorted(bound.kwargs, key=order)}
+            kinds = self._signature.parameters.values()
+            names = [p.name for p in kinds if p.kind in _BY_PLACE][: len(places)]
+        names += [f"argument{i}" for i in range(len(names), len(places))]
+        names += others
+        values = dict(enumerate([*places, *others.values()]))
+        static = {i for i in values if self._is_static(i, names[i], len(values))}
+        return Call(
+            tuple(names),
+            len(places),
+            {i: value for i, value in values.items() if i not in static},
+            {i: value for i, value in values.items() if i in static},
+        )
+
+    def _is_static(self, index: int, name: str, n: int) -> bool:
+        return index in self._numbers or index - n in self._numbers or name in self._names

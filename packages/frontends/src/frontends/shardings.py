@@ -1,0 +1,106 @@
+"""Shardings of the few layers that stand for many; equal searches are made once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import autoshard
+from autoshard import Graph, Prepared, Sharding
+from costmodel import Cluster
+from shardspec import Spec
+from stagecut import Submesh
+
+from frontends.repeat import Repeated
+from frontends.ways import WAYS, Option, lean_specs, logical_meshes
+
+
+class Shardings:
+    """Shardings of runs of layers, by what stands for them.
+
+    Args:
+        repeated: The step, and the same with fewer copies of equal layers.
+        cluster: Where it is to run.
+        pins: Specs that values must have, by name.
+        tie: Whether repeated layers take the same strategies.
+    """
+
+    def __init__(
+        self, repeated: Repeated, cluster: Cluster, pins: Mapping[str, Spec], *, tie: bool
+    ) -> None:
+        self.repeated, self.cluster, self.tie = repeated, cluster, tie
+        self._pins = dict(pins)
+        self._structures: dict[tuple[int, int], str] = {}
+        self._prepared: dict[tuple[tuple[int, int], Submesh, int], Prepared] = {}
+        self._found: dict[tuple[str, Submesh, Option], tuple[Graph, Sharding] | None] = {}
+
+    def find(self, first: int, last: int, submesh: Submesh, option: Option) -> Sharding | None:
+        """What stands for a run of layers, sharded one way; None if pins forbid it."""
+        prepared = self.prepare(first, last, submesh, option.mesh)
+        graph = prepared.graph
+        key = (self._structure(self._ends(first, last)), submesh, option)
+        if key not in self._found:
+            pins: dict[str, tuple[Spec, ...]] = lean_specs(graph, prepared.mesh, option.way)
+            pins |= self.pinned(graph)
+            earlier = (replace(option, way=way) for way in WAYS[: WAYS.index(option.way)])
+            same = (self._found.get((*key[:2], other)) for other in earlier)
+            if good := [found for found in same if found is not None and _has(found[1], pins)]:
+                self._found[key] = good[0]  # the best of all is the best of those
+                return self.find(first, last, submesh, option)
+            try:
+                found = prepared.solve(pin=pins, compare=False, tie=self.tie)
+            except autoshard.PinError:
+                self._found[key] = None
+            else:
+                self._found[key] = (graph, found)
+        known = self._found[key]
+        return None if known is None else _renamed(known[1], known[0], graph)
+
+    def prepare(self, first: int, last: int, submesh: Submesh, mesh: int) -> Prepared:
+        """The problem of sharding what stands for a run of layers."""
+        ends = self._ends(first, last)
+        key = (ends, submesh, mesh)
+        if key not in self._prepared:
+            on = logical_meshes(submesh, self.cluster)[mesh]
+            graph = self.repeated.short.stage(*ends)
+            self._prepared[key] = autoshard.prepare(graph, on, self.cluster)
+        return self._prepared[key]
+
+    def pinned(self, graph: Graph) -> dict[str, tuple[Spec, ...]]:
+        """The pins of a graph's values."""
+        return {name: (spec,) for name, spec in self._pins.items() if name in graph.by_name}
+
+    def _structure(self, ends: tuple[int, int]) -> str:
+        """Equal for runs that differ in names only."""
+        if ends not in self._structures:
+            self._structures[ends] = autoshard.structural_hash(self.repeated.short.stage(*ends))
+        return self._structures[ends]
+
+    def _ends(self, first: int, last: int) -> tuple[int, int]:
+        _, low, high = self.repeated.shortened(first, last)
+        return low, high
+
+
+def _has(sharding: Sharding, pins: Mapping[str, tuple[Spec, ...]]) -> bool:
+    """Whether all that is pinned has one of its specs; the graph's names may be another's."""
+    made = dict(sharding.input_specs)
+    for op, strategy in zip(sharding.graph.operators, sharding.strategies, strict=True):
+        made.update(zip(op.outputs, strategy.result_specs, strict=True))
+    return all(made.get(name) in specs for name, specs in pins.items())
+
+
+def _renamed(sharding: Sharding, old: Graph, new: Graph) -> Sharding:
+    """The sharding of `old` for a graph that differs in names only."""
+    if old is new:
+        return sharding
+    name = dict(zip(_names(old), _names(new), strict=True))
+    return replace(
+        sharding,
+        graph=new,
+        input_specs=tuple((name[value], spec) for value, spec in sharding.input_specs),
+        conversions=tuple(replace(c, value=name[c.value]) for c in sharding.conversions),
+    )
+
+
+def _names(graph: Graph) -> list[str]:
+    return [*graph.inputs, *(name for op in graph.operators for name in op.outputs)]
