@@ -211,6 +211,13 @@ def crossnet(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def hosts(session: nox.Session) -> None:
+    """Time schedules between emulated hosts, for docs/several_processes.md; needs root."""
+    install(session, [*everything(), *group("integration")])
+    session.run("python", "integration/hosts", *session.posargs)
+
+
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Build the documentation's site into site/."""
     session.install(*group("docs"))

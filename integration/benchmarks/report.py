@@ -94,8 +94,9 @@ def format_seconds(seconds: float) -> str:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Records kept in a folder."""
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    """Records kept in a folder; other figures there have other names."""
+    files = sorted(folder.glob("*_*_????-??-??.json"))
+    return [json.loads(file.read_text()) for file in files]
 
 
 def _section(record: Record) -> str:

@@ -25,7 +25,7 @@ MAY_USE = {
 MAY_USE["frontends"] = frozenset(MAY_USE) | FRAMEWORKS
 
 # Distributions whose import name is another.
-DISTRIBUTIONS = {"PIL": "pillow", "yaml": "pyyaml"}
+DISTRIBUTIONS = {"PIL": "pillow", "orbax": "orbax-checkpoint", "yaml": "pyyaml"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,23 +17,21 @@ from zoo.losses import cross_entropy
 from zoo.transformer import (
     Array,
     Params,
+    Sizes,
     block,
-    block_weights,
     dense,
     dense_weights,
     layer_norm,
     norm_weights,
     normal,
+    stack_of_blocks,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(Sizes):
     """Sizes of a BERT."""
 
-    width: int
-    n_layers: int
-    n_heads: int
     sequence: int = 512
     vocabulary: int = 30_522
     n_predicted: int = 76
@@ -56,10 +54,7 @@ def init(config: Config, key: Array) -> Params:
         "embedding": normal(embedding, config.vocabulary, config.width),
         "position": normal(position, config.sequence, config.width),
         "segment": normal(segment, 2, config.width),
-        "blocks": [
-            block_weights(k, config.width, 4 * config.width)
-            for k in jax.random.split(blocks, config.n_layers)
-        ],
+        "blocks": stack_of_blocks(blocks, config),
         "norm": norm_weights(config.width),
         "head": {
             "dense": dense_weights(head, config.width, config.width),

@@ -1,8 +1,20 @@
-"""Train an example both ways, and compare: what one device computes, and what a plan does."""
+"""Train an example both ways, and compare: what one device computes, and what a plan does.
+
+Two runs of a step add up in other orders, and so round otherwise. How much that may be is known
+from a third run, on one device in float64: its distance to the first is the first one's own error.
+A plan is right if it is as near to one device as digits of float32 go, or as one device is to the
+exact numbers: gradients that are zero but for rounding (of a bias of keys, which softmax does not
+see) have no digits to compare, and some networks make every rounding larger at each step.
+
+A max pool is not even continuous in its gradient: where two numbers are nearly equal, a rounding
+decides which one it goes to. Such a network is also measured by what one device makes of weights
+that are one unit in the last place away.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +25,8 @@ from costmodel import Cluster
 from frontends import Plan
 from frontends.jax.rules import whole_share
 
-from zoo.example import Example
+from zoo.example import Arguments, Example
+from zoo.precise import precise
 
 ONE_HOST = Cluster.preset("virtual-cpu").resized(devices_per_host=4)
 """Four devices that are all alike far."""
@@ -21,9 +34,30 @@ ONE_HOST = Cluster.preset("virtual-cpu").resized(devices_per_host=4)
 TWO_HOSTS = Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2)
 """Two by two, with a network between: pipelines of two stages with two devices each."""
 
-LEAST = 1e-3
-"""Magnitude below which numbers are compared as if they had it: a gradient that is zero but for
-rounding (of a bias of keys, which softmax does not see) has no digits that are its own."""
+TOLERANCE = 1e-5
+"""Of the differences here, for every model and type."""
+
+_OWN_ERROR = 2.5e-6
+"""What one device's error is taken for: an array that it knows less well is measured by that error,
+not by its magnitude, and may then differ by `TOLERANCE / _OWN_ERROR` = 4 of them [chosen: the sum
+of two errors of up to twice the size]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Some steps of an example on one device."""
+
+    state: Arguments
+    """Before the first step."""
+
+    given: tuple[Arguments, ...]
+    """The other arguments of each step."""
+
+    results: tuple[Any, ...]
+    """What each step returns."""
+
+    errors: tuple[float, ...]
+    """For each leaf of a result, its largest distance at any step to that in float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +69,51 @@ class Checked:
     """Of the step's FLOP, those of primitives without a rule."""
 
     difference: float
-    """The largest between both runs' states and results, relative to each array's magnitude."""
+    """The largest between both runs' states and results, by `largest_difference`."""
 
     where: str
     """The array that differs most."""
+
+
+def refer(example: Example, *, n_steps: int = 5, seed: int = 0, nudge: bool = False) -> Reference:
+    """Take some steps on one device, in the step's own types and in float64.
+
+    Args:
+        example: Its step returns new state first, in the order of its arguments.
+        n_steps: Each with a new batch, and a new key if there is one.
+        seed: Of weights and batches.
+        nudge: Count as an error, too, what changes if all weights are one unit in the last place
+            larger or smaller.
+    """
+    init, n_state = jax.jit(example.init), min(example.batch_argnums)
+    keys = jax.random.split(jax.random.key(seed), n_steps)
+    state = init(keys[0])[:n_state]
+    given = tuple(init(key)[n_state:] for key in keys)
+
+    def run(step: Any, state: Any = state) -> tuple[Any, ...]:
+        found = [state]
+        for batch in given:
+            found.append(step(*found[-1][:n_state], *batch))
+        return tuple(jax.tree.map(np.asarray, found[1:]))
+
+    results = run(jax.jit(example.step))
+    others = [run(precise(example.step, example.arguments))]
+    if nudge:
+        others.append(run(jax.jit(example.step), jax.tree.map(_nudged, state)))
+    distances = [
+        map(_distance, jax.tree.leaves(a), jax.tree.leaves(b))
+        for other in others
+        for a, b in zip(results, other, strict=True)
+    ]
+    return Reference(state, given, results, tuple(map(max, zip(*distances, strict=True))))
+
+
+def _nudged(array: Any) -> Any:
+    """Every number of an array, one unit in the last place larger or smaller."""
+    if not np.issubdtype(array.dtype, np.floating):
+        return array
+    signs = np.random.default_rng(0).choice(np.array([-np.inf, np.inf], array.dtype), array.shape)
+    return np.nextafter(array, signs)
 
 
 def check(
@@ -47,19 +122,18 @@ def check(
     *,
     strategy: str = "auto",
     microbatches: int | None = None,
-    n_steps: int = 5,
-    seed: int = 0,
+    reference: Reference | None = None,
 ) -> Checked:
-    """Take some steps on one device and by a plan, each from what it made itself before.
+    """Take the reference's steps by a plan, each from what it made itself before, and compare.
 
     Args:
-        example: Its step returns new state first, in the order of its arguments.
+        example: What to plan.
         cluster: At most as many devices as JAX has.
         strategy: As in `parallelize`.
         microbatches: Likewise.
-        n_steps: Each with a new batch, and a new key if there is one.
-        seed: Of weights and batches.
+        reference: Of the same example; five steps are taken if there is none.
     """
+    reference = reference or refer(example)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "planned without microbatches")
         parallel = mw.parallelize(
@@ -69,31 +143,34 @@ def check(
             strategy=strategy,
             microbatches=microbatches,
         )
-        single, init = jax.jit(example.step), jax.jit(example.init)
-        n_state = min(example.batch_argnums)
-        keys = jax.random.split(jax.random.key(seed), n_steps)
-        ours = theirs = init(keys[0])[:n_state]
-        worst = (0.0, "nothing")
-        for key in keys:
-            given = init(key)[n_state:]
-            our_results, their_results = parallel(*ours, *given), single(*theirs, *given)
-            worst = max(worst, largest_difference(our_results, their_results))
-            ours, theirs = our_results[:n_state], their_results[:n_state]
+        state, worst = reference.state, (0.0, "nothing")
+        for given, theirs in zip(reference.given, reference.results, strict=True):
+            ours = parallel(*state, *given)
+            worst = max(worst, largest_difference(ours, theirs, reference.errors))
+            state = ours[: len(state)]
     share = whole_share(parallel.planned.trace.equations.values())
     return Checked(parallel.plan, share, *worst)
 
 
-def largest_difference(ours: Any, theirs: Any) -> tuple[float, str]:
-    """Of all pairs of arrays, relative to the largest number of each, or to `LEAST`; and where."""
-    mine, others = jax.tree.leaves(ours), jax.tree_util.tree_leaves_with_path(theirs)
+def largest_difference(ours: Any, theirs: Any, errors: Sequence[float]) -> tuple[float, str]:
+    """Of all pairs of arrays, and where.
+
+    A difference is relative to the largest number of an array, or to 1 / `_OWN_ERROR` of how wrong
+    `theirs` is in its own right, whichever is larger.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(theirs)
     return max(
-        (_difference(np.asarray(a), np.asarray(b)), jax.tree_util.keystr(path))
-        for a, (path, b) in zip(mine, others, strict=True)
+        (_difference(a, b, error), jax.tree_util.keystr(path))
+        for a, (path, b), error in zip(jax.tree.leaves(ours), leaves, errors, strict=True)
     )
 
 
-def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+def _difference(a: Any, b: Any, error: float) -> float:
     assert (a.shape, a.dtype) == (b.shape, b.dtype), "the results must be of the same kind"
-    wide, other = a.astype(np.float64), b.astype(np.float64)
-    difference = np.abs(wide - other).max(initial=0.0) / max(np.abs(other).max(initial=0.0), LEAST)
-    return float(difference)
+    distance = _distance(a, b)
+    return distance / max(_distance(b, 0), error / _OWN_ERROR) if distance else 0.0
+
+
+def _distance(a: Any, b: Any) -> float:
+    wide = np.asarray(a, np.float64) - np.asarray(b, np.float64)
+    return float(np.abs(wide).max(initial=0.0))

@@ -24,9 +24,9 @@ EPSILON = 1e-2
 is zero but for rounding makes a step as large as any other unless epsilon is far above it."""
 
 
-def adamw() -> optax.GradientTransformation:
+def adamw(learning_rate: float = 1e-2) -> optax.GradientTransformation:
     """What the models are trained with if not told otherwise."""
-    return optax.adamw(1e-2, eps=EPSILON)
+    return optax.adamw(learning_rate, eps=EPSILON)
 
 
 @dataclass(frozen=True)

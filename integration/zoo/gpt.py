@@ -1,8 +1,8 @@
 """GPT-3 by Alpa's Table 6, in plain JAX: a language model that predicts the next token.
 
 Variants are what people do to such a model: tied or separate embeddings, bfloat16 with weights in
-float32, dropout, rematerialisation, a scan over the layers, a loss with a gradient of its own, an
-average of the weights over the steps.
+float32, dropout, rematerialisation, a scan over the layers, a loss with a gradient of its own or
+over texts of different lengths, an average of the weights over the steps.
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from zoo.data import text
 from zoo.example import Example
 from zoo.losses import cross_entropy, cross_entropy_by_hand
 from zoo.transformer import (
     Array,
     Params,
+    Sizes,
     block,
-    block_weights,
     causal,
     layer_norm,
     norm_weights,
     normal,
+    stack_of_blocks,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(Sizes):
     """Sizes of a GPT."""
 
-    width: int
-    n_layers: int
-    n_heads: int
     sequence: int = 1024
     vocabulary: int = 51_200
 
@@ -64,12 +63,11 @@ def init(config: Config, key: Array, *, tied: bool = True, scan: bool = False) -
         scan: Whether the blocks' weights are stacked, for a scan over them.
     """
     embedding, position, head, blocks = jax.random.split(key, 4)
-    make = partial(block_weights, width=config.width, hidden=4 * config.width)
-    keys = jax.random.split(blocks, config.n_layers)
+    layers = stack_of_blocks(blocks, config)
     params = {
         "embedding": normal(embedding, config.vocabulary, config.width),
         "position": normal(position, config.sequence, config.width),
-        "blocks": jax.vmap(make)(keys) if scan else [make(k) for k in keys],
+        "blocks": jax.tree.map(lambda *of: jnp.stack(of), *layers) if scan else layers,
         "norm": norm_weights(config.width),
     }
     if not tied:
@@ -95,13 +93,12 @@ def logits(
     if remat:
         run = jax.checkpoint(run)
     blocks = params["blocks"]
+    keys = None if key is None else jax.random.split(key, config.n_layers)
     if isinstance(blocks, list):
-        keys = [None] * len(blocks) if key is None else jax.random.split(key, len(blocks))
-        for weights, layer_key in zip(blocks, keys, strict=True):
-            x = run(x, weights, key=layer_key)
+        for i, weights in enumerate(blocks):
+            x = run(x, weights, key=None if keys is None else keys[i])
     else:
-        assert key is None, "a scan over layers runs without dropout here"
-        x, _ = jax.lax.scan(lambda x, weights: (run(x, weights), None), x, blocks)
+        x, _ = jax.lax.scan(lambda x, of: (run(x, of[0], key=of[1]), None), x, (blocks, keys))
     x = layer_norm(x, params["norm"])
     head = params["head"] if "head" in params else params["embedding"].T
     found: Array = x @ head.astype(dtype)
@@ -119,6 +116,7 @@ def make(
     dropout: float = 0.0,
     dtype: str = "float32",
     custom_vjp: bool = False,
+    padded: bool = False,
     average: float = 0.0,
 ) -> Example:
     """The training step of one device; the options are those of the module's docstring."""
@@ -134,16 +132,22 @@ def make(
             dtype=jnp.dtype(dtype),
             remat=remat,
         )
-        return jnp.mean(entropy(found, batch["targets"]))
+        entropies = entropy(found, batch["targets"])
+        if not padded:
+            return jnp.mean(entropies)
+        is_text = jnp.arange(config.sequence) < batch["lengths"][:, None]
+        return jnp.sum(jnp.where(is_text, entropies, 0.0)) / jnp.sum(is_text)
 
-    def text(key: Array) -> dict[str, Array]:
-        tokens = jax.random.randint(key, (batch, config.sequence + 1), 0, config.vocabulary)
-        return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+    def texts(key: Array) -> dict[str, Array]:
+        given = text(key, batch, config.sequence, config.vocabulary)
+        if padded:
+            given["lengths"] = jax.random.randint(key, (batch,), 1, config.sequence + 1)
+        return given
 
     return Example.of(
         loss,
         lambda key: init(config, key, tied=tied, scan=scan),
-        text,
+        texts,
         optimizer,
         has_key=dropout > 0,
         average=average,

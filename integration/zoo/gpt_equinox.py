@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from zoo.data import text
 from zoo.example import Arguments, Example, adamw
 from zoo.gpt import CONFIGS, Config
 from zoo.losses import cross_entropy
@@ -83,10 +84,9 @@ def make(
         return eqx.apply_updates(params, updates), opt_state, value
 
     def init(key: Array) -> Arguments:
-        weights, text = jax.random.split(key)
+        weights, words = jax.random.split(key)
         params = eqx.filter(GPT(config, weights), eqx.is_inexact_array)
-        tokens = jax.random.randint(text, (batch, config.sequence + 1), 0, config.vocabulary)
-        given = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+        given = text(words, batch, config.sequence, config.vocabulary)
         return params, optimizer.init(params), given
 
     return Example(step, init)

@@ -10,6 +10,7 @@ import optax
 from flax import linen as nn
 from flax.training.train_state import TrainState
 
+from zoo.data import text
 from zoo.example import Arguments, Example, adamw
 from zoo.gpt import CONFIGS, Config
 from zoo.losses import cross_entropy
@@ -67,9 +68,8 @@ def make(
         return state.apply_gradients(grads=gradients), value
 
     def init(key: Array) -> Arguments:
-        weights, text = jax.random.split(key)
-        tokens = jax.random.randint(text, (batch, config.sequence + 1), 0, config.vocabulary)
-        given = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+        weights, words = jax.random.split(key)
+        given = text(words, batch, config.sequence, config.vocabulary)
         params = model.init(weights, given["tokens"])["params"]
         state = TrainState.create(apply_fn=model.apply, params=params, tx=optimizer)
         return state, given

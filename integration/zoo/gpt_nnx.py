@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from zoo.data import text
 from zoo.example import Arguments, Example, adamw
 from zoo.gpt import CONFIGS, Config
 from zoo.losses import cross_entropy
@@ -77,8 +78,8 @@ def make(
         return nnx.state((model, optimizer)), value
 
     def init(key: Array) -> Arguments:
-        weights, text = jax.random.split(key)
-        tokens = jax.random.randint(text, (batch, config.sequence + 1), 0, config.vocabulary)
-        return nnx.state(build(weights)), {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+        weights, words = jax.random.split(key)
+        given = text(words, batch, config.sequence, config.vocabulary)
+        return nnx.state(build(weights)), given
 
     return Example(step, init, batch_argnums=(1,))

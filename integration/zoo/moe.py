@@ -15,11 +15,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from zoo.data import text
 from zoo.example import Example
 from zoo.losses import cross_entropy
 from zoo.transformer import (
     Array,
     Params,
+    Sizes,
     attention,
     attention_weights,
     block,
@@ -32,12 +34,9 @@ from zoo.transformer import (
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(Sizes):
     """Sizes of a mixture of experts."""
 
-    width: int
-    n_layers: int
-    n_heads: int
     n_experts: int
     sequence: int = 1024
     vocabulary: int = 32_000
@@ -176,8 +175,10 @@ def make(
         balance = jnp.mean(balance)
         return entropy + BALANCE * balance, {"entropy": entropy, "balance": balance}
 
-    def text(key: Array) -> dict[str, Array]:
-        tokens = jax.random.randint(key, (batch, config.sequence + 1), 0, config.vocabulary)
-        return {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
-
-    return Example.of(loss, lambda key: init(config, key), text, optimizer, has_aux=True)
+    return Example.of(
+        loss,
+        lambda key: init(config, key),
+        lambda key: text(key, batch, config.sequence, config.vocabulary),
+        optimizer,
+        has_aux=True,
+    )

@@ -7,6 +7,7 @@ float32 whatever the type of the rest.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,6 +18,15 @@ Params = dict[str, Any]
 
 INIT_SCALE = 0.02
 """Deviation of random weights, as in GPT-2 and BERT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What every transformer has."""
+
+    width: int
+    n_layers: int
+    n_heads: int
 
 
 def normal(key: Array, *shape: int) -> Array:
@@ -59,6 +69,12 @@ def block_weights(key: Array, width: int, hidden: int) -> Params:
         "attention": attention_weights(attention_key, width),
         "mlp": mlp_weights(mlp_key, width, hidden),
     }
+
+
+def stack_of_blocks(key: Array, sizes: Sizes) -> list[Params]:
+    """A block for each layer, with hidden layers of four times the width."""
+    keys = jax.random.split(key, sizes.n_layers)
+    return [block_weights(k, sizes.width, 4 * sizes.width) for k in keys]
 
 
 def layer_norm(x: Array, weights: Params) -> Array:

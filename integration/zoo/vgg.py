@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from zoo.convolutions import Array, Params, conv, kernel, max_pool
+from zoo.data import pictures
 from zoo.example import Example
 from zoo.losses import cross_entropy
 from zoo.transformer import dropout
@@ -99,11 +100,10 @@ def make(
     def loss(params: Params, batch: dict[str, Array], key: Array | None = None) -> Array:
         return jnp.mean(cross_entropy(logits(params, batch["images"], key), batch["labels"]))
 
-    def pictures(key: Array) -> dict[str, Array]:
-        images, labels = jax.random.split(key)
-        return {
-            "images": jax.random.normal(images, (batch, config.image, config.image, 3)),
-            "labels": jax.random.randint(labels, (batch,), 0, config.n_classes),
-        }
-
-    return Example.of(loss, lambda key: init(config, key), pictures, optimizer, has_key=has_dropout)
+    return Example.of(
+        loss,
+        lambda key: init(config, key),
+        lambda key: pictures(key, batch, config.image, config.n_classes),
+        optimizer,
+        has_key=has_dropout,
+    )

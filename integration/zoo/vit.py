@@ -8,28 +8,27 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from zoo.data import pictures
 from zoo.example import Example
-from zoo.losses import cross_entropy
+from zoo.losses import graded
 from zoo.transformer import (
     Array,
     Params,
+    Sizes,
     block,
-    block_weights,
     dense,
     dense_weights,
     layer_norm,
     norm_weights,
     normal,
+    stack_of_blocks,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(Sizes):
     """Sizes of a ViT."""
 
-    width: int
-    n_layers: int
-    n_heads: int
     patch: int = 16
     image: int = 224
     n_classes: int = 1000
@@ -54,10 +53,7 @@ def init(config: Config, key: Array) -> Params:
         },
         "class": normal(token, 1, 1, config.width),
         "position": normal(position, n_patches + 1, config.width),
-        "blocks": [
-            block_weights(k, config.width, 4 * config.width)
-            for k in jax.random.split(blocks, config.n_layers)
-        ],
+        "blocks": stack_of_blocks(blocks, config),
         "norm": norm_weights(config.width),
         "head": dense_weights(head, config.width, config.n_classes),
     }
@@ -87,16 +83,12 @@ def make(
     """The training step of one device, which returns loss and accuracy."""
 
     def loss(params: Params, batch: dict[str, Array]) -> tuple[Array, Array]:
-        found = logits(params, batch["images"], config)
-        is_right = jnp.argmax(found, -1) == batch["labels"]
-        return jnp.mean(cross_entropy(found, batch["labels"])), jnp.mean(is_right)
+        return graded(logits(params, batch["images"], config), batch["labels"])
 
-    def pictures(key: Array) -> dict[str, Array]:
-        images, labels = jax.random.split(key)
-        shape = (batch, config.image, config.image, 3)
-        return {
-            "images": jax.random.normal(images, shape),
-            "labels": jax.random.randint(labels, (batch,), 0, config.n_classes),
-        }
-
-    return Example.of(loss, lambda key: init(config, key), pictures, optimizer, has_aux=True)
+    return Example.of(
+        loss,
+        lambda key: init(config, key),
+        lambda key: pictures(key, batch, config.image, config.n_classes),
+        optimizer,
+        has_aux=True,
+    )

@@ -25,8 +25,9 @@ from zoo.convolutions import (
     max_pool,
     norm_weights,
 )
+from zoo.data import pictures
 from zoo.example import Arguments, Example, Key, Tree, adamw
-from zoo.losses import cross_entropy
+from zoo.losses import graded
 
 _BLOCKS = {14: (1, 1, 1, 1), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 """Blocks of three convolutions in each of four sizes, by the number of layers (He et al. 2016)."""
@@ -50,6 +51,8 @@ class Config:
 
 CONFIGS = {
     "wide-resnet-tiny": Config(14, 4, 2, image=16, n_classes=16),
+    # Groups of one channel need images that are not down to a pixel in the end, to have a variance.
+    "wide-resnet-small": Config(14, 4, 2, image=64, n_classes=16),
     "wide-resnet-250m": Config(50, 160, 2),
     "wide-resnet-1b": Config(50, 320, 2),
     "wide-resnet-2b": Config(50, 448, 2),
@@ -135,23 +138,13 @@ def make(
     With `norm="batch"` the step's first argument holds weights and running averages.
     """
 
-    def graded(params: Params, batch: dict[str, Array], norm: Norm) -> tuple[Array, Array]:
-        found = logits(params, batch["images"], config, norm)
-        is_right = jnp.argmax(found, -1) == batch["labels"]
-        return jnp.mean(cross_entropy(found, batch["labels"])), jnp.mean(is_right)
-
-    def pictures(key: Array) -> dict[str, Array]:
-        images, labels = jax.random.split(key)
-        shape = (batch, config.image, config.image, 3)
-        return {
-            "images": jax.random.normal(images, shape),
-            "labels": jax.random.randint(labels, (batch,), 0, config.n_classes),
-        }
+    def normed_loss(params: Params, batch: dict[str, Array], norm: Norm) -> tuple[Array, Array]:
+        return graded(logits(params, batch["images"], config, norm), batch["labels"])
 
     plain = Example.of(
-        lambda params, batch: graded(params, batch, group_norm),
+        lambda params, batch: normed_loss(params, batch, group_norm),
         lambda key: init(config, key),
-        pictures,
+        lambda key: pictures(key, batch, config.image, config.n_classes),
         optimizer,
         has_aux=True,
     )
@@ -167,7 +160,7 @@ def make(
             found.append(statistics)
             return x
 
-        value, accuracy = graded(params, batch, normed)
+        value, accuracy = normed_loss(params, batch, normed)
         return value, (accuracy, found)
 
     def step(state: Tree, opt_state: Tree, batch: Tree) -> tuple[Tree, Tree, Tree]:

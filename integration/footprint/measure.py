@@ -1,0 +1,101 @@
+"""Compile a plan of a model, and find what it takes on each device; nothing is timed or run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import frontends.jax as mw
+from costmodel import Cluster
+from frontends.jax.runtime import Runtime
+from frontends.live import peaks_of
+from frontends.verify import measured_peaks
+from zoo import bert, gpt, moe, vit
+from zoo.check import ONE_HOST, TWO_HOSTS
+from zoo.example import Example
+
+BATCH = 8
+
+MODELS: dict[str, Callable[[], Example]] = {
+    "gpt, width 512": lambda: gpt.make(
+        gpt.Config(512, 2, 8, sequence=128, vocabulary=2048), batch=BATCH
+    ),
+    "gpt, width 32": lambda: gpt.make(gpt.CONFIGS["gpt-tiny"], batch=BATCH),
+    "gpt, width 32, bfloat16": lambda: gpt.make(
+        gpt.CONFIGS["gpt-tiny"], batch=BATCH, dtype="bfloat16"
+    ),
+    "moe, width 32": lambda: moe.make(moe.CONFIGS["moe-tiny"], batch=BATCH),
+    "bert, width 32": lambda: bert.make(bert.CONFIGS["bert-tiny"], batch=BATCH),
+    "vit, width 32": lambda: vit.make(vit.CONFIGS["vit-tiny"], batch=BATCH),
+}
+
+CLUSTERS: dict[str, Cluster] = {"4": ONE_HOST, "2x2": TWO_HOSTS}
+
+RUNS: tuple[tuple[str, str, str, int], ...] = (
+    ("gpt, width 512", "4", "data_parallel", 2),
+    ("gpt, width 512", "4", "megatron", 2),
+    ("gpt, width 512", "4", "zero", 2),
+    ("gpt, width 512", "2x2", "equal_layers", 4),
+    ("gpt, width 512", "2x2", "search", 2),
+    ("gpt, width 32", "2x2", "equal_layers", 4),
+    ("gpt, width 32, bfloat16", "2x2", "equal_layers", 4),
+    ("moe, width 32", "2x2", "equal_layers", 4),
+    ("bert, width 32", "2x2", "equal_layers", 4),
+    ("vit, width 32", "4", "megatron", 2),
+)
+"""Model, cluster, strategy and microbatches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one stage takes of a device, in bytes."""
+
+    model: str
+    cluster: str
+    strategy: str
+    microbatches: int
+    schedule: str
+    stage: int
+    planned: int
+    live: int
+    """By the live ranges of the instructions."""
+
+    measured: int
+    """By XLA's account of the programs, and what lies between instructions."""
+
+
+def measure(model: str, cluster: str, strategy: str, microbatches: int) -> list[Row]:
+    """One plan's rows; its state is given away, as a plan assumes."""
+    example, on = MODELS[model](), CLUSTERS[cluster]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "planned without microbatches")
+        planned = mw.plan_for(
+            example.step,
+            example.arguments,
+            on,
+            strategy=strategy,
+            microbatches=microbatches,
+            batch_argnums=example.batch_argnums,
+        )
+    run = Runtime(planned.trace, planned.layered, planned.plan, on, donate=True)
+    stages = zip(
+        planned.plan.stages,
+        peaks_of(run.step, run.plan).stages,
+        measured_peaks(run).stages,
+        strict=True,
+    )
+    return [
+        Row(
+            model,
+            cluster,
+            strategy,
+            microbatches,
+            planned.plan.schedule,
+            index,
+            stage.memory_bytes,
+            live.n_bytes,
+            measured.n_bytes,
+        )
+        for index, (stage, live, measured) in enumerate(stages)
+    ]
