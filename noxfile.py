@@ -121,9 +121,8 @@ def integration(session: nox.Session) -> None:
     install(session, [*everything(), *group("integration")])
     session.run("pytest", "integration", "-m", "not nightly", *session.posargs)
     session.run("pytest", "--doctest-glob=README.md", *present("packages/*/README.md"))
-    not_yet = "--ignore-glob=*/frontends/torch/*"  # its import only says that it is not there yet
     left_out = [f"--ignore-glob=*/costmodel/calibrate/{name}.py" for name in LEFT_OUT_EXTRAS]
-    session.run("pytest", "--doctest-modules", not_yet, *left_out, "--pyargs", *PROJECTS)
+    session.run("pytest", "--doctest-modules", *left_out, "--pyargs", *PROJECTS)
     benchmarks = present("packages/*/benchmarks/test_*.py")
     session.run(
         "pytest", "--benchmark-disable", *[b for b in benchmarks if Path(b).name != BASELINES]

