@@ -11,8 +11,8 @@ from costmodel import Cluster
 from frontends import Plan
 from frontends.errors import BatchError, PlanError
 from frontends.jax import plan_for
-from frontends.jax.api import _with_microbatches
 from frontends.plan import Alternative
+from frontends.planning import with_microbatches
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 W = jnp.ones((8, 8))
@@ -70,7 +70,7 @@ def test_smaller_microbatches_are_tried_where_pipelines_had_no_room(
         alone = replace(found, stages=found.stages[:1], alternatives=others)
         return replace(alone, microbatches=n, step_s=seconds[n])
 
-    best = _with_microbatches(planned, 2, [16])
+    best = with_microbatches(planned, 2, [16])
     assert asked == tried
     assert best.step_s == min(seconds[n] for n in tried)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -15,13 +15,12 @@ from autoshard import Graph
 from jax.sharding import NamedSharding
 from shardspec import Mesh, Spec
 
+from frontends.binding import Shards
 from frontends.chunks import Chunk
 from frontends.jax.lower import jax_mesh, lower_chunk, partition_spec
 from frontends.jax.trace import Trace
 from frontends.plan import Plan, Stored
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many of it are done, and of how many."""
+from frontends.planning import Progress
 
 
 class Submeshes:
@@ -78,10 +77,6 @@ class Submeshes:
         return jax.make_array_from_single_device_arrays(
             target.shape, target.sharding, parts, dtype=target.dtype
         )
-
-
-Shards = Mapping[int, np.ndarray[Any, Any]]
-"""By device id."""
 
 
 def _local_indices(where: NamedSharding, shape: tuple[int, ...]) -> Mapping[Any, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import crossmesh
 
-from frontends.jax.compile import Shards
+from frontends.binding import Shards
 
 _SHORTEST_NAP_S = 50e-6
 _LONGEST_NAP_S = 1e-3

@@ -18,10 +18,10 @@ from jax.sharding import NamedSharding
 from shardspec import Spec
 
 from frontends.errors import PlanError
+from frontends.homes import find_placed
 from frontends.jax import _compat
 from frontends.jax.arguments import Argument, numbers_of
 from frontends.jax.compile import Submeshes
-from frontends.jax.runtime import find_placed
 from frontends.jax.trace import Trace
 from frontends.plan import Plan
 
@@ -42,7 +42,8 @@ def find_homes(trace: Trace, plan: Plan, graph: Graph) -> Homes:
         for i, argument in enumerate(trace.arguments)
         if not argument.is_batch
     }
-    for stage, slot, _ in reversed(find_placed(trace, plan, number)):
+    state = {argument.name for argument in trace.arguments if not argument.is_batch}
+    for stage, slot, _ in reversed(find_placed(plan, trace.constants, state)):
         if slot.value in number:
             homes[number[slot.value]] = submeshes.sharding(stage, slot.spec)
     return homes

@@ -12,15 +12,17 @@ from costmodel import Cluster
 from jax.sharding import NamedSharding
 
 from frontends.errors import BatchError, PlanError
-from frontends.jax.api import Planned, default_cluster, plan_for
+from frontends.given import argnums_of
+from frontends.jax.api import default_cluster, plan_for
 from frontends.jax.arguments import Argument
 from frontends.jax.calls import Call, Signature
 from frontends.jax.data import Examples, Feed, rows_of_process
-from frontends.jax.given import argnums_of
 from frontends.jax.initial import find_homes, leaves_of_state, make_state, place_shapes
 from frontends.jax.processes import plan_together
 from frontends.jax.runtime import Runtime
+from frontends.jax.trace import Trace
 from frontends.plan import Plan
+from frontends.planning import Planned
 
 
 class ParallelStep:
@@ -46,7 +48,7 @@ class ParallelStep:
         self._signature = Signature(function, static_argnums, static_argnames)
         self._donate, self._deadline_s = donate, deadline_s
         self._call: Call | None = None
-        self._planned: Planned | None = None
+        self._planned: Planned[Trace] | None = None
         self._tree: Any = None
         self._runtime: Runtime | None = None
 
@@ -79,7 +81,7 @@ class ParallelStep:
         results = self._runtime(self.planned.trace.flatten(given))
         return self.planned.trace.unflatten(results)
 
-    def prepare(self, *arguments: Any, **named: Any) -> Planned:
+    def prepare(self, *arguments: Any, **named: Any) -> Planned[Trace]:
         """Trace and plan the step at these arguments' shapes, without compiling it."""
         if self._planned is None:
             cluster = default_cluster() if self._cluster is None else self._cluster
@@ -213,7 +215,7 @@ class ParallelStep:
         }
 
     @property
-    def planned(self) -> Planned:
+    def planned(self) -> Planned[Trace]:
         """Trace, layers and plan; `PlanError` before the first call."""
         if self._planned is None:
             raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")

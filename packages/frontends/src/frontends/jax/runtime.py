@@ -7,25 +7,26 @@ same in all processes; each has the calls of its own stages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from costmodel import Cluster
 from jax.sharding import NamedSharding
-from shardspec import Spec
 
-from frontends.chunks import build_chunks, stages_of_operators
+from frontends.binding import Binder, Registers, bind_all, find_dying
+from frontends.chunks import build_chunks
 from frontends.errors import BatchError
+from frontends.homes import Result, find_placed, find_results
 from frontends.instructions import Key, build_instructions, in_one_order
-from frontends.jax.binding import Binder, Registers, bind_all, find_dying
-from frontends.jax.compile import Progress, Submeshes, compile_chunks
+from frontends.jax.compile import Submeshes, compile_chunks
+from frontends.jax.engine import JaxEngine
 from frontends.jax.team import Team, Watched
 from frontends.jax.trace import Trace
-from frontends.jax.transfers import plan_transfers
 from frontends.layers import LayeredStep
-from frontends.plan import Plan, Stored
+from frontends.plan import Plan
+from frontends.planning import Progress
+from frontends.transfers import plan_transfers
 
 
 class Runtime:
@@ -67,13 +68,15 @@ class Runtime:
         self.instructions = in_one_order(build_instructions(layered.step, plan, self.chunks), plan)
         is_local = {stage: self.submeshes.is_local(stage) for stage in range(len(plan.stages))}
         self._argument = {a.name: i for i, a in enumerate(trace.arguments)}
+        state = {a.name for a in trace.arguments if not a.is_batch}
         self.placed = placed = [
-            key for key in find_placed(trace, plan, self._argument) if is_local[key[0]]
+            key for key in find_placed(plan, trace.constants, state) if is_local[key[0]]
         ]
         given = {key for key in placed if key[1].value in layered.updated} if donate else set()
         self._given = given
         planned = plan_transfers(plan, graph, cluster)
-        results = _find_results(trace, layered, plan)
+        found = find_results(layered, plan)
+        results = [r if isinstance(r, np.ndarray) else found[r] for r in trace.results]
         self._team = None
         if jax.process_count() > 1:
             whole = [r for r in results if not isinstance(r, np.ndarray) and r.is_whole]
@@ -82,7 +85,8 @@ class Runtime:
         dying = find_dying(self.instructions, plan, self.chunks, given)
         self.programs = compile_chunks(self.chunks, trace, graph, self.submeshes, dying, progress)
         mail = None if self._team is None else self._team.courier
-        binder = Binder(plan, self.chunks, self.submeshes, self.programs, planned, mail)
+        engine = JaxEngine(self.chunks, self.submeshes, self.programs)
+        binder = Binder(plan, self.chunks, engine, planned, mail)
         self._placed = [
             (binder.register(key), key, self.submeshes.sharding(key[0], key[1].spec))
             for key in placed
@@ -99,7 +103,7 @@ class Runtime:
             if isinstance(key, tuple) and key[0] == "batch"
         }
         self._results = [
-            (binder.register(r.key), r) if isinstance(r, _Result) else r for r in results
+            (binder.register(r.key), r) if isinstance(r, Result) else r for r in results
         ]
         self._n_registers = len(binder.registers)
         if self._team is not None:
@@ -155,7 +159,7 @@ class Runtime:
         return self._team.share(mine)
 
     def _result(
-        self, found: tuple[int, _Result], values: Registers, given: Mapping[str, Any]
+        self, found: tuple[int, Result], values: Registers, given: Mapping[str, Any]
     ) -> Any:
         register, result = found
         if result.key[1].value in given:
@@ -198,46 +202,3 @@ class Runtime:
                     f"{expected.name} of {dtype}{list(shape)} instead of "
                     f"{expected.dtype}{list(expected.shape)}: plan again with parallelize"
                 )
-
-
-def find_placed(trace: Trace, plan: Plan, argument: Mapping[str, int]) -> list[Key]:
-    """What is there before the first instruction: constants and state, where they are kept."""
-    copies = {(t.destination, t.value) for t in plan.transfers if t.phase == "state"}
-    return [
-        (stage, stored, None)
-        for stage, planned in enumerate(plan.stages)
-        for stored in planned.inputs
-        if stored.value in trace.constants
-        or (
-            stored.value in argument
-            and not trace.arguments[argument[stored.value]].is_batch
-            and (stage, stored.value) not in copies
-        )
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """Where a result ends up."""
-
-    key: Key
-    is_whole: bool
-    """Not state: the user asks for it."""
-
-
-def _find_results(
-    trace: Trace, layered: LayeredStep, plan: Plan
-) -> list[np.ndarray[Any, Any] | _Result]:
-    """For each result a constant, or where it ends up."""
-    graph, stage_of = layered.step.graph, stages_of_operators(plan)
-    stored = [{s.value: s.spec for s in stage.inputs} for stage in plan.stages]
-    found: dict[str, _Result] = {}
-    for output in graph.outputs:
-        stage = stage_of[graph.operators[graph.producers[output.value][0]].name]
-        if output.alias is not None:
-            spec = stored[stage][output.alias]
-        else:
-            spec = Spec.replicated(len(graph.value(output.value).shape))
-        key = (stage, Stored(output.value, spec), None)
-        found[output.value] = _Result(key, output.alias is None)
-    return [r if isinstance(r, np.ndarray) else found[r] for r in trace.results]

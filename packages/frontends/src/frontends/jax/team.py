@@ -11,9 +11,10 @@ import crossmesh
 import jax
 from shardspec import Layout, Mesh, Spec
 
+from frontends.binding import Shards
 from frontends.errors import DeviceError, PlanError
 from frontends.instructions import Instruction, Send
-from frontends.jax.compile import Shards, Submeshes
+from frontends.jax.compile import Submeshes
 from frontends.jax.courier import Courier, Lane, Message
 from frontends.jax.processes import gather, import_mpi
 from frontends.jax.watch import Watch, watch

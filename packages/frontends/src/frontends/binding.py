@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import crossmesh
-import jax
+import numpy as np
+from shardspec import Mesh
 
 from frontends.chunks import Chunk
 from frontends.instructions import (
@@ -26,12 +27,39 @@ from frontends.instructions import (
     makes,
     uses,
 )
-from frontends.jax.compile import Shards, Submeshes, compile_zeros
 from frontends.plan import Plan, Stored
 
 Registers = list[Any]
 
 Call = Callable[[Registers], None]
+
+Shards = Mapping[int, np.ndarray[Any, Any]]
+"""What devices of this process have of a value, by device id."""
+
+
+class Engine(Protocol):
+    """What executes instructions: a framework's programs, and values as they lie on devices.
+
+    All is asked for once, before the first step; what is returned is called in every step.
+    """
+
+    def processes(self, mesh: Mesh) -> frozenset[int]:
+        """The processes that have devices of a mesh."""
+
+    def loader(self, stage: int, slot: Stored, microbatch: int) -> Callable[[Any], Any]:
+        """From an argument that is cut, as the caller gave it, to a microbatch in its layout."""
+
+    def zeros(self, chunk: int) -> Callable[[], Sequence[Any]]:
+        """Makes the totals of a chunk, which are nothing yet."""
+
+    def program(self, chunk: int) -> Callable[..., Sequence[Any]]:
+        """From the totals and reads of a chunk to its totals and writes."""
+
+    def sharder(self, stage: int, slot: Stored) -> Callable[[Any], Shards]:
+        """From a value to the shards that this process has, without a copy."""
+
+    def assembler(self, stage: int, slot: Stored) -> Callable[[Shards], Any]:
+        """From the shards that this process has to the value."""
 
 
 class Mail(Protocol):
@@ -52,8 +80,8 @@ def find_dying(
 ) -> dict[int, frozenset[int]]:
     """By chunk, the positions of the reads that nothing reads later, whenever it runs.
 
-    Only what XLA made counts, and what is `owned` from the start: what was loaded or received may
-    share its memory with others.
+    Only what programs made counts, and what is `owned` from the start: what was loaded or received
+    may share its memory with others.
     """
     made: set[Key] = set()
     ours = set(owned)
@@ -92,8 +120,7 @@ class Binder:
     Args:
         plan: What the instructions are of.
         chunks: Its programs' reads and writes.
-        submeshes: Where its stages are.
-        programs: The compiled chunks.
+        engine: Of the framework.
         planned: How each transfer goes from device to device.
         mail: Carries transfers between processes; None if there is one process only.
     """
@@ -102,13 +129,12 @@ class Binder:
         self,
         plan: Plan,
         chunks: Sequence[Chunk],
-        submeshes: Submeshes,
-        programs: Sequence[Any],
+        engine: Engine,
         planned: Sequence[crossmesh.TransferPlan],
         mail: Mail | None,
     ) -> None:
-        self._plan, self._chunks, self._submeshes = plan, chunks, submeshes
-        self._programs, self._planned, self._mail = programs, planned, mail
+        self._plan, self._chunks, self._engine = plan, chunks, engine
+        self._planned, self._mail = planned, mail
         self.registers: dict[object, int] = {}
         """The number of a key's register; of ("batch", name) for an argument that is cut."""
 
@@ -146,21 +172,12 @@ class Binder:
     def _load(self, item: Load) -> Call:
         batch = self.register(("batch", item.slot.value))
         made = self.register((item.stage, item.slot, item.microbatch))
-        target = self._submeshes.abstract(item.stage, item.slot)
-        put, where = self._submeshes.put, target.sharding
-        if not target.shape:  # a number that belongs to all examples
-            return lambda values: values.__setitem__(made, put(values[batch], where))
-        first = item.microbatch * target.shape[0]
-        part = slice(first, first + target.shape[0])
-
-        def load(values: Registers) -> None:
-            values[made] = put(values[batch][part], where)
-
-        return load
+        load = self._engine.loader(item.stage, item.slot, item.microbatch)
+        return lambda values: values.__setitem__(made, load(values[batch]))
 
     def _zero(self, item: Zero) -> Call:
         chunk = self._chunks[item.chunk]
-        make = compile_zeros(chunk, self._submeshes)
+        make = self._engine.zeros(item.chunk)
         totals = [self.register((item.stage, slot, None)) for slot in chunk.totals]
 
         def zero(values: Registers) -> None:
@@ -170,15 +187,14 @@ class Binder:
         return zero
 
     def _run(self, item: Run) -> Call:
-        chunk, program = self._chunks[item.chunk], self._programs[item.chunk]
+        chunk, program = self._chunks[item.chunk], self._engine.program(item.chunk)
         totals = [self.register((item.stage, slot, None)) for slot in chunk.totals]
         reads = [self.register(_where(item, slot, self._made)) for slot in chunk.reads]
         writes = [self.register((item.stage, slot, item.microbatch)) for slot in chunk.writes]
         taken, given = (*totals, *reads), (*totals, *writes)
 
         def run(values: Registers) -> None:
-            # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
-            results = jax.block_until_ready(program(*[values[i] for i in taken]))
+            results = program(*[values[i] for i in taken])
             for i, result in zip(given, results, strict=True):
                 values[i] = result
 
@@ -186,14 +202,16 @@ class Binder:
 
     def _is_local(self, index: int) -> bool:
         """Whether a transfer stays in this process."""
-        transfer, meshes = self._plan.transfers[index], self._submeshes.meshes
-        ends = (meshes[transfer.source], meshes[transfer.destination])
-        return len(frozenset[int]().union(*map(self._submeshes.processes, ends))) == 1
+        transfer, stages = self._plan.transfers[index], self._plan.stages
+        ends = (stages[transfer.source].mesh, stages[transfer.destination].mesh)
+        return len(frozenset[int]().union(*map(self._engine.processes, ends))) == 1
 
     def _send(self, item: Send) -> Call:
         transfer = self._plan.transfers[item.transfer]
-        sent = self.register(_where(item, Stored(transfer.value, transfer.src_spec), self._made))
-        shards, index, microbatch = self._submeshes.shards, item.transfer, item.microbatch
+        slot = Stored(transfer.value, transfer.src_spec)
+        sent = self.register(_where(item, slot, self._made))
+        shards = self._engine.sharder(item.stage, slot)
+        index, microbatch = item.transfer, item.microbatch
         if self._is_local(index):
             under_way = self.register(("mail", index, microbatch))
             if index not in self._local:
@@ -211,14 +229,14 @@ class Binder:
     def _receive(self, item: Receive) -> Call:
         transfer = self._plan.transfers[item.transfer]
         slot = Stored(transfer.value, transfer.dst_spec)
-        target = self._submeshes.abstract(item.stage, slot)
         made = self.register((item.stage, slot, item.microbatch))
-        assemble, index, microbatch = self._submeshes.assemble, item.transfer, item.microbatch
+        assemble = self._engine.assembler(item.stage, slot)
+        index, microbatch = item.transfer, item.microbatch
         if self._is_local(index):
             under_way = self.register(("mail", index, microbatch))
 
             def receive(values: Registers) -> None:
-                values[made] = assemble(target, values[under_way])
+                values[made] = assemble(values[under_way])
                 values[under_way] = None
 
             return receive
@@ -226,7 +244,7 @@ class Binder:
         fetch = self._mail.receive
 
         def receive_mail(values: Registers) -> None:
-            values[made] = assemble(target, fetch(index, microbatch))
+            values[made] = assemble(fetch(index, microbatch))
 
         return receive_mail
 

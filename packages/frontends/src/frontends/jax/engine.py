@@ -1,0 +1,70 @@
+"""Execute instructions with JAX: compiled chunks, and arrays on each stage's devices."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from shardspec import Mesh
+
+from frontends.binding import Shards
+from frontends.chunks import Chunk
+from frontends.jax.compile import Submeshes, compile_zeros
+from frontends.plan import Stored
+
+
+class JaxEngine:
+    """Values are arrays of JAX; what it makes is described by `frontends.binding.Engine`.
+
+    Args:
+        chunks: What runs.
+        submeshes: Where.
+        programs: The compiled chunks; None for those of other processes.
+    """
+
+    def __init__(
+        self, chunks: Sequence[Chunk], submeshes: Submeshes, programs: Sequence[Any]
+    ) -> None:
+        self._chunks, self._submeshes, self._programs = chunks, submeshes, programs
+
+    def processes(self, mesh: Mesh) -> frozenset[int]:
+        """The processes that have devices of a mesh."""
+        return self._submeshes.processes(mesh)
+
+    def loader(self, stage: int, slot: Stored, microbatch: int) -> Callable[[Any], jax.Array]:
+        """Places a microbatch's part of an argument."""
+        target = self._submeshes.abstract(stage, slot)
+        put, where = self._submeshes.put, target.sharding
+        if not target.shape:  # a number that belongs to all examples
+            return lambda value: put(value, where)
+        first = microbatch * target.shape[0]
+        part = slice(first, first + target.shape[0])
+        return lambda value: put(value[part], where)
+
+    def zeros(self, chunk: int) -> Callable[[], Sequence[jax.Array]]:
+        """Makes the totals of a chunk."""
+        make: Callable[[], Sequence[jax.Array]] = compile_zeros(
+            self._chunks[chunk], self._submeshes
+        )
+        return make
+
+    def program(self, chunk: int) -> Callable[..., Sequence[jax.Array]]:
+        """Runs a chunk, and waits until it has run."""
+        compiled = self._programs[chunk]
+
+        def run(*operands: jax.Array) -> Sequence[jax.Array]:
+            # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
+            results: Sequence[jax.Array] = jax.block_until_ready(compiled(*operands))
+            return results
+
+        return run
+
+    def sharder(self, stage: int, slot: Stored) -> Callable[[jax.Array], Shards]:
+        """Finds the shards of an array."""
+        return self._submeshes.shards
+
+    def assembler(self, stage: int, slot: Stored) -> Callable[[Shards], jax.Array]:
+        """Makes an array of shards."""
+        return functools.partial(self._submeshes.assemble, self._submeshes.abstract(stage, slot))
