@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from autoshard.errors import ProblemError
 
+_PAIR = [int, int]
+
 
 def listed(values: object, name: str) -> tuple[Any, ...]:
     """The entries of something with an entry for each node or edge."""
@@ -42,8 +44,21 @@ def array(values: object, name: str, of: str, place: int) -> NDArray[np.float64]
     raise ProblemError(f"{name} are arrays of numbers; {of} {place} has {shown(values)}")
 
 
+def arrays(values: tuple[Any, ...], name: str, of: str) -> tuple[NDArray[np.float64], ...]:
+    """Each of `values` as `array` makes it; the same tuple if all are arrays already.
+
+    That is so wherever one problem is made of another, with far more entries than arrays.
+    """
+    distinct = {id(one): one for one in values}.values()
+    if all(isinstance(one, np.ndarray) and one.dtype == np.float64 for one in distinct):
+        return values
+    return tuple(array(one, name, of, place) for place, one in enumerate(values))
+
+
 def pairs(values: Iterable[Any], rule: str) -> tuple[tuple[int, int], ...]:
     """Pairs of whole numbers; the rule is what the error says of them."""
+    if isinstance(values, tuple) and all(map(_is_pair, values)):
+        return values
     found = []
     for pair in values:
         try:
@@ -52,6 +67,11 @@ def pairs(values: Iterable[Any], rule: str) -> tuple[tuple[int, int], ...]:
         except (TypeError, ValueError) as error:
             raise ProblemError(f"{rule}; got {shown(pair)}") from error
     return tuple(found)
+
+
+def _is_pair(pair: object) -> bool:
+    """Whether it is one already, of plain whole numbers."""
+    return type(pair) is tuple and [*map(type, pair)] == _PAIR
 
 
 def shown(values: object) -> str:

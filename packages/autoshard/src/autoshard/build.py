@@ -62,6 +62,8 @@ class Built:
     """Of every node that is no operator; inputs and outputs have one spec a strategy."""
     is_exact: bool
     """Whether every relay may hold all sets of copies that can be of use."""
+    tables: tuple[OperatorTable, ...]
+    """Of each operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,9 @@ def build(
     mesh = converter.mesh
     tables = CopyTables(converter, with_memory=copies)
     builder = _Builder(graph, tables)
-    life = lifetimes(graph, options.in_flight)
+    one = options.in_flight == 1
+    life = graph.lifetimes[0] if one else lifetimes(graph, options.in_flight)
+    of_operators = tuple(table_of(graph, op, mesh.shape, options) for op in graph.operators)
     inputs = {}
     for name in graph.inputs:
         value, held = graph.value(name), life[name]
@@ -180,8 +184,7 @@ def build(
         inputs[name] = builder.add_stored(value, part, (held.first, held.last), held.copies)
         builder.produced[name] = (inputs[name], part)
     in_place = {output.value for output in graph.outputs if output.alias is not None}
-    for index, operator in enumerate(graph.operators):
-        table = table_of(graph, operator, mesh.shape, options)
+    for index, (operator, table) in enumerate(zip(graph.operators, of_operators, strict=True)):
         cost = _seconds(tables, graph, operator, table, cluster.device)
         made = [graph.value(name) for name in operator.outputs]
         of_element = [0 if v.name in in_place else v.itemsize * life[v.name].copies for v in made]
@@ -203,7 +206,8 @@ def build(
         tuple(builder.usages),
         tuple(builder.intervals),
     )
-    return Built(problem, inputs, outputs, builder.relays, builder.copies, builder.is_exact)
+    where = (inputs, outputs, builder.relays, builder.copies)
+    return Built(problem, *where, builder.is_exact, of_operators)
 
 
 def _seconds(

@@ -21,7 +21,6 @@ from autoshard.options import Options
 from autoshard.run import Solution
 from autoshard.sharding import Sharding
 from autoshard.strategy import Strategy
-from autoshard.tables import compute_seconds, table_of
 
 
 def decode(
@@ -40,7 +39,7 @@ def decode(
         converter: What it was built with.
         graph: What is sharded.
         mesh: Where.
-        cluster: Its device prices the operators.
+        cluster: Its device priced the operators.
         options: Of the search.
         solution: A choice with its bound.
     """
@@ -49,14 +48,13 @@ def decode(
     input_specs = tuple(made.items())
     strategies = []
     compute = [0.0] * len(graph.phases)
-    for index, operator in enumerate(graph.operators):
-        table = table_of(graph, operator, mesh.shape, options)
-        chosen = choice[len(graph.inputs) + index]
-        strategies.append(table.strategies[chosen])
-        made.update(zip(operator.outputs, table.strategies[chosen].result_specs, strict=True))
-        read, results = map(graph.value, operator.inputs), map(graph.value, operator.outputs)
-        seconds = compute_seconds(operator, list(read), list(results), cluster.device, table)
-        compute[operator.phase] += float(seconds[chosen]) * graph.phases[operator.phase].repeats
+    for node, (operator, table) in enumerate(
+        zip(graph.operators, built.tables, strict=True), len(graph.inputs)
+    ):
+        strategy = table.strategies[choice[node]]
+        strategies.append(strategy)
+        made.update(zip(operator.outputs, strategy.result_specs, strict=True))
+        compute[operator.phase] += built.problem.node_costs[node].item(choice[node])
     output_specs = []
     for output, node in zip(graph.outputs, built.outputs, strict=True):
         spec = built.copies[node][choice[node]][0]

@@ -54,22 +54,19 @@ def evaluate(problem: Problem, choice: Sequence[int]) -> Evaluation:
         raise ProblemError(
             f"a choice has one strategy a node; got {len(choice)} for {problem.n_nodes} nodes"
         )
-    for node, strategy in enumerate(choice):
-        if not 0 <= strategy < len(problem.node_costs[node]):
-            raise ProblemError(
-                f"node {node} has strategies 0 to {len(problem.node_costs[node]) - 1}; "
-                f"got {strategy}"
-            )
-    costs = [float(problem.node_costs[node][choice[node]]) for node in range(problem.n_nodes)]
+    for node, (of, strategy) in enumerate(zip(problem.node_costs, choice, strict=True)):
+        if not 0 <= strategy < len(of):
+            raise ProblemError(f"node {node} has strategies 0 to {len(of) - 1}; got {strategy}")
+    costs = [of.item(strategy) for of, strategy in zip(problem.node_costs, choice, strict=True)]
     for (i, j), table in zip(problem.edges, problem.edge_costs, strict=True):
-        costs.append(float(table[choice[i], choice[j]]))
+        costs.append(table.item(choice[i], choice[j]))
     cost = math.fsum(costs)
 
     changes: defaultdict[int, float] = defaultdict(float)
     exact = True
     for node, (first, last) in enumerate(problem.intervals):
         if first < last:
-            used = float(problem.usages[node][choice[node]])
+            used = problem.usages[node].item(choice[node])
             exact = exact and used.is_integer()
             changes[first] += used
             changes[last] -= used

@@ -8,12 +8,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Literal
 
 from autoshard import record
+from autoshard.arrays import shown
 from autoshard.boundary import of_class
 from autoshard.errors import GraphError
-from autoshard.lifetime import Lifetime, lifetimes
+from autoshard.lifetime import Lifetime, lifetimes, saved_activations
 from autoshard.names import quote
 from autoshard.propagate import Pieces, pieces_of_dims
 from autoshard.rule import Rule
@@ -138,6 +140,25 @@ class Graph:
         return lifetimes(self, 1), lifetimes(self, 2)
 
     @cached_property
+    def saved(self) -> tuple[str, ...]:
+        """See `saved_activations`."""
+        return saved_activations(self)
+
+    @cached_property
+    def repeats(self) -> tuple[int, ...]:
+        """Per operator the first one that it repeats, which may be itself; see `tie`."""
+        from autoshard.tie import repeated_operators  # which imports this module
+
+        return repeated_operators(self)
+
+    @cached_property
+    def misfit(self) -> str | None:
+        """The first thing that is wrong with the graph, as a sentence; see `verify`."""
+        from autoshard.graph_fields import field_misfits  # which imports this module
+
+        return next(chain(field_misfits(self), _problems(self)), None)
+
+    @cached_property
     def constants(self) -> frozenset[str]:
         """The values that depend on no input: every device can make them as it needs them."""
         found: set[str] = set()
@@ -221,12 +242,12 @@ def verify(graph: Graph) -> None:
             unknown, a value is used before it is made, phases go back, shapes do not match a rule,
             or an alias does not fit its input.
     """
-    from autoshard.graph_fields import field_misfits  # which imports this module
-
-    for misfit in field_misfits(graph):
-        raise GraphError(misfit)
-    for problem in _problems(graph):
-        raise GraphError(problem)
+    if not isinstance(graph, Graph):
+        raise GraphError(
+            f"a graph is a Graph, as a GraphBuilder or Graph.parse makes it; got {shown(graph)}"
+        )
+    if graph.misfit is not None:
+        raise GraphError(graph.misfit)
 
 
 def _problems(graph: Graph) -> Iterator[str]:

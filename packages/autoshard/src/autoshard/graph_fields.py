@@ -17,9 +17,6 @@ def field_misfits(graph: Graph) -> Iterator[str]:
 
     Whole numbers are `int`s: numpy's print, hash and are written in another way.
     """
-    if not isinstance(graph, Graph):
-        yield f"a graph is a Graph, as a GraphBuilder or Graph.parse makes it; got {shown(graph)}"
-        return
     for name, (of, fields) in _FIELDS.items():
         entries = getattr(graph, name)
         if not isinstance(entries, tuple):

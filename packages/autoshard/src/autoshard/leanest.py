@@ -13,11 +13,17 @@ def leanest_of_equals(problem: Problem, choice: list[int]) -> list[int]:
     One pass, last node first. Usages count here even where an interval is empty.
     """
     choice = list(choice)
-    around: list[list[tuple[int, Array]]] = [[] for _ in choice]
+    least = {id(u): u.min() for u in {id(u): u for u in problem.usages}.values()}
+    pairs = zip(problem.usages, choice, strict=True)
+    around: dict[int, list[tuple[int, Array]]] = {
+        node: [] for node, (usage, s) in enumerate(pairs) if usage.item(s) > least[id(usage)]
+    }
     for (i, j), table in zip(problem.edges, problem.edge_costs, strict=True):
-        around[i].append((j, table))
-        around[j].append((i, table.T))
-    for node in reversed(range(problem.n_nodes)):
+        if i in around:
+            around[i].append((j, table))
+        if j in around:
+            around[j].append((i, table.T))
+    for node in reversed(around):
         cost = problem.node_costs[node].copy()
         for other, table in around[node]:
             cost += table[:, choice[other]]

@@ -6,6 +6,7 @@ saves for later ones once for each microbatch in flight; a sum over microbatches
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def lifetimes(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
     With several microbatches in flight a saved activation is taken to be held, for all of them,
     until the end of the phase that reads it last: an upper bound.
     """
-    read, saved, ends = graph.readers, set(saved_activations(graph)), phase_ends(graph)
+    read, saved, ends = graph.readers, set(graph.saved), phase_ends(graph)
     end = max(len(graph.operators), 1)
     leaves = {output.value: ends[graph.phase_of_output(output)] for output in graph.outputs}
     found = {}
@@ -68,4 +69,4 @@ def saved_activations(graph: Graph) -> tuple[str, ...]:
 def phase_ends(graph: Graph) -> list[int]:
     """Per phase: one past its last operator."""
     phases = [operator.phase for operator in graph.operators]
-    return [sum(p <= phase for p in phases) for phase in range(len(graph.phases))]
+    return [bisect_right(phases, phase) for phase in range(len(graph.phases))]

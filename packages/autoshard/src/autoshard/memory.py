@@ -18,7 +18,7 @@ from shardspec import Spec
 
 from autoshard.boundary import is_sharding
 from autoshard.graph import Graph
-from autoshard.lifetime import lifetimes, phase_ends, saved_activations
+from autoshard.lifetime import lifetimes, phase_ends
 from autoshard.options import Options
 from autoshard.tables import largest_part
 
@@ -158,7 +158,7 @@ def _values(sharding: Sharding) -> Iterator[Held]:
 
 
 def _kinds(graph: Graph) -> dict[str, Kind]:
-    saved = set(saved_activations(graph))
+    saved = set(graph.saved)
     kinds: dict[str, Kind] = {}
     for name, read in graph.readers.items():
         role = graph.value(name).role

@@ -14,6 +14,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.arrays import array, listed, pairs, shown
+from autoshard.arrays import array, arrays, listed, pairs, shown
 from autoshard.errors import ProblemError
 
 Array = NDArray[np.float64]
@@ -61,9 +62,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name, of in (("node_costs", "node"), ("edge_costs", "edge"), ("usages", "node")):
-            entries = enumerate(listed(getattr(self, name), name))
-            arrays = (array(values, name, of, place) for place, values in entries)
-            object.__setattr__(self, name, tuple(arrays))
+            object.__setattr__(self, name, arrays(listed(getattr(self, name), name), name, of))
         for name, rule in (("edges", EDGE), ("intervals", INTERVAL)):
             object.__setattr__(self, name, pairs(listed(getattr(self, name), name), rule))
         for problem in _problems(self):
@@ -168,9 +167,8 @@ def _problems(problem: Problem) -> Iterator[str]:
         )
         return
     # numbers are looked at together first: only what is found wrong is looked for
-    are_costs = _flat(problem.node_costs + problem.edge_costs).min() > -math.inf
-    used = _flat(problem.usages)
-    are_good = are_costs and used.min() >= 0.0 and used.max() < math.inf
+    costs, used = _flat(problem.node_costs + problem.edge_costs), _flat(problem.usages)
+    are_good = costs.min() > -math.inf and used.min() >= 0.0 and used.max() < math.inf
     for node, (cost, usage) in enumerate(zip(problem.node_costs, problem.usages, strict=True)):
         if cost.ndim != 1 or cost.shape != usage.shape or not cost.size:
             yield (
@@ -184,30 +182,30 @@ def _problems(problem: Problem) -> Iterator[str]:
                 "costs are numbers or inf and usages are finite and >= 0; node "
                 f"{node} has costs {shown(cost)} and usages {shown(usage)}"
             )
-    for node, (first, last) in enumerate(problem.intervals):
-        if max(abs(first), abs(last)) > LAST_TIME:
-            yield f"times are -2**62 to 2**62; node {node} has the interval ({first}, {last})"
+    every = [*chain.from_iterable(problem.intervals), 0]
+    if max(every) > LAST_TIME or min(every) < -LAST_TIME:
+        for node, (first, last) in enumerate(problem.intervals):
+            if max(abs(first), abs(last)) > LAST_TIME:
+                yield f"times are -2**62 to 2**62; node {node} has the interval ({first}, {last})"
     if len(problem.edges) != len(problem.edge_costs):
         yield f"every edge has costs; got {len(problem.edges)} and {len(problem.edge_costs)}"
+    sizes = [len(cost) for cost in problem.node_costs]
     for (i, j), cost in zip(problem.edges, problem.edge_costs, strict=False):
         if i == j or not (0 <= i < n and 0 <= j < n):
             yield f"an edge joins two different nodes of {n}; got ({i}, {j})"
-        elif cost.shape != (len(problem.node_costs[i]), len(problem.node_costs[j])):
+        elif cost.shape != (sizes[i], sizes[j]):
             yield (
                 f"an edge's costs have a row for each strategy of its first node; edge ({i}, {j}) "
-                f"has shape {cost.shape} for {len(problem.node_costs[i])} and "
-                f"{len(problem.node_costs[j])} strategies"
+                f"has shape {cost.shape} for {sizes[i]} and {sizes[j]} strategies"
             )
         elif not are_good and not cost.min(initial=math.inf) > -math.inf:
             yield f"costs are numbers or inf; edge ({i}, {j}) has {shown(cost)}"
     limit = problem.usage_limit
     if not (limit is None or (isinstance(limit, Real) and _is_number(limit))):
         yield f"a usage limit is a number, or None for no limit; got usage_limit={shown(limit)}"
-    for what, arrays in (
-        ("costs", problem.node_costs + problem.edge_costs),
-        ("usages", problem.usages),
-    ):
-        if math.isinf(_most(arrays)):
+    n_costs = n + len(problem.edge_costs)
+    for what, entries, times in (("costs", costs, n_costs), ("usages", used, n)):
+        if math.isinf(_most(entries, times)):
             yield (
                 f"the largest of the {what}, as many times as there are nodes and edges, is below "
                 "1.8e308, so that sums are numbers; give them in a larger unit, and inf for what "
@@ -215,16 +213,15 @@ def _problems(problem: Problem) -> Iterator[str]:
             )
 
 
-def _most(arrays: tuple[Array, ...]) -> float:
-    """No choice's sum of finite entries is of a larger magnitude."""
-    flat = _flat(arrays)
-    return len(arrays) * float(np.abs(flat).max(where=np.isfinite(flat), initial=0.0))
+def _most(entries: Array, times: int) -> float:
+    """No choice's sum of so many finite entries is of a larger magnitude."""
+    return times * float(np.abs(entries).max(where=np.isfinite(entries), initial=0.0))
 
 
-def _flat(arrays: tuple[Array, ...]) -> Array:
+def _flat(tables: tuple[Array, ...]) -> Array:
     """All entries, of each array once: repeated layers share tables."""
-    distinct = {id(array): array.ravel() for array in arrays}
-    flat = np.concatenate(list(distinct.values())) if arrays else np.zeros(0)
+    distinct = {id(table): table for table in tables}
+    flat = np.concatenate([table.ravel() for table in distinct.values()] or [np.zeros(0)])
     return flat if flat.size else np.zeros(1)
 
 

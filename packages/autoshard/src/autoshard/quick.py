@@ -20,7 +20,7 @@ from autoshard.leanest import leanest_of_equals
 from autoshard.problem import Problem
 from autoshard.run import CLOSED, Incumbent, Run, Solution
 from autoshard.solve import solve
-from autoshard.tie import repeated_operators, tied
+from autoshard.tie import tied
 
 Level = Literal["O2"]
 
@@ -72,8 +72,7 @@ def solve_quickly(
     run = Run(problem, time_s=time_s, seed=seed, progress=progress)
     groups = each_alone(problem)
     if tie:
-        first = repeated_operators(graph)
-        pairs = zip(operator_nodes, first, strict=True)
+        pairs = zip(operator_nodes, graph.repeats, strict=True)
         groups = tied(problem, {node: operator_nodes[other] for node, other in pairs})
     try:
         if level == "O2":

@@ -351,8 +351,8 @@ class Prepared:
         search: _Search,
         limit: int | None,
     ) -> Sharding:
-        kept = kept_strategies(self.graph, self.mesh.shape, options, built, pins)
-        problem = restricted(replace(built.problem, usage_limit=limit), kept)
+        kept = kept_strategies(self.graph, self.mesh.shape, built, pins)
+        problem = restricted(built.problem, kept, limit)
         try:
             if search.tie or search.coarse is not None:
                 first = len(self.graph.inputs)
@@ -380,8 +380,11 @@ class Prepared:
             if error.smallest_usage is None or options.memory_bytes is None:
                 raise
             raise self._explained(error.smallest_usage, options) from error
-        choice = tuple(int(of[s]) for of, s in zip(kept, solution.choice, strict=True))
-        solution = replace(solution, choice=choice)
+        if kept:
+            choice = list(solution.choice)
+            for node, of in kept.items():
+                choice[node] = int(of[choice[node]])
+            solution = replace(solution, choice=tuple(choice))
         where = (self.graph, self.mesh, self.cluster)
         return decode(built, self.converter, *where, options, solution)
 
