@@ -146,7 +146,7 @@ def accumulate(
             late.update(operator.outputs)
         elif not found.early.keys() >= set(operator.outputs):
             try:
-                is_sum = _adds_up(operator, batch_dim, sums, microbatches, equal, zeros)
+                added = _adds_up(operator, batch_dim, sums, microbatches, equal, zeros)
             except AccumulationError:
                 culprits = [name for name in operator.inputs if name in sums & known]
                 if known.issuperset(operator.outputs):
@@ -155,13 +155,12 @@ def accumulate(
                 if not culprits:
                     raise
                 rest = sums - set(culprits)
-                is_sum = _adds_up(operator, batch_dim, rest, microbatches, equal, zeros)
+                added = _adds_up(operator, batch_dim, rest, microbatches, equal, zeros)
                 for name in culprits:
                     readers = found.early.setdefault(name, [])
                     if readers is not None:
                         readers.append(operator.name)
-            if is_sum:
-                sums.update(operator.outputs)
+            sums.update(added)
     return found
 
 
@@ -254,8 +253,11 @@ def _adds_up(
     microbatches: int,
     equal: Mapping[str, Collection[int]],
     zeros: Collection[str],
-) -> bool:
-    """Whether the results of an operator are partial sums over the microbatches."""
+) -> tuple[str, ...]:
+    """The results of an operator that are partial sums over the microbatches.
+
+    Those of the gradient of a layer may be: its weights' are, its examples' are not.
+    """
     rule = operator.rule
     partial = tuple(i for i, name in enumerate(operator.inputs) if name in sums)
     if batch_dim.keys().isdisjoint(operator.inputs):
@@ -264,7 +266,7 @@ def _adds_up(
                 raise _mixing(operator, "its values depend on the size of the batch")
         if partial and partial not in rule.linear:
             raise _mixing(operator, "it is not linear in sums over the batch")
-        return bool(partial)
+        return operator.outputs if partial else ()
     if partial:
         raise _mixing(operator, "it combines single examples with a sum over all of them")
     factors = _batch_factors(operator.inputs, rule.operands, batch_dim)
@@ -280,12 +282,13 @@ def _adds_up(
             raise _mixing(operator, "its result interleaves examples of several microbatches")
         if cut != ([batch_dim[name]] if name in batch_dim else []):
             raise _mixing(operator, "it combines different examples")
-    if factor.kind == "reduce":
-        added = {i for group in rule.linear if len(group) > 1 for i in group}
-        whole = {operator.inputs[i] for i in added} - batch_dim.keys() - set(zeros)
-        if whole:
-            raise _mixing(operator, f"it would add {min(whole)} once for each microbatch")
-    return factor.kind == "reduce"
+    if factor.kind != "reduce":
+        return ()
+    added = {i for group in rule.linear if len(group) > 1 for i in group}
+    whole = {operator.inputs[i] for i in added} - batch_dim.keys() - set(zeros)
+    if whole:
+        raise _mixing(operator, f"it would add {min(whole)} once for each microbatch")
+    return tuple(name for name in operator.outputs if name not in batch_dim)
 
 
 def _mixing(operator: Operator, reason: str) -> AccumulationError:

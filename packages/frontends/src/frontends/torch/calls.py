@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,8 +37,19 @@ class Call:
 
     def __call__(self, operands: Sequence[Tensor]) -> list[Tensor]:
         """The call's tensors, in the order of the operator's outputs; what is None is left out."""
-        arguments = [fill(argument, operands) for argument in self.arguments]
-        keywords = {name: fill(value, operands) for name, value in self.keywords.items()}
+        numbers = _numbers_of(self.target)
+        arguments = [
+            operands[argument.place].item()
+            if place in numbers and isinstance(argument, Operand)
+            else fill(argument, operands)
+            for place, argument in enumerate(self.arguments)
+        ]
+        keywords = {
+            name: operands[value.place].item()
+            if name in numbers and isinstance(value, Operand)
+            else fill(value, operands)
+            for name, value in self.keywords.items()
+        }
         return tensors_of(self.target(*arguments, **keywords))
 
     def argument(self, name: str) -> Any:
@@ -65,6 +77,20 @@ class Call:
             else:
                 keywords[name] = value
         return Call(self.target, tuple(arguments), keywords)
+
+
+@cache
+def _numbers_of(target: torch._ops.OpOverload) -> frozenset[int | str]:
+    """Places and names of the arguments that are Python's numbers.
+
+    An operand there is a tensor of shape (), such as a learning rate.
+    """
+    found = [
+        (place, declared.name)
+        for place, declared in enumerate(target._schema.arguments)
+        if isinstance(declared.type, torch._C.NumberType | torch._C.FloatType | torch._C.IntType)
+    ]
+    return frozenset(key for pair in found for key in pair)
 
 
 def fill(argument: Any, operands: Sequence[Any]) -> Any:

@@ -1,0 +1,228 @@
+"""Every private corner of PyTorch that we need, in one place.
+
+Tried with torch 2.13.0. `make_fx` and fake tensors are public by their module paths, but how they
+meet optimizers, Python's numbers and random draws is not documented.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+Tensor = torch.Tensor
+
+DATA_DEPENDENT = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
+"""What tracing raises where Python asks for a number that is not there yet."""
+
+PHASE = "meshwright_phase"
+"""Key of a node's metadata: whether autograd made it, or how far the step had come."""
+
+DRAW = "meshwright_draw"
+"""Key of a node's metadata: equal for draws of the same random numbers."""
+
+_NOT_THE_USERS = tuple(str(Path(place).parent) for place in (torch.__file__, __file__))
+
+BEFORE, DURING, AFTER = range(3)
+"""A node is from before the last gradient is complete, from autograd itself, or from later."""
+
+
+def without_values(tensors: Sequence[Tensor]) -> tuple[FakeTensorMode, list[Tensor]]:
+    """Stand-ins that have shapes, types and strides but no memory.
+
+    What is on the meta device is on the CPU there, as it will be when it has values. A number that
+    the step takes out of a tensor stays a name (`item` of a stand-in is a symbol).
+    """
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    with mode:
+        return mode, [
+            torch.empty_strided(
+                t.shape,
+                t.stride(),
+                dtype=t.dtype,
+                device="cpu" if t.device.type == "meta" else t.device,
+            )
+            for t in tensors
+        ]
+
+
+def trace(
+    function: Callable[..., Sequence[Any]],
+    tensors: Sequence[Tensor],
+    decompositions: Mapping[Any, Callable[..., Any]],
+) -> GraphModule:
+    """The program of a function that may differentiate and write in place, without either.
+
+    Traced twice: writes can be taken out of a program only when it is there, as functionalization
+    cannot see through `requires_grad_`. A node says where it comes from by `PHASE` and `DRAW`.
+
+    Args:
+        function: From tensors to tensors and numbers.
+        tensors: As the arguments will be; their values are not read.
+        decompositions: How operators are to be written in others.
+    """
+    mode, fakes = without_values(tensors)
+    state = torch.get_rng_state()
+    try:
+        with _gradients() as marks, mode:
+            first = make_fx(lambda *args: _with_draws(function, args), tracing_mode="real")(*fakes)
+        _mark_phases(first, marks)
+        first.graph.eliminate_dead_code()
+        pure = torch.func.functionalize(lambda *args: _Marked(first).run(*args), remove="mutations")
+        with mode, torch.no_grad():
+            return make_fx(pure, dict(decompositions), tracing_mode="real")(*fakes)
+    finally:
+        torch.set_rng_state(state)
+
+
+@contextlib.contextmanager
+def _gradients() -> Iterator[list[tuple[int, int]]]:
+    """The numbers of nodes before and after each time that autograd runs."""
+    marks: list[tuple[int, int]] = []
+
+    def marked(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            proxies = get_proxy_mode()
+            if proxies is None:
+                return original(*args, **kwargs)
+            first = len(proxies.tracer.graph.nodes)
+            result = original(*args, **kwargs)
+            marks.append((first, len(proxies.tracer.graph.nodes)))
+            return result
+
+        return call
+
+    with (
+        mock.patch("torch.autograd.backward", marked(torch.autograd.backward)),
+        mock.patch("torch.autograd.grad", marked(torch.autograd.grad)),
+    ):
+        yield marks
+
+
+def _mark_phases(module: GraphModule, marks: Sequence[tuple[int, int]]) -> None:
+    last = max((end for _, end in marks), default=0)
+    for index, node in enumerate(module.graph.nodes):
+        is_during = any(first <= index < end for first, end in marks)
+        node.meta[PHASE] = DURING if is_during else BEFORE if index < last else AFTER
+
+
+def _with_draws(function: Callable[..., Sequence[Any]], args: Sequence[Tensor]) -> Sequence[Any]:
+    with _Draws():  # type: ignore[no-untyped-call]
+        return function(*args)
+
+
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells draws of random numbers apart by the state of the generator, which it advances.
+
+    Activation checkpointing sets the state back and draws the same numbers again.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        proxies = get_proxy_mode()
+        if proxies is None or torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        with _disable_current_modes():
+            state = hash(torch.get_rng_state().numpy().tobytes())
+            torch.rand(())
+        result = func(*args, **(kwargs or {}))
+        node = next(iter(reversed(proxies.tracer.graph.nodes)))
+        node.meta[DRAW] = state
+        return result
+
+
+class _Marked(Interpreter):
+    """Hands the marks of each node to what it becomes."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self._now: dict[str, Any] = {}
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        proxies = get_proxy_mode()
+        assert proxies is not None
+        tracer = proxies.tracer
+        create = tracer.create_node
+
+        def marked(*args: Any, **kwargs: Any) -> Node:
+            node: Node = create(*args, **kwargs)
+            node.meta.update(self._now)
+            return node
+
+        with mock.patch.object(tracer, "create_node", marked):
+            return super().run(*args, **kwargs)
+
+    def run_node(self, n: Node) -> Any:
+        self._now = {key: n.meta[key] for key in (PHASE, DRAW) if key in n.meta}
+        return super().run_node(n)
+
+
+@contextlib.contextmanager
+def with_tensors(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """The model with other parameters and buffers, tied where its own are."""
+    with _reparametrize_module(model, dict(tensors), tie_weights=True):
+        yield
+
+
+class _Initialized(Exception):  # noqa: N818, it is no error
+    """The optimizer has made its state."""
+
+
+def make_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Let an optimizer make the state that it makes before its first update, and update nothing.
+
+    Returns:
+        Whether it can be asked to, as PyTorch's own can.
+    """
+    if not hasattr(optimizer, "_init_group"):
+        return False
+    original = optimizer._init_group
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        raise _Initialized
+
+    groups = optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"] if p.requires_grad]
+    gradients = [p.grad for p in parameters]
+    try:
+        for p in parameters:
+            p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+        with mock.patch.object(optimizer, "_init_group", stop):
+            for group in groups:
+                optimizer.param_groups = [group]
+                with contextlib.suppress(_Initialized):
+                    optimizer.step()
+    finally:
+        optimizer.param_groups = groups
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = gradient
+    return True
+
+
+def user_line(error: BaseException) -> str:
+    """Where in the user's code an error comes from, as `file:line: code`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [f for f in frames if not f.filename.startswith((*_NOT_THE_USERS, "<"))]
+    frame = (users or list(frames))[-1]
+    return f"{frame.filename}:{frame.lineno}: {frame.line}"

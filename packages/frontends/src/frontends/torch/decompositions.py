@@ -1,0 +1,182 @@
+"""Operators that are written in others before anything is planned.
+
+These hide a mean, a bias or a choice that rules can say more about in pieces: a mean divides by the
+number of all elements, not of a shard's; a bias is added once, after the sum over devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import get_decompositions
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _dims(x: Tensor, dim: Any) -> list[int]:
+    if dim is None or dim == []:
+        return list(range(x.dim()))
+    return [d % x.dim() if x.dim() else 0 for d in ([dim] if isinstance(dim, int) else dim)]
+
+
+def _mean(
+    x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    dims = _dims(x, dim)
+    total = aten.sum.dim_IntList(x, dims, keepdim, dtype=dtype)
+    return total / math.prod(x.shape[d] for d in dims)
+
+
+def _mean_of_all(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
+    return _mean(x, dtype=dtype)
+
+
+def _sum_of_all(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
+    return aten.sum.dim_IntList(x, list(range(x.dim())), dtype=dtype)
+
+
+def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    return _added(aten.mm(a, b), bias, beta, alpha)
+
+
+def _baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    return _added(aten.bmm(a, b), bias, beta, alpha)
+
+
+def _added(product: Tensor, bias: Tensor, beta: float, alpha: float) -> Any:
+    if alpha != 1:
+        product = product * alpha
+    if beta == 0:
+        return product
+    return product + (bias if beta == 1 else bias * beta)
+
+
+def _vector_norm(
+    x: Tensor,
+    ord: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    if dtype is not None:
+        x = x.to(dtype)
+    dims = _dims(x, dim)
+    if ord == math.inf:
+        return aten.amax(x.abs(), dims, keepdim)
+    if ord == 2:
+        return aten.sum.dim_IntList(x * x, dims, keepdim).sqrt()
+    if ord == 1:
+        return aten.sum.dim_IntList(x.abs(), dims, keepdim)
+    return NotImplemented
+
+
+def _var(
+    x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _var_mean(
+    x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Any, Any]:
+    dims = _dims(x, dim)
+    n = math.prod(x.shape[d] for d in dims)
+    mean = _mean(x, dims, True)
+    centred = x - mean
+    total = aten.sum.dim_IntList(centred * centred, dims, keepdim)
+    variance = total / max(0.0, n - (1 if correction is None else correction))
+    return variance, mean if keepdim else mean.squeeze(dims)
+
+
+def _convolution_backward(
+    gradient: Tensor,
+    data: Tensor,
+    kernel: Tensor,
+    bias_sizes: Sequence[int] | None,
+    *settings: Any,
+) -> Any:
+    """The gradients one by one, as the three sum over different dims."""
+    *rest, mask = settings
+    if sum(mask) == 1 and not mask[2]:
+        return NotImplemented
+    alone = [
+        aten.convolution_backward(gradient, data, kernel, None, *rest, [k == 0, k == 1, False])[k]
+        if mask[k]
+        else None
+        for k in range(2)
+    ]
+    over = [d for d in range(gradient.dim()) if d != 1]
+    return (*alone, aten.sum.dim_IntList(gradient, over) if mask[2] else None)
+
+
+def _convolution(data: Tensor, kernel: Tensor, bias: Tensor | None, *settings: Any) -> Any:
+    if bias is None:
+        return NotImplemented
+    made = aten.convolution(data, kernel, None, *settings)
+    return made + bias.reshape(-1, *[1] * (made.dim() - 2))
+
+
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
+    """In pieces, so that the dim may be split: a vocabulary is long."""
+    if half_to_float:
+        x = x.float()
+    shifted = x - aten.amax(x, [dim], True)
+    return shifted - aten.sum.dim_IntList(shifted.exp(), [dim], True).log()
+
+
+def _log_softmax_gradient(
+    gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
+) -> Any:
+    total = aten.sum.dim_IntList(gradient, [dim], True)
+    return (gradient - output.exp() * total).to(input_dtype)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    **get_decompositions(
+        [
+            aten.nll_loss_forward,
+            aten.nll_loss_backward,
+            aten.nll_loss2d_forward,
+            aten.nll_loss2d_backward,
+            aten.mse_loss,
+            aten.mse_loss_backward,
+            aten.binary_cross_entropy,
+            aten.binary_cross_entropy_backward,
+            aten.binary_cross_entropy_with_logits,
+            aten.smooth_l1_loss,
+            aten.smooth_l1_loss_backward,
+            aten.huber_loss,
+            aten.huber_loss_backward,
+            aten.native_batch_norm,
+            aten._native_batch_norm_legit,
+            aten._native_batch_norm_legit_functional,
+            aten.native_batch_norm_backward,
+            aten.stack,
+            aten.addmv,
+            aten.mv,
+            aten.dot,
+            aten.repeat,
+            aten.std.correction,
+            aten.logsumexp,
+            aten.norm,
+        ]
+    ),
+    aten.mean.dim: _mean,
+    aten.mean.default: _mean_of_all,
+    aten.sum.default: _sum_of_all,
+    aten.addmm.default: _addmm,
+    aten.baddbmm.default: _baddbmm,
+    aten.linalg_vector_norm.default: _vector_norm,
+    aten.var.correction: _var,
+    aten.var_mean.correction: _var_mean,
+    aten.convolution.default: _convolution,
+    aten._log_softmax.default: _log_softmax,
+    aten._log_softmax_backward_data.default: _log_softmax_gradient,
+    aten.convolution_backward.default: _convolution_backward,
+}
+"""By operator. One that answers `NotImplemented` leaves the operator as it is."""

@@ -1,0 +1,100 @@
+"""A step as a straight list of aten calls on named values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from frontends.torch.calls import Call
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Shape and type of a value."""
+
+    shape: Shape
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One call."""
+
+    name: str
+    """Of the operator: `mm.12`."""
+
+    call: Call
+    inputs: tuple[str, ...]
+    """One for each `Operand` of the call."""
+
+    outputs: tuple[str, ...]
+    phase: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A program without writes: every value is made once."""
+
+    inputs: tuple[str, ...]
+    lines: tuple[Line, ...]
+    kinds: Mapping[str, Kind]
+    """Of every value."""
+
+    constants: Mapping[str, torch.Tensor]
+    """Tensors that the step has from elsewhere, such as a table of positions."""
+
+    outputs: tuple[str, ...]
+    """Values that are wanted; some may be wanted twice."""
+
+    def live(self) -> Flat:
+        """The same without lines that no output needs."""
+        needed = set(self.outputs)
+        kept = []
+        for line in reversed(self.lines):
+            if not needed.isdisjoint(line.outputs):
+                needed.update(line.inputs)
+                kept.append(line)
+        kept.reverse()
+        made = {name for line in kept for name in line.outputs}
+        constants = {name: c for name, c in self.constants.items() if name in needed}
+        known = made.union(self.inputs, constants)
+        kinds = {name: kind for name, kind in self.kinds.items() if name in known}
+        return replace(self, lines=tuple(kept), kinds=kinds, constants=constants)
+
+    def run(self, values: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs, from the values of those inputs that are read."""
+        found = {**self.constants, **values}
+        with torch.no_grad():
+            for line in self.lines:
+                made = line.call([found[name] for name in line.inputs])
+                found.update(zip(line.outputs, made, strict=True))
+        return [found[name] for name in self.outputs]
+
+    def renamed(self, instead: Mapping[str, str]) -> Flat:
+        """The same, reading other values in the place of some."""
+        lines = tuple(
+            replace(line, inputs=tuple(instead.get(n, n) for n in line.inputs))
+            if not instead.keys().isdisjoint(line.inputs)
+            else line
+            for line in self.lines
+        )
+        return replace(self, lines=lines, outputs=tuple(instead.get(n, n) for n in self.outputs))
+
+
+def known_from(lines: Iterable[Line], free: Collection[str]) -> set[str]:
+    """The values that depend on nothing but `free` ones."""
+    known = set(free)
+    for line in lines:
+        if known.issuperset(line.inputs):
+            known.update(line.outputs)
+    return known
+
+
+def full(shape: Sequence[int], value: Any, dtype: torch.dtype) -> Call:
+    """A call that fills a new tensor."""
+    return Call(torch.ops.aten.full.default, (list(shape), value), {"dtype": dtype})

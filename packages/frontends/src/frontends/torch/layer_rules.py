@@ -1,0 +1,134 @@
+"""Rules of layers that aten has as one operator, with what their gradients need."""
+
+from __future__ import annotations
+
+import autoshard
+from autoshard import Rule, labelled
+
+from frontends.torch.described import Described, letters
+
+
+def layer_norm(d: Described) -> Rule:
+    """The array, its means and reciprocal deviations; the normalised dims stay whole."""
+    rank, n = len(d.operands[0]), len(d.call.argument("normalized_shape"))
+    every = letters(rank)
+    normalised = every[rank - n :]
+    words = [every, *[normalised] * (len(d.operands) - 1)]
+    formula = ",".join(words) + f"->{every},{every},{every}"
+    return labelled(formula, d.operands, d.results, whole=normalised)
+
+
+def layer_norm_gradient(d: Described) -> Rule:
+    """Gradients by array, scale and shift; those of scale and shift are sums over examples."""
+    rank, n = len(d.operands[1]), len(d.call.argument("normalized_shape"))
+    every = letters(rank)
+    normalised = every[rank - n :]
+    words = [every] * 4 + [normalised] * (len(d.operands) - 4)
+    made = [every if len(shape) == rank else normalised for shape in d.results]
+    formula = ",".join(words) + "->" + ",".join(made)
+    return labelled(formula, d.operands, d.results, whole=normalised, linear=((0,),))
+
+
+def group_norm(d: Described) -> Rule:
+    """As `layer_norm` over groups of channels; examples are parallel."""
+    every = letters(len(d.operands[0]), "ng")
+    array = "n" + every[1:]
+    words = [array, *[every[1]] * (len(d.operands) - 1)]
+    formula = ",".join(words) + f"->{array},ng,ng"
+    return labelled(formula, d.operands, d.results, whole=every[1:] + "g")
+
+
+def group_norm_gradient(d: Described) -> Rule:
+    """Gradients by array, scale and shift."""
+    every = letters(len(d.operands[0]), "ng")
+    array = "n" + every[1:]
+    words = [array, array, "ng", "ng", *[every[1]] * (len(d.operands) - 4)]
+    made = [array if len(shape) > 1 else every[1] for shape in d.results]
+    formula = ",".join(words) + "->" + ",".join(made)
+    return labelled(formula, d.operands, d.results, whole=every[1:] + "g", linear=((0,),))
+
+
+def attention(d: Described) -> Rule:
+    """Queries, keys, values and perhaps a mask to the result and its normalisers.
+
+    Examples and heads are parallel; a mask may be shared by them.
+    """
+    mask = [_mask(d, "attn_mask")] if d.place("attn_mask") is not None else []
+    formula = ",".join(("bhtd", "bhsd", "bhse", *mask)) + "->bhte," + _normaliser(d.results[1])
+    return labelled(formula, d.operands, d.results, whole="tsde")
+
+
+def attention_gradient(d: Described) -> Rule:
+    """Gradients by queries, keys and values, from the result's, all of `attention`'s and its own.
+
+    Operands: the gradient, queries, keys, values, result and normalisers.
+    """
+    mask = [_mask(d, "attn_mask")] if d.place("attn_mask") is not None else []
+    words = ["bhte", "bhtd", "bhsd", "bhse", "bhte", _normaliser(d.operands[5]), *mask]
+    formula = ",".join(words) + "->bhtd,bhsd,bhse"
+    return labelled(formula, d.operands, d.results, whole="tsde", linear=((0,),))
+
+
+def _normaliser(shape: tuple[int, ...]) -> str:
+    return "bht" if len(shape) == 3 else "bhtu"
+
+
+def _mask(d: Described, name: str) -> str:
+    place = d.place(name)
+    assert place is not None
+    return "bhts"[4 - len(d.operands[place]) :]
+
+
+def attention_flops(d: Described) -> float:
+    """Scores and a sum of values; in the gradient each product has two, and one is made again."""
+    is_gradient = d.call.has("grad_out")
+    queries, keys, values = d.operands[1:4] if is_gradient else d.operands[:3]
+    (b, h, t, width), (_, _, s, _), (*_, e) = queries, keys, values
+    return (2.5 if is_gradient else 1.0) * 2 * b * h * t * s * (width + e)
+
+
+def convolution(d: Described) -> Rule:
+    """Of data and kernel; one that is transposed is another's gradient by its data."""
+    if not d.call.argument("transposed"):
+        return autoshard.rule_of("convolution", d.operands, d.results, **_layout(d))
+    data, kernel = d.operands
+    rule = autoshard.rule_of(
+        "convolution", (kernel, data), d.results, computes="data", **_layout(d)
+    )
+    return Rule(rule.factors, rule.operands[::-1], rule.results, ((0,), (1,)))
+
+
+def convolution_gradient(d: Described) -> Rule:
+    """One of the gradients by data and by kernel, from the result's, data and kernel.
+
+    That by one does not depend on its numbers, but has its shape.
+    """
+    gradient, data, kernel = d.operands
+    is_data = d.call.argument("output_mask")[0]
+    if d.call.argument("transposed"):
+        return autoshard.whole(d.operands, d.results)
+    given = (kernel, gradient) if is_data else (data, gradient)
+    rule = autoshard.rule_of(
+        "convolution", given, d.results, computes="data" if is_data else "kernel", **_layout(d)
+    )
+    other, of_gradient = rule.operands
+    (made,) = rule.results
+    operands = (of_gradient, made, other) if is_data else (of_gradient, other, made)
+    return Rule(rule.factors, operands, rule.results, ((0,), (2,) if is_data else (1,)))
+
+
+def convolution_flops(d: Described) -> float:
+    """Each element of the larger of data and result sums over a kernel's channels and window."""
+    if d.call.has("grad_output"):
+        result, data, kernel = d.operands
+    else:
+        (data, kernel), (result,) = d.operands, d.results
+    if d.call.argument("transposed"):
+        result = data
+    return autoshard.flops_of("convolution", (data, kernel), (result,), **_layout(d))
+
+
+def _layout(d: Described) -> dict[str, object]:
+    order = tuple(range(len(d.operands[0])))
+    groups = d.call.argument("groups")
+    return {"data": order, "kernel": order, "result": order, "groups": groups}

@@ -1,0 +1,335 @@
+"""From the graph that tracing makes to a `Flat` of few kinds of calls.
+
+What does nothing to values (detach, clone, alias) is left out; what fills a tensor is a `full`;
+views are reshapes, as a shard of a value may lie otherwise in memory. Numbers that Python computes
+from tensors (a bias correction, from the count of steps) are tensors of type float64 and shape ().
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from frontends.errors import UnsupportedStepError
+from frontends.step import APPLY, BACKWARD, FORWARD
+from frontends.torch import _compat
+from frontends.torch.calls import Call, Operand
+from frontends.torch.flat import Flat, Kind, Line, full
+
+aten = torch.ops.aten
+
+_SAME = frozenset(
+    (
+        *("alias", "clone", "contiguous", "detach", "lift", "lift_fresh", "lift_fresh_copy"),
+        *("detach_copy", "alias_copy", "_conj", "resolve_conj", "resolve_neg"),
+    )
+)
+"""Calls whose result has the numbers of their first argument."""
+
+_FILLS = {
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero"), 0),
+    **dict.fromkeys(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"), 0),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), 1),
+}
+"""Calls that fill a new tensor, and with what; one that fills it with nothing is filled with 0."""
+
+_FILLS_WITH = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tensor": 0}
+"""The same with a number, and its place among the arguments."""
+
+_RESHAPES = frozenset(("view", "_unsafe_view", "unsqueeze", "squeeze", "reshape", "_reshape_alias"))
+
+_NOWHERE = frozenset(("device", "pin_memory", "layout", "memory_format"))
+"""Keywords about where a tensor lies, which is not the step's to say."""
+
+_DRAWS_INTO = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("bernoulli.p", "rand_like.default", "randn_like.default", "randint_like.default"),
+        *("randint_like.low_dtype", "uniform.default", "normal_functional.default"),
+        *("exponential.default", "random.default", "random.from", "random.to"),
+    )
+)
+"""Draws that read nothing of their first argument but where its elements lie."""
+
+_BINARY: dict[Any, tuple[Any, Any, Any]] = {
+    operator.add: (aten.add.Tensor, aten.add.Scalar, aten.add.Scalar),
+    operator.mul: (aten.mul.Tensor, aten.mul.Scalar, aten.mul.Scalar),
+    operator.sub: (aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar),
+    operator.truediv: (aten.div.Tensor, aten.div.Scalar, None),
+    operator.pow: (aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar),
+}
+"""What Python does to numbers: to two, to one and a constant, to a constant and one."""
+
+_UNARY = {
+    "neg": aten.neg.default,
+    "abs": aten.abs.default,
+    **dict.fromkeys(("sqrt", "sym_sqrt", "_sym_sqrt"), aten.sqrt.default),
+}
+
+
+class Name(str):
+    """The name of a value, among results that may be strings of the user's."""
+
+    __slots__ = ()
+
+
+def read(module: GraphModule, inputs: Sequence[str]) -> tuple[Flat, list[Any], dict[str, Any]]:
+    """The program, what it returns, and which values are draws.
+
+    Args:
+        module: From `_compat.trace`.
+        inputs: Names for its arguments.
+
+    Returns:
+        The program, whose outputs are the values among the results; the results, each the name of a
+        value as a `Name` or a constant; and for each random value what tells its draw from others.
+    """
+    reader = _Reader(module, inputs)
+    for node in module.graph.nodes:
+        reader.add(node)
+    return reader.finish()
+
+
+class _Reader:
+    def __init__(self, module: GraphModule, inputs: Sequence[str]) -> None:
+        self._module = module
+        self._inputs = iter(inputs)
+        self._names = tuple(inputs)
+        self._refs: dict[Node, Any] = {}
+        self._lines: list[Line] = []
+        self._kinds: dict[str, Kind] = {}
+        self._constants: dict[str, torch.Tensor] = {}
+        self._draws: dict[str, Any] = {}
+        self._results: list[Any] = []
+        self._of_backward: set[str] = set()
+        self._node: Node | None = None
+
+    def finish(self) -> tuple[Flat, list[Any], dict[str, Any]]:
+        outputs = tuple(r for r in self._results if isinstance(r, Name))
+        flat = Flat(self._names, tuple(self._lines), self._kinds, self._constants, outputs)
+        return flat.live(), self._results, self._draws
+
+    def add(self, node: Node) -> None:
+        self._node = node
+        if node.op == "placeholder":
+            name = Name(next(self._inputs))
+            self._kinds[name] = _kind_of(node.meta["val"])
+            self._refs[node] = name
+        elif node.op == "get_attr":
+            self._refs[node] = self._constant(getattr(self._module, str(node.target)))
+        elif node.op == "output":
+            results = node.args[0]
+            assert isinstance(results, list | tuple)
+            self._results = [self._refs[r] if isinstance(r, Node) else r for r in results]
+        elif node.target is operator.getitem:
+            source, index = node.args
+            assert isinstance(source, Node)
+            self._refs[node] = self._refs[source][index]
+        elif not isinstance(node.target, torch._ops.OpOverload):
+            self._refs[node] = self._number(node)
+        elif node.target is aten.copy_.default:  # into an argument, last of all
+            self._refs[node] = self._refs[_node(node.args[1])]
+        elif node.target.namespace != "profiler":
+            self._refs[node] = self._call(node, node.target)
+
+    def _constant(self, tensor: torch.Tensor) -> Name:
+        name = Name(f"constant.{len(self._constants)}")
+        self._constants[name] = tensor.detach()
+        self._kinds[name] = _kind_of(tensor)
+        return name
+
+    def _call(self, node: Node, target: torch._ops.OpOverload) -> Any:
+        kind = target._schema.name.rpartition("::")[2]
+        value = node.meta["val"]
+        source = self._source(node)
+        if kind in _FILLS:
+            return self._filled(value, _FILLS[kind])
+        if kind in _FILLS_WITH and not isinstance(node.args[_FILLS_WITH[kind]], Node):
+            return self._filled(value, node.args[_FILLS_WITH[kind]])
+        if kind == "copy":
+            written = self._refs[_node(node.args[1])]
+            return self._expanded(self._converted(written, value.dtype), tuple(value.shape))
+        if source is None:
+            return self._general(node, target)
+        if kind in _SAME:
+            return source
+        if kind == "_local_scalar_dense":
+            return self._converted(source, _number_type(value))
+        if kind == "_to_copy":
+            return self._converted(source, value.dtype)
+        if kind in _RESHAPES and target._overloadname != "dtype":
+            return self._reshaped(source, tuple(value.shape))
+        if kind == "expand":
+            return self._expanded(source, tuple(value.shape))
+        if kind == "slice" and tuple(value.shape) == self._kinds[source].shape:
+            return source
+        return self._general(node, target)
+
+    def _source(self, node: Node) -> Name | None:
+        """The first argument, if it is a tensor."""
+        first = node.args[0] if node.args else None
+        ref = self._refs[first] if isinstance(first, Node) else None
+        return ref if isinstance(ref, Name) else None
+
+    def _general(self, node: Node, target: torch._ops.OpOverload) -> Any:
+        inputs: list[Name] = []
+
+        def argument(value: Any) -> Any:
+            if isinstance(value, Node):
+                inputs.append(self._refs[value])
+                return Operand(len(inputs) - 1)
+            if isinstance(value, Name):
+                inputs.append(value)
+                return Operand(len(inputs) - 1)
+            if isinstance(value, list | tuple):
+                return [argument(item) for item in value]
+            return value
+
+        arguments: Sequence[Any] = node.args
+        draw = node.meta.get(_compat.DRAW)
+        if draw is not None and str(target) in _DRAWS_INTO:
+            arguments = (self._blank(_node(node.args[0]).meta["val"]), *node.args[1:])
+        arguments = self._of_one_type(arguments, node.meta["val"], target)
+        call = Call(
+            target,
+            tuple(map(argument, arguments)),
+            {k: argument(v) for k, v in node.kwargs.items() if k not in _NOWHERE},
+        )
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            made: Any = self._emit(call, inputs, _kind_of(value))
+        else:
+            made = self._emit_several(call, inputs, value)
+        if draw is not None:
+            names = [made] if isinstance(made, Name) else [name for name in made if name]
+            for k, name in enumerate(names):
+                self._draws[name] = (draw, str(call), k)
+        return made
+
+    def _of_one_type(
+        self, arguments: Sequence[Any], value: Any, target: torch._ops.OpOverload
+    ) -> Sequence[Any]:
+        """Numbers among tensors of shape () take their type, as Python's numbers would."""
+        if not isinstance(value, torch.Tensor) or value.dim() or not value.is_floating_point():
+            return arguments
+        return [
+            self._converted(self._refs[argument], value.dtype)
+            if isinstance(argument, Node)
+            and not isinstance(argument.meta["val"], torch.Tensor | list | tuple)
+            and isinstance(declared.type, torch._C.TensorType)
+            else argument
+            for argument, declared in zip(arguments, target._schema.arguments, strict=False)
+        ]
+
+    def _emit(self, call: Call, inputs: Sequence[str], kind: Kind) -> Name:
+        name = Name(f"{call.name}.{len(self._lines)}")
+        self._kinds[name] = kind
+        self._append(Line(name, call, tuple(inputs), (name,), 0))
+        return name
+
+    def _emit_several(self, call: Call, inputs: Sequence[str], values: Any) -> list[Name | None]:
+        line = f"{call.name}.{len(self._lines)}"
+        names = [
+            Name(f"{line}:{k}") if isinstance(value, torch.Tensor) else None
+            for k, value in enumerate(values)
+        ]
+        made = {name: _kind_of(v) for name, v in zip(names, values, strict=True) if name}
+        self._kinds.update(made.items())
+        self._append(Line(line, call, tuple(inputs), tuple(made), 0))
+        return names
+
+    def _append(self, line: Line) -> None:
+        """With its phase; what reads a gradient before the last one is complete is backward."""
+        assert self._node is not None
+        when = self._node.meta[_compat.PHASE]
+        if when == _compat.DURING or (
+            when == _compat.BEFORE and not self._of_backward.isdisjoint(line.inputs)
+        ):
+            self._of_backward.update(line.outputs)
+            line = replace(line, phase=BACKWARD)
+        else:
+            line = replace(line, phase=APPLY if when == _compat.AFTER else FORWARD)
+        self._lines.append(line)
+
+    def _filled(self, value: torch.Tensor, number: Any) -> Name:
+        kind = _kind_of(value)
+        return self._emit(full(kind.shape, number, kind.dtype), (), kind)
+
+    def _blank(self, value: torch.Tensor) -> Name:
+        """A tensor to be filled, in the order of its strides, as eager's is."""
+        call = Call(
+            aten.empty_strided.default,
+            (list(value.shape), list(value.stride())),
+            {"dtype": value.dtype},
+        )
+        return self._emit(call, (), _kind_of(value))
+
+    def _converted(self, source: Name, dtype: torch.dtype) -> Name:
+        kind = self._kinds[source]
+        if kind.dtype == dtype:
+            return source
+        call = Call(aten._to_copy.default, (Operand(0),), {"dtype": dtype})
+        return self._emit(call, (source,), Kind(kind.shape, dtype))
+
+    def _reshaped(self, source: Name, shape: tuple[int, ...]) -> Name:
+        kind = self._kinds[source]
+        if kind.shape == shape:
+            return source
+        call = Call(aten.reshape.default, (Operand(0), list(shape)), {})
+        return self._emit(call, (source,), Kind(shape, kind.dtype))
+
+    def _expanded(self, source: Name, shape: tuple[int, ...]) -> Name:
+        kind = self._kinds[source]
+        if kind.shape == shape:
+            return source
+        call = Call(aten.expand.default, (Operand(0), list(shape)), {})
+        return self._emit(call, (source,), Kind(shape, kind.dtype))
+
+    def _number(self, node: Node) -> Any:
+        """What Python computes from numbers of the step, as calls on tensors of shape ()."""
+        kind = Kind((), _number_type(node.meta["val"]))
+        arguments = [self._refs[a] if isinstance(a, Node) else a for a in node.args]
+        named = [a for a in arguments if isinstance(a, Name)]
+        name = getattr(node.target, "__name__", str(node.target))
+        if name == "sym_float":
+            return self._converted(named[0], torch.float64)
+        if len(arguments) == 1 and name in _UNARY:
+            return self._emit(Call(_UNARY[name], (Operand(0),), {}), named, kind)
+        if len(arguments) == 2 and node.target in _BINARY:
+            both, first, second = _BINARY[node.target]
+            left, right = arguments
+            if len(named) == 2:
+                return self._emit(Call(both, (Operand(0), Operand(1)), {}), named, kind)
+            if isinstance(left, Name):
+                return self._emit(Call(first, (Operand(0), right), {}), named, kind)
+            if node.target is operator.truediv:
+                inverse = self._emit(Call(aten.reciprocal.default, (Operand(0),), {}), named, kind)
+                return self._emit(Call(aten.mul.Scalar, (Operand(0), left), {}), (inverse,), kind)
+            if node.target is operator.pow:
+                return self._emit(Call(second, (left, Operand(0)), {}), named, kind)
+            return self._emit(Call(second, (Operand(0), left), {}), named, kind)
+        raise UnsupportedStepError(
+            "a number that a step takes out of a tensor can be added, multiplied, divided and "
+            f"raised to powers; the step also computes {name} of one: use tensors there"
+        )
+
+
+def _node(argument: Any) -> Node:
+    assert isinstance(argument, Node)
+    return argument
+
+
+def _kind_of(tensor: torch.Tensor) -> Kind:
+    return Kind(tuple(tensor.shape), tensor.dtype)
+
+
+def _number_type(value: Any) -> torch.dtype:
+    """Of the tensor that stands for one of Python's numbers."""
+    if isinstance(value, torch.SymInt | int):
+        return torch.int64
+    return torch.float64

@@ -1,0 +1,122 @@
+"""What a captured step means, and small steps to try it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from frontends.step import APPLY, IDENTITY
+from frontends.torch.arguments import State, name_leaves
+from frontends.torch.capture import training_step
+from frontends.torch.trace import Trace
+
+Tensor = torch.Tensor
+Values = dict[str, Tensor]
+
+
+def run_in_microbatches(traced: Trace, arguments: Mapping[str, Tensor]) -> tuple[Any, Values]:
+    """What a step's graph means: forward and backward once a microbatch, apply on the sums.
+
+    Args:
+        traced: On one device, no plan is needed.
+        arguments: All that are not computed early, by name.
+
+    Returns:
+        What the step returns, and the new state by name.
+    """
+    graph, microbatches = traced.step.graph, traced.step.microbatches
+    given = traced.complete(arguments)
+    batch = [a.name for a in traced.arguments if a.is_batch]
+    state = {name: value for name, value in given.items() if name not in batch}
+    state.update(traced.constants)
+
+    def run(values: Values, is_apply: bool) -> None:
+        for operator in graph.operators:
+            if (operator.phase == APPLY) != is_apply:
+                continue
+            made = [values[name] for name in operator.inputs]
+            if operator.kind != IDENTITY:
+                made = traced.calls[operator.name](made)
+            values.update(zip(operator.outputs, made, strict=True))
+
+    totals: Values = {}
+    values: Values = {}
+    with torch.no_grad():
+        for m in range(microbatches):
+            values = dict(state)
+            for name in batch:
+                values[name] = given[name].chunk(microbatches)[m]
+            run(values, False)
+            for name in traced.step.summed:
+                totals[name] = totals[name] + values[name] if name in totals else values[name]
+        values.update(totals)
+        if microbatches > 1:
+            for name in batch:
+                del values[name]
+        run(values, True)
+    updates = {o.alias: values[o.value] for o in graph.outputs if o.alias is not None}
+    return traced.unflatten(values), updates
+
+
+def arguments_of(state: State, batch: Any) -> Values:
+    """All arguments of a step that are not computed early, by name."""
+    settings = {
+        f"optimizer.param_groups[{group}][{key!r}]": torch.tensor(value, dtype=torch.float64)
+        for (group, key), value in state.settings.items()
+    }
+    leaves = {name: leaf for name, leaf in name_leaves(batch) if isinstance(leaf, Tensor)}
+    return {name: t.detach() for name, t in state.tensors.items()} | settings | leaves
+
+
+def error(found: Any, expected: Any) -> float:
+    """The largest relative error among the tensors and numbers of two trees, in the norm."""
+    worst = 0.0
+    leaves = (pytree.tree_leaves(found), pytree.tree_leaves(expected))
+    for a, b in zip(*leaves, strict=True):
+        if isinstance(b, Tensor | float | int):
+            x, y = torch.as_tensor(a).double(), torch.as_tensor(b).double()
+            if x.shape != y.shape:
+                return float("inf")
+            scale = float(y.norm()) or 1.0
+            worst = max(worst, float((x - y).norm()) / scale)
+    return worst
+
+
+class Example:
+    """A model, its optimizer, a step and batches.
+
+    Args:
+        model: Any.
+        optimizer: From parameters to their optimizer.
+        step: Of model, optimizer and batch.
+        batches: What to train on.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Callable[[Any], torch.optim.Optimizer],
+        step: Callable[..., Any],
+        batches: Sequence[Any],
+    ) -> None:
+        self.model, self.step, self.batches = model, step, batches
+        self.optimizer = optimizer(model.parameters())
+
+
+def mlp(
+    optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.AdamW(p, 1e-2),
+    dropout: float = 0.1,
+) -> Example:
+    """Two layers, a norm, dropout."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Dropout(dropout), nn.Linear(16, 4)
+    )
+    batches = [{"x": torch.randn(8, 8), "y": torch.randint(0, 4, (8,))} for _ in range(3)]
+    step = training_step(lambda model, b: functional.cross_entropy(model(b["x"]), b["y"]))
+    return Example(model, optimizer, step, batches)
