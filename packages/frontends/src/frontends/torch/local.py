@@ -60,7 +60,7 @@ class LocalCall:
             [local_shape(shape, spec, mesh) for shape, spec in zip(whole, specs, strict=True)]
             for whole, specs in zip(shapes, (operand_specs, result_specs), strict=True)
         ]
-        self._call = call_of_part(call, parts[0], parts[1])
+        self._call = _of_any_strides(call_of_part(call, parts[0], parts[1]))
         self._mesh = mesh
         self._function: Function = lambda operands, coordinates: self._call(operands)
         axes: set[int] = set()
@@ -91,7 +91,9 @@ class LocalCall:
             (whole,) = self._call(operands)
             for dim, (axes, size) in enumerate(zip(spec.plain_dims, shape, strict=True)):
                 if axes:
-                    whole = whole.narrow(dim, size * self._place(axes, coordinates), size)
+                    whole = whole.narrow(
+                        dim, size * place_along(self._mesh, axes, coordinates), size
+                    )
             return [whole]
 
         return run
@@ -113,7 +115,9 @@ class LocalCall:
 
             def run(operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
                 parts = {
-                    d: Part(sizes[d] * self._place(axes, coordinates), sizes[d], whole[d])
+                    d: Part(
+                        sizes[d] * place_along(self._mesh, axes, coordinates), sizes[d], whole[d]
+                    )
                     for d, axes in split.items()
                 }
                 return masked(self._call, operands, parts)
@@ -144,12 +148,13 @@ class LocalCall:
 
         self._function = run
 
-    def _place(self, axes: Sequence[int], coordinates: Coordinates) -> int:
-        """A device's place along some axes, the first being major."""
-        place = 0
-        for axis in axes:
-            place = place * self._mesh.shape[axis] + coordinates[axis]
-        return place
+
+def place_along(mesh: Mesh, axes: Sequence[int], coordinates: Coordinates) -> int:
+    """A device's place along some axes, the first being major."""
+    place = 0
+    for axis in axes:
+        place = place * mesh.shape[axis] + coordinates[axis]
+    return place
 
 
 def local_shape(shape: Shape, spec: Spec, mesh: Mesh) -> Shape:
@@ -171,3 +176,10 @@ def like(coordinates: Sequence[Coordinates], axes: Sequence[int]) -> Mapping[int
         position: first.setdefault(tuple(place[axis] for axis in axes), position)
         for position, place in enumerate(coordinates)
     }
+
+
+def _of_any_strides(call: Call) -> Call:
+    """A view as a reshape: memory of a shard may lie so that there is no view of it."""
+    if call.name not in ("view", "_unsafe_view", "view_copy"):
+        return call
+    return Call(torch.ops.aten.reshape.default, (call.argument("self"), call.argument("size")), {})

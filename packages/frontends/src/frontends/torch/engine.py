@@ -1,0 +1,196 @@
+"""Execute instructions with torch: lowered chunks, and shards in a process's memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import shardspec
+import torch
+from autoshard import Graph
+from shardspec import Mesh, Spec
+
+from frontends.binding import Shards as Arrays
+from frontends.chunks import Chunk
+from frontends.plan import Plan, Stored
+from frontends.torch.calls import Tensor
+from frontends.torch.collectives import Collectives, Grouped, LockStep, Shards
+from frontends.torch.execute import executable
+from frontends.torch.local import Coordinates, differing_axes, like, local_shape, place_along
+from frontends.torch.lower import Program, collectives_of, lower_chunk
+from frontends.torch.trace import Trace
+
+Executed = tuple[str, tuple[tuple[int, ...], ...], int]
+"""Kind of a collective, its groups by position in the mesh, and the bytes that a device got."""
+
+
+class TorchEngine:
+    """Values are lists of shards; what it makes is described by `frontends.binding.Engine`.
+
+    Args:
+        plan: What runs.
+        trace: Where the operators' calls are.
+        graph: What the chunks were cut from.
+        chunks: Of the plan.
+        rank: Of this process, which is its device; None if all devices are in this process.
+    """
+
+    def __init__(
+        self, plan: Plan, trace: Trace, graph: Graph, chunks: Sequence[Chunk], rank: int | None
+    ) -> None:
+        self._plan, self._graph, self._chunks, self._rank = plan, graph, chunks, rank
+        self.executed: dict[tuple[int, int], Counter[Executed]] = {}
+        """By stage and phase, the collectives that ran while `is_recording`."""
+
+        self.is_recording = False
+        self.programs: list[Program | None] = [
+            lower_chunk(chunk, trace, graph, plan.stages[chunk.stage].mesh)
+            if self.is_local(chunk.stage)
+            else None
+            for chunk in chunks
+        ]
+        self._collectives = [self._connect(stage) for stage in range(len(plan.stages))]
+
+    def is_local(self, stage: int) -> bool:
+        """Whether this process runs the stage."""
+        return (self._rank or 0) in self.processes(self._plan.stages[stage].mesh)
+
+    def processes(self, mesh: Mesh) -> frozenset[int]:
+        """The processes that have devices of a mesh."""
+        return frozenset((0,) if self._rank is None else mesh.device_ids)
+
+    def _connect(self, stage: int) -> Collectives | None:
+        mesh = self._plan.stages[stage].mesh
+        if self._rank is None:
+            return LockStep(mesh)
+        if not self.is_local(stage):
+            return None
+        mine = zip(self._chunks, self.programs, strict=True)
+        programs = [p for chunk, p in mine if p is not None and chunk.stage == stage]
+        return Grouped(mesh, self._rank, [s.mesh_axes for s in collectives_of(programs)])
+
+    def collectives(self, stage: int) -> Collectives:
+        """Of a stage of this process."""
+        found = self._collectives[stage]
+        assert found is not None, "only stages of this process run in it"
+        return found
+
+    def placer(self, stage: int, name: str, spec: Spec) -> Callable[[Tensor], Shards]:
+        """From a whole tensor to the shards of this process, which are parts of it."""
+        mesh, shape = self._plan.stages[stage].mesh, self._graph.value(name).shape
+        part = local_shape(shape, spec, mesh)
+        cuts = [(dim, axes) for dim, axes in enumerate(spec.plain_dims) if axes]
+
+        def one(whole: Tensor, coordinates: Coordinates) -> Tensor:
+            for dim, axes in cuts:
+                start = part[dim] * place_along(mesh, axes, coordinates)
+                whole = whole.narrow(dim, start, part[dim])
+            return whole
+
+        coordinates = self.collectives(stage).coordinates
+        first_of = like(coordinates, differing_axes([spec]))
+
+        def place(whole: Tensor) -> Shards:
+            made = {i: one(whole, coordinates[i]) for i in set(first_of.values())}
+            return [made[first_of[i]] for i in range(len(coordinates))]
+
+        return place
+
+    def loader(self, stage: int, slot: Stored, microbatch: int) -> Callable[[Tensor], Shards]:
+        """Places a microbatch's part of an argument."""
+        place = self.placer(stage, slot.value, slot.spec)
+        shape = self._graph.value(slot.value).shape
+        if not shape:  # a number that belongs to all examples
+            return place
+        size = shape[0]
+        return lambda whole: place(whole.narrow(0, microbatch * size, size))
+
+    def zeros(self, chunk: int) -> Callable[[], list[Shards]]:
+        """Makes the totals of a chunk."""
+        stage, slots = self._chunks[chunk].stage, self._chunks[chunk].totals
+        mesh, coordinates = self._plan.stages[stage].mesh, self.collectives(stage).coordinates
+        made = [
+            (
+                local_shape(self._graph.value(slot.value).shape, slot.spec, mesh),
+                getattr(torch, self._graph.value(slot.value).dtype),
+                like(coordinates, differing_axes([slot.spec])),
+            )
+            for slot in slots
+        ]
+
+        def make() -> list[Shards]:
+            totals = []
+            for shape, dtype, first_of in made:
+                own = {i: torch.zeros(shape, dtype=dtype) for i in set(first_of.values())}
+                totals.append([own[first_of[i]] for i in range(len(coordinates))])
+            return totals
+
+        return make
+
+    def program(self, chunk: int) -> Callable[..., list[Shards]]:
+        """Runs a chunk."""
+        program = self.programs[chunk]
+        assert program is not None, "only chunks of this process run in it"
+        found = self._chunks[chunk]
+        mesh = self._plan.stages[found.stage].mesh
+        positions = Mesh(mesh.shape, mesh.axis_names)
+
+        def record(step: shardspec.Step, result: Tensor) -> None:
+            if self.is_recording:
+                counted = self.executed.setdefault((found.stage, found.phase), Counter())
+                n_bytes = result.numel() * result.element_size()
+                counted[step.kind, positions.groups(step.mesh_axes), n_bytes] += 1
+
+        axes = [differing_axes([slot.spec]) for slot in found.totals]
+        return executable(program, self.collectives(found.stage), axes, record)
+
+    def sharder(self, stage: int, slot: Stored) -> Callable[[Shards], Arrays]:
+        """Sees the shards of a value as arrays."""
+        devices = self.collectives(stage).devices
+        return lambda shards: {d: _as_array(t) for d, t in zip(devices, shards, strict=True)}
+
+    def assembler(self, stage: int, slot: Stored) -> Callable[[Arrays], Shards]:
+        """Sees arrays as the shards of a value; devices with one array share one tensor."""
+        devices = self.collectives(stage).devices
+        dtype = getattr(torch, self._graph.value(slot.value).dtype)
+
+        def assemble(arrays: Arrays) -> Shards:
+            made = {id(array): _as_tensor(array, dtype) for array in arrays.values()}
+            return [made[id(arrays[device])] for device in devices]
+
+        return assemble
+
+    def whole(self, stage: int, slot: Stored, shards: Sequence[Tensor]) -> Tensor:
+        """A value from the shards of all its devices, all of which are in this process."""
+        mesh = self._plan.stages[stage].mesh
+        return assemble(mesh, slot.spec, dict(zip(mesh.device_ids, shards, strict=True)))
+
+
+def assemble(mesh: Mesh, spec: Spec, shards: Mapping[int, Tensor]) -> Tensor:
+    """The whole tensor from its shards on all devices of a mesh; it is no partial sum."""
+    layout = [tuple(mesh.coordinates(device)) for device in shards]
+    found = dict(zip(layout, shards.values(), strict=True))
+    first = next(iter(found.values()))
+    sizes = [n * mesh.axis_size(a) for n, a in zip(first.shape, spec.plain_dims, strict=True)]
+    if list(first.shape) == sizes:
+        return first
+    whole = first.new_empty(sizes)
+    for coordinates, shard in found.items():
+        part = whole
+        for dim, axes in enumerate(spec.plain_dims):
+            start = shard.shape[dim] * place_along(mesh, axes, coordinates)
+            part = part.narrow(dim, start, shard.shape[dim])
+        part.copy_(shard)
+    return whole
+
+
+def _as_array(tensor: Tensor) -> np.ndarray:
+    if tensor.dtype == torch.bfloat16:  # numpy has no such type; its bytes are only carried
+        tensor = tensor.view(torch.int16)
+    return tensor.detach().numpy()
+
+
+def _as_tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)

@@ -1,0 +1,152 @@
+"""Lower a chunk to the program that every device of its stage runs, with explicit collectives.
+
+A program is a list of calls on local shards and of collectives over axes of the stage's mesh. It is
+the same for all devices: where one stands decides what it does when it runs, not what is planned.
+Conversions are the steps that shardspec plans, so a program communicates exactly what the plan
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import shardspec
+from autoshard import Graph
+from shardspec import Layout, Mesh, Spec
+
+from frontends.chunks import Chunk
+from frontends.plan import Conversion, Placement, Stored
+from frontends.torch.local import LocalCall, differing_axes
+from frontends.torch.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A call on local shards."""
+
+    call: LocalCall
+    operands: tuple[int, ...]
+    """Registers that it reads."""
+
+    results: tuple[int, ...]
+    """Registers that it writes."""
+
+    axes: tuple[int, ...]
+    """Of the mesh, along which devices compute something different."""
+
+    last: tuple[int, ...] = ()
+    """Registers that nothing reads any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicate:
+    """A collective, or the cut that a device makes alone."""
+
+    step: shardspec.Step
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    last: tuple[int, ...] = ()
+
+
+Node = Compute | Communicate
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every device of a stage runs for a chunk."""
+
+    nodes: tuple[Node, ...]
+    reads: tuple[int, ...]
+    """The registers that hold the chunk's reads when it begins."""
+
+    totals: tuple[int, ...]
+    """The registers that are added to the chunk's totals when it ends."""
+
+    writes: tuple[int, ...]
+    """The registers that hold the chunk's writes when it ends."""
+
+    n_registers: int
+
+
+def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program:
+    """The program of a chunk.
+
+    Args:
+        chunk: What to run, from `build_chunks`.
+        trace: Where the operators' calls are.
+        graph: The layered graph that the chunk was cut from.
+        mesh: The stage's mesh.
+    """
+    operators = {op.name: op for op in graph.operators}
+    registers = {slot: i for i, slot in enumerate(chunk.reads)}
+    n_registers = len(registers)
+    nodes: list[Node] = []
+
+    def new() -> int:
+        nonlocal n_registers
+        n_registers += 1
+        return n_registers - 1
+
+    def convert(conversion: Conversion) -> None:
+        name, shape = conversion.value, graph.value(conversion.value).shape
+        source = registers[Stored(name, conversion.src)]
+        for step in _steps(shape, mesh, conversion.src, conversion.dst):
+            nodes.append(Communicate(step, (source,), (result := new(),)))
+            source = result
+        registers[Stored(name, conversion.dst)] = source
+
+    def run(placement: Placement) -> None:
+        operator = operators[placement.operator]
+        operands = tuple(map(Stored, operator.inputs, placement.operands))
+        results = tuple(map(Stored, operator.outputs, placement.results))
+        call = trace.calls.get(operator.name)
+        if call is None:  # an identity hands on what it gets
+            registers.update(zip(results, (registers[slot] for slot in operands), strict=True))
+            return
+        shapes = tuple(
+            [graph.value(name).shape for name in names]
+            for names in (operator.inputs, operator.outputs)
+        )
+        local = LocalCall(call, (shapes[0], shapes[1]), placement.operands, placement.results, mesh)
+        read = tuple(registers[slot] for slot in operands)
+        made = tuple(new() for _ in results)
+        axes = differing_axes(placement.operands, local.axes)
+        nodes.append(Compute(local, read, made, axes))
+        registers.update(zip(results, made, strict=True))
+
+    for action in chunk.actions:
+        if isinstance(action, Conversion):
+            convert(action)
+        else:
+            run(action)
+    totals = tuple(registers[slot] for slot in chunk.totals)
+    writes = tuple(registers[slot] for slot in chunk.writes)
+    kept = {*totals, *writes}
+    reads = tuple(range(len(chunk.reads)))
+    return Program(_with_last(nodes, kept), reads, totals, writes, n_registers)
+
+
+def collectives_of(programs: Iterable[Program]) -> list[shardspec.Step]:
+    """The steps of some programs in which devices send something."""
+    return [
+        node.step
+        for program in programs
+        for node in program.nodes
+        if isinstance(node, Communicate) and not node.step.is_local
+    ]
+
+
+def _steps(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Sequence[shardspec.Step]:
+    return shardspec.reshard_whole_axes(Layout(shape, mesh, src), Layout(shape, mesh, dst)).steps
+
+
+def _with_last(nodes: Sequence[Node], kept: set[int]) -> tuple[Node, ...]:
+    """The nodes, each with the registers that nothing reads after it."""
+    seen = set(kept)
+    found: list[Node] = []
+    for node in reversed(nodes):
+        last = {*node.operands, *node.results} - seen
+        seen |= last
+        found.append(replace(node, last=tuple(sorted(last))))
+    return tuple(reversed(found))

@@ -1,0 +1,172 @@
+"""Run a plan on virtual devices of one process, or on the device of each of several processes.
+
+All that a step does is bound once. A step is one loop over the bound calls, in an order that is the
+same in all processes; each has the calls of its own stages. State stays on the devices between
+steps, as the plan lays it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from costmodel import Cluster
+
+from frontends.binding import Binder, Mail, Registers, bind_all
+from frontends.chunks import build_chunks
+from frontends.errors import BatchError, DeviceError
+from frontends.homes import find_placed, find_results
+from frontends.instructions import Key, build_instructions, in_one_order
+from frontends.layers import LayeredStep
+from frontends.plan import Plan, Stored
+from frontends.torch.calls import Tensor
+from frontends.torch.collectives import Shards
+from frontends.torch.engine import TorchEngine
+from frontends.torch.trace import Trace
+from frontends.transfers import plan_transfers
+
+
+class Runtime:
+    """A plan, ready to run in this process.
+
+    Args:
+        trace: The step.
+        layered: The same step in layers, from which the plan was made.
+        plan: What to run.
+        cluster: Tells which devices share a host.
+        state: Whole tensors to begin with, by name; they are copied.
+        rank: Of this process, which is its device; None if all devices are virtual ones of this
+            process.
+        mail: Carries transfers between processes, if there are several.
+
+    Raises:
+        PlanError: The plan is for another step, or its schedule cannot run.
+        DeadlockError: The plan's transfers wait for each other.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        layered: LayeredStep,
+        plan: Plan,
+        cluster: Cluster,
+        state: Mapping[str, Tensor],
+        *,
+        rank: int | None = None,
+        mail: Mail | None = None,
+    ) -> None:
+        self._trace, self.step, self.plan = trace, layered.step, plan
+        graph = layered.step.graph
+        self.chunks = build_chunks(layered.step, plan)
+        self.instructions = in_one_order(build_instructions(layered.step, plan, self.chunks), plan)
+        self.engine = TorchEngine(plan, trace, graph, self.chunks, rank)
+        is_local = {stage: self.engine.is_local(stage) for stage in range(len(plan.stages))}
+        planned = plan_transfers(plan, graph, cluster)
+        binder = Binder(plan, self.chunks, self.engine, planned, mail)
+        self._arguments = {a.name: a for a in trace.arguments}
+        other = {a.name for a in trace.arguments if not a.is_batch}
+        keys = [k for k in find_placed(plan, trace.constants, other) if is_local[k[0]]]
+        self._registers = {key: binder.register(key) for key in keys}
+        self._calls = [call for _, call in bind_all(binder, self.instructions, is_local)]
+        self._batches = {
+            key[1]: register
+            for key, register in binder.registers.items()
+            if isinstance(key, tuple) and key[0] == "batch"
+        }
+        self._placers = {key: self.engine.placer(key[0], key[1].value, key[1].spec) for key in keys}
+        self._results: dict[str, tuple[Key, int | None]] = {}
+        """Where each result that the user asks for ends up, and its register if it is here."""
+
+        self._updates: dict[int, Key] = {}
+        """The register of each update that is made here, and the state whose place it takes."""
+
+        aliases = {output.value: output.alias for output in graph.outputs}
+        for name, result in find_results(layered, plan).items():
+            stage, slot, _ = result.key
+            register = binder.register(result.key) if is_local[stage] else None
+            if result.is_whole:
+                self._results[name] = result.key, register
+            elif register is not None:
+                alias = aliases[name]
+                assert alias is not None, "what is not whole is state"
+                self._updates[register] = stage, Stored(alias, slot.spec), None
+        self._n_registers = len(binder.registers)
+        self._kept: dict[Key, Shards] = {}
+        self._unread: dict[str, Tensor] = {}
+        self.load(state)
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from another state.
+
+        Args:
+            state: Whole tensors, by name; they are copied.
+        """
+        read = {key[1].value for key in self._registers}
+        self._unread = {n: t.detach().clone() for n, t in state.items() if n not in read}
+        known = {**self._trace.constants, **state}
+        self._kept = {}
+        for key, place in self._placers.items():
+            if key[1].value in known:
+                copies: dict[int, Tensor] = {}
+                placed = place(known[key[1].value].detach())
+                self._kept[key] = [
+                    copies.setdefault(id(t), t.clone(memory_format=torch.contiguous_format))
+                    for t in placed
+                ]
+
+    @torch.no_grad()
+    def __call__(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One training step.
+
+        Args:
+            values: All arguments that are not state, by name.
+
+        Returns:
+            What the step returns to the user, whole, by name; that of other processes is left out.
+
+        Raises:
+            BatchError: An argument has another shape or type than the step was planned for.
+        """
+        self._check(values)
+        registers: Registers = [None] * self._n_registers
+        for key, register in self._registers.items():
+            kept = self._kept.get(key)
+            registers[register] = self._placers[key](values[key[1].value]) if kept is None else kept
+        for name, register in self._batches.items():
+            registers[register] = values[name]
+        for call in self._calls:
+            call(registers)
+        for register, key in self._updates.items():
+            self._kept[key] = registers[register]
+        return {
+            name: registers[register][0]
+            for name, (_, register) in self._results.items()
+            if register is not None
+        }
+
+    def whole_state(self) -> dict[str, Tensor]:
+        """All state as whole tensors, by name; where all devices are in this process.
+
+        Raises:
+            DeviceError: Other processes have some of it.
+        """
+        found = {name: tensor.clone() for name, tensor in self._unread.items()}
+        for (stage, slot, _), shards in self._kept.items():
+            if slot.value not in found and slot.value in self._arguments:
+                if len(shards) != self.plan.stages[stage].mesh.size:
+                    raise DeviceError(
+                        f"state is whole where all its devices are; {slot.value} is also on those "
+                        "of other processes"
+                    )
+                found[slot.value] = self.engine.whole(stage, slot, shards).clone()
+        return found
+
+    def _check(self, values: Mapping[str, Tensor]) -> None:
+        for name, given in values.items():
+            expected = self._arguments[name]
+            if tuple(given.shape) != expected.shape or given.dtype != expected.dtype:
+                raise BatchError(
+                    "arguments must have the shapes and types that the step was planned for; got "
+                    f"{name} of {given.dtype}{list(given.shape)} instead of "
+                    f"{expected.dtype}{list(expected.shape)}: plan again with parallelize"
+                )
