@@ -242,26 +242,40 @@ void Eliminator::eliminate(int v) {
   }
   work_ += static_cast<double>(outer * columns * k);
 
-  disconnect(v);
   if (scope.size() == 1) {
     auto& to = unary_[at(last)];
     for (std::size_t s = 0; s < columns; ++s) to[s] += result[s];
   } else {
     for (const int w : scope) factors_of_[at(w)].push_back(factors_.size());
-    for (const int a : around) {
-      auto& list = around_[at(a)];
-      for (const int b : around) {
-        if (a == b) continue;
-        const auto place = std::lower_bound(list.begin(), list.end(), b);
-        if (place == list.end() || *place != b) {
-          list.insert(place, b);
-          log_size_[at(a)] += std::log(static_cast<double>(unary_[at(b)].size()));
-        }
-      }
-    }
     factors_.push_back({std::move(scope), result, nullptr});
   }
+  join_neighbours(v);
+}
+
+void Eliminator::join_neighbours(int v) {
+  const auto& around = around_[at(v)];
+  disconnect(v);
+  for (const int a : around) {
+    auto& list = around_[at(a)];
+    for (const int b : around) {
+      if (a == b) continue;
+      const auto place = std::lower_bound(list.begin(), list.end(), b);
+      if (place == list.end() || *place != b) {
+        list.insert(place, b);
+        log_size_[at(a)] += std::log(static_cast<double>(unary_[at(b)].size()));
+      }
+    }
+  }
   for (const int w : around) push(w);
+}
+
+bool Eliminator::is_narrow(double widest) {
+  for (std::size_t i = 0; i < nodes_.size(); ++i) push(static_cast<int>(i));
+  for (int v = 0; next(v);) {
+    if (log_size_[at(v)] > widest) return false;
+    join_neighbours(v);
+  }
+  return true;
 }
 
 std::size_t Eliminator::choose(int v, const Labels& x) const {
@@ -330,6 +344,14 @@ std::size_t Eliminator::run(const double* theta, const std::vector<Node>& free, 
                             Node keep, Random& random, Labels& x, bool exact) {
   load(theta, free, x);
   const double widest = std::log(entries) + kRounding;
+  if (exact) {  // which node is next depends on no table: none is made in vain
+    const bool narrow = is_narrow(widest);
+    if (!narrow) {
+      for (const Node node : free) local_[at(node)] = -1;
+      return 1;
+    }
+    load(theta, free, x);
+  }
   const int kept = keep < 0 ? -1 : local_[at(keep)];
   for (std::size_t i = 0; i < free.size(); ++i) push(static_cast<int>(i));
   std::vector<int> order;

@@ -34,6 +34,9 @@ PATIENCE = 30
 """Rounds without a feasible choice after which the search takes the dual's prices again."""
 SCOUT = 40
 """Every how many rounds a search begins anew at the bound's prices, while these improve."""
+STALLED = 1e-9
+"""By how little of itself the bound rises in a round where its prices are as good as final: a
+search that begins at them finds the best choice at once, if it is what they say."""
 NEWS = 1e-4
 """By how much of itself the bound rises before its prices are worth taking over."""
 TIGHTEN = 100
@@ -64,7 +67,7 @@ class Chain:
         # a step is four sweeps, each of which looks at every table twice
         self.steps = max(1, int(self.work / (20 * (instance.n_labels + instance.n_entries))))
         self.told = math.inf
-        self.is_tight = False
+        self.is_tight = self.has_stalled = False
 
     def go_on(self, most_rounds: float = math.inf) -> None:
         """Take rounds until the run says stop, or so many are taken."""
@@ -95,6 +98,7 @@ class Chain:
 
     def _round(self, pool: ThreadPoolExecutor) -> None:
         self.n_rounds += 1
+        before = self.dual.bound
         bounding = None
         if not self.dual.converged:
             bounding = pool.submit(self.dual.step, self._target(), self.steps)
@@ -122,7 +126,9 @@ class Chain:
         if self.scout.best_cost < self.search.best_cost:
             self.search.start(self.scout.best, self.dual.prices)
             self._report()
-        if self.n_rounds % SCOUT == 0:
+        stalls = self.dual.bound - before <= STALLED * abs(self.dual.bound)
+        if self.n_rounds % SCOUT == 0 or (stalls and not self.has_stalled):
+            self.has_stalled |= stalls
             self._send_scout()
         if self.dual.converged and not self.is_tight:
             self.is_tight = True

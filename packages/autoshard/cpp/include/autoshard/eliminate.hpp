@@ -51,6 +51,10 @@ class Eliminator {
   void disconnect(int v);
   void hold(int v, std::size_t label);
   void eliminate(int v);
+  /// What eliminating a node does to its neighbours, tables apart: all become each other's.
+  void join_neighbours(int v);
+  /// Whether no table is wider if all that is loaded is eliminated; nothing is loaded afterwards.
+  bool is_narrow(double widest);
   const double* with_last(Factor& factor, int last);
   std::size_t choose(int v, const Labels& x) const;
 
