@@ -147,6 +147,8 @@ class _Reader:
         kind = target._schema.name.rpartition("::")[2]
         value = node.meta["val"]
         source = self._source(node)
+        if kind == "cat":
+            return self._joined(node, target)
         if kind in _FILLS:
             return self._filled(value, _FILLS[kind])
         if kind in _FILLS_WITH and not isinstance(node.args[_FILLS_WITH[kind]], Node):
@@ -176,7 +178,19 @@ class _Reader:
         ref = self._refs[first] if isinstance(first, Node) else None
         return ref if isinstance(ref, Name) else None
 
-    def _general(self, node: Node, target: torch._ops.OpOverload) -> Any:
+    def _joined(self, node: Node, target: torch._ops.OpOverload) -> Any:
+        """Without the empty tensors that caches begin with, whose shape fits nothing."""
+        parts, *rest = node.args
+        assert isinstance(parts, list | tuple)
+        shape = node.meta["val"].shape
+        kept = [part for part in parts if _node(part).meta["val"].dim() == len(shape)]
+        if len(kept) == 1:
+            return self._refs[_node(kept[0])]
+        return self._general(node, target, [kept, *rest])
+
+    def _general(
+        self, node: Node, target: torch._ops.OpOverload, arguments: Sequence[Any] | None = None
+    ) -> Any:
         inputs: list[Name] = []
 
         def argument(value: Any) -> Any:
@@ -190,7 +204,7 @@ class _Reader:
                 return [argument(item) for item in value]
             return value
 
-        arguments: Sequence[Any] = node.args
+        arguments = node.args if arguments is None else arguments
         draw = node.meta.get(_compat.DRAW)
         if draw is not None and str(target) in _DRAWS_INTO:
             arguments = (self._blank(_node(node.args[0]).meta["val"]), *node.args[1:])

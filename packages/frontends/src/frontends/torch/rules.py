@@ -189,10 +189,10 @@ _RULES: dict[str, MakeRule] = {
     **dict.fromkeys(("scatter", "scatter_add"), place_rules.scatter),
     # In order along a dim, or all of it at once.
     **dict.fromkeys(("sort", "topk", "cumprod", "cummax", "cummin"), _kind("sort", _dim)),
-    "_softmax": _kind("softmax", _dims),
+    **dict.fromkeys(("_softmax", "_safe_softmax"), _kind("softmax", _dims)),
     "_softmax_backward_data": _kind("softmax_gradient", _dims),
     # Made of nothing.
-    **dict.fromkeys(("full", "empty_strided"), _kind("full")),
+    **dict.fromkeys(("arange", "empty_strided", "full"), _kind("full")),
     # Layers.
     "native_layer_norm": layer_rules.layer_norm,
     "native_layer_norm_backward": layer_rules.layer_norm_gradient,
