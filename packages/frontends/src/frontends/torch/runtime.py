@@ -7,7 +7,9 @@ steps, as the plan lays it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from costmodel import Cluster
@@ -21,7 +23,7 @@ from frontends.layers import LayeredStep
 from frontends.plan import Plan, Stored
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Shards
-from frontends.torch.engine import TorchEngine
+from frontends.torch.engine import Executed, TorchEngine
 from frontends.torch.trace import Trace
 from frontends.transfers import plan_transfers
 
@@ -160,6 +162,22 @@ class Runtime:
                     )
                 found[slot.value] = self.engine.whole(stage, slot, shards).clone()
         return found
+
+    def value(self, name: str) -> Tensor:
+        """A tensor of the state that is whole on a device of this process."""
+        if name in self._unread:
+            return self._unread[name]
+        return next(shards[0] for (_, slot, _), shards in self._kept.items() if slot.value == name)
+
+    @contextmanager
+    def recording(self) -> Iterator[dict[tuple[int, int], Counter[Executed]]]:
+        """Count the collectives that run meanwhile, by stage and phase."""
+        executed = self.engine.executed = {}
+        self.engine.is_recording = True
+        try:
+            yield executed
+        finally:
+            self.engine.is_recording = False
 
     def _check(self, values: Mapping[str, Tensor]) -> None:
         for name, given in values.items():

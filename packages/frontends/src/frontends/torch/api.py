@@ -1,0 +1,100 @@
+"""Plan PyTorch steps: `default_cluster`, `plan_for`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from autoshard import MemoryRule
+from costmodel import Cluster
+
+from frontends import collector
+from frontends.given import check_given
+from frontends.pins import Pin
+from frontends.plan import Plan
+from frontends.planning import Planned, Progress, plan_traces
+from frontends.pricing import Level
+from frontends.torch.arguments import describe, name_leaves
+from frontends.torch.processes import n_processes
+from frontends.torch.rules import shares_of_whole
+from frontends.torch.trace import Capture, Trace
+
+
+def default_cluster() -> Cluster:
+    """What is planned for if nothing is said: a device for each process, or 8 virtual ones."""
+    cluster = Cluster.preset("virtual-cpu")
+    n = n_processes()
+    return cluster if n == 1 else cluster.resized(devices_per_host=n)
+
+
+@collector.paused()
+def plan_for(
+    step: Callable[..., Any],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Any,
+    cluster: Cluster,
+    *,
+    microbatches: int | None = None,
+    strategy: str = "auto",
+    schedule: str | None = None,
+    memory_bytes: int | None = None,
+    level: Level = "O2",
+    memory_rule: MemoryRule = "limit",
+    pin: Mapping[str, Pin] | None = None,
+    n_layers: int | None = None,
+    plan: Plan | None = None,
+    progress: Progress | None = None,
+) -> tuple[Planned[Trace], Capture]:
+    """Plan a training step without running it; neither devices nor weights are needed.
+
+    Args:
+        step: From model, optimizer and batch to anything; it calls `backward()` and the
+            optimizer's `step()`.
+        model: Any module; it may be on the meta device.
+        optimizer: Of the model's parameters.
+        batch: A tree of tensors, examples in their leading dim.
+        cluster: What to plan for.
+        microbatches: Parts that the batch is cut into. By default powers of two that divide it are
+            tried, and 1 if the step is not a sum over its examples (with a warning).
+        strategy: `auto` takes the fastest plan. `search`, `data_parallel`, `zero2`, `zero`,
+            `megatron` and `equal_layers` take that one.
+        schedule: `1f1b`, `eager-1f1b` or `gpipe`; by default the fastest that fits.
+        memory_bytes: Limit of one device; the cluster's by default.
+        level: `O2` is fast; `O3` searches every stage that may be taken on its own.
+        memory_rule: `limit`, or `largest` (Rhino's); see `frontends.planner.make_plan`.
+        pin: By the name of a value, or the path of arguments, its spec or the number of its stage.
+        n_layers: How finely the model may be cut into stages; by default at its repeated blocks.
+        plan: Use this plan, with its microbatches and layers, instead of searching one.
+        progress: Told what is being done, how many of it are done, and of how many.
+
+    Returns:
+        The plan, and the captured step that it was made of.
+
+    Raises:
+        BatchError: The batch cannot be cut so.
+        UnsupportedStepError: The step cannot be planned; the message says why.
+        AccumulationError: It cannot run in as many microbatches as were asked for.
+        NoPlanError: No plan fits the memory.
+        PlanError: `plan` was made for another step, or an option is of another kind.
+    """
+    check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers)
+    capture = Capture(step, model, optimizer, batch)
+    planned = plan_traces(
+        capture.at,
+        lambda trace: shares_of_whole(trace.step.graph, trace.calls),
+        [leaf.shape[0] for leaf in describe(name_leaves(batch)) if leaf.is_batch],
+        cluster,
+        microbatches=microbatches,
+        strategy=strategy,
+        schedule=schedule,
+        memory_bytes=memory_bytes,
+        level=level,
+        memory_rule=memory_rule,
+        pin=pin,
+        n_layers=n_layers,
+        plan=plan,
+        progress=progress,
+    )
+    return planned, capture

@@ -1,0 +1,278 @@
+"""What a PyTorch user calls: `parallelize`, `parallelize_step`, and the step that they make."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from costmodel import Cluster
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from frontends.errors import BatchError, PlanError
+from frontends.plan import Plan
+from frontends.planning import Planned
+from frontends.torch.api import default_cluster, plan_for
+from frontends.torch.arguments import State, name_leaves
+from frontends.torch.calls import Tensor
+from frontends.torch.capture import training_step
+from frontends.torch.forms import Form
+from frontends.torch.processes import join
+from frontends.torch.runtime import Runtime
+from frontends.torch.trace import Capture, Trace
+from frontends.torch.verify import Verified, verify
+
+
+class ParallelStep:
+    """A training step that is planned at its first call and then runs on many devices.
+
+    It takes and returns what the original does. The state lies sharded on the devices, and the
+    user's model and optimizer are left as they were: `write_back` brings the state to them. The
+    learning rates are those that the optimizer has when the step is called.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        model: nn.Module,
+        optimizer: Optimizer,
+        cluster: Cluster | None,
+        options: dict[str, Any],
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self.model, self.optimizer = function, model, optimizer
+        self._cluster, self._options = cluster, options
+        self._form: Form | None = None
+        self._tree: Any = None
+        self._planned: Planned[Trace] | None = None
+        self._capture: Capture | None = None
+        self._runtime: Runtime | None = None
+
+    def __repr__(self) -> str:
+        name = getattr(self._function, "__name__", repr(self._function))
+        planned = "not planned yet" if self._planned is None else repr(self._planned.plan)
+        return f"<ParallelStep of {name}: {planned}>"
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run one step; the first call also plans it.
+
+        Raises:
+            BatchError: The arguments have another structure, shape or type than it was planned for.
+        """
+        runtime = self.compile(*args, **named)
+        return self.planned.trace.unflatten(runtime(self._values(self._batch(args, named))))
+
+    def prepare(self, *args: Any, **named: Any) -> Planned[Trace]:
+        """Capture and plan the step at these arguments' shapes, without placing its state."""
+        if self._planned is None:
+            self._form = Form.of(self.model, self.optimizer, args, named)
+            batch = self._form.batch(args, named)
+            self._tree = pytree.tree_structure(batch)
+            self._cluster = self._cluster or default_cluster()
+            self._planned, self._capture = plan_for(
+                self._form.step(self._function),
+                self.model,
+                self.optimizer,
+                batch,
+                self._cluster,
+                **self._options,
+            )
+        return self._planned
+
+    def compile(self, *args: Any, **named: Any) -> Runtime:
+        """Plan the step if it is not planned, and place its state on the devices."""
+        if self._runtime is None:
+            planned = self.prepare(*args, **named)
+            assert self._capture is not None
+            assert self._cluster is not None
+            state = self._capture.state.tensors
+            homeless = [name for name, tensor in state.items() if tensor.is_meta]
+            if homeless:
+                raise PlanError(
+                    "a step runs on weights that are there; "
+                    f"{homeless[0]} and {len(homeless) - 1} others are on the meta device: load "
+                    "them first, by load_state_dict(..., assign=True)"
+                )
+            self._runtime = Runtime(
+                planned.trace, planned.layered, planned.plan, self._cluster, state, rank=join()
+            )
+        return self._runtime
+
+    @property
+    def planned(self) -> Planned[Trace]:
+        """Trace, layers and plan; `PlanError` before the first call."""
+        if self._planned is None:
+            raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
+        return self._planned
+
+    @property
+    def plan(self) -> Plan:
+        """How the step runs; prints as a table."""
+        return self.planned.plan
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as it is now, whole: what model and optimizer would have as `state_dict()`.
+
+        Returns:
+            `model` and `optimizer`, for the `load_state_dict` of either.
+        """
+        now = self._now()
+        names = {id(tensor): name for name, tensor in self._state().tensors.items()}
+        model = {
+            name: now[names[id(tensor)]] if id(tensor) in names else tensor
+            for name, tensor in self.model.state_dict(keep_vars=True).items()
+        }
+        optimizer = pytree.tree_map(
+            lambda leaf: now.get(names.get(id(leaf), ""), leaf), self.optimizer.state_dict()
+        )
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that `state_dict` gave, of this step or of one with another plan."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self._runtime is not None:
+            self._runtime.load(self._state().tensors)
+
+    def write_back(self) -> None:
+        """Let the user's model and optimizer have the state as it is now."""
+        now = self._now()
+        with torch.no_grad():
+            for name, tensor in self._state().tensors.items():
+                tensor.copy_(now[name])
+
+    def verify(self, *args: Any, n_steps: int = 2, **named: Any) -> Verified:
+        """Run some steps both ways, here and eagerly on one device, and compare.
+
+        The state is afterwards what it was. Random numbers are drawn alike in both.
+
+        Args:
+            args: What the step is called with.
+            n_steps: How many steps, all with these arguments.
+            named: The same, by name.
+
+        Raises:
+            VerificationError: Losses differ, or what ran is not what the plan says.
+        """
+        runtime = self.compile(*args, **named)
+        assert self._form is not None
+        batch = self._batch(args, named)
+        step = self._form.step(self._function)
+
+        def eager() -> Any:
+            return step(self.model, self.optimizer, batch)
+
+        def parallel() -> Any:
+            return self.planned.trace.unflatten(runtime(self._values(batch)))
+
+        return verify(runtime, self._state(), eager, parallel, n_steps)
+
+    def _state(self) -> State:
+        return State(self.model, self.optimizer)
+
+    def _now(self) -> Mapping[str, Tensor]:
+        return self._state().tensors if self._runtime is None else self._runtime.whole_state()
+
+    def _batch(self, args: Any, named: Mapping[str, Any]) -> Any:
+        assert self._form is not None
+        batch = self._form.batch(args, named)
+        tree = pytree.tree_structure(batch)
+        if tree != self._tree:
+            raise BatchError(
+                "a batch must have the structure that the step was planned for; "
+                f"got {tree} instead of {self._tree}"
+            )
+        return batch
+
+    def _values(self, batch: Any) -> dict[str, Tensor]:
+        """All arguments of the step that are not state, by name; draws random numbers."""
+        assert self._capture is not None
+        assert self._runtime is not None
+        trace, state = self.planned.trace, self._capture.state
+        now = state.settings
+        values = {n: leaf for n, leaf in name_leaves(batch) if isinstance(leaf, Tensor)}
+        for argument in trace.arguments:
+            if argument.setting is not None:
+                number = now[argument.setting]
+                values[argument.name] = torch.tensor(number, dtype=argument.dtype)
+        read = {n for early in trace.early for n in early.reads if n in state.tensors}
+        found = trace.complete({**values, **{name: self._runtime.value(name) for name in read}})
+        return {name: value for name, value in found.items() if name not in read}
+
+
+def parallelize(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss_fn: Callable[[nn.Module, Any], Tensor],
+    example_batch: Any = None,
+    *,
+    cluster: Cluster | None = None,
+    **options: Any,
+) -> ParallelStep:
+    """Train a model on all devices, by a plan that is found at once or at the first call.
+
+    Model and loss stay as they were written for one device.
+
+    Args:
+        model: Any module.
+        optimizer: Of its parameters.
+        loss_fn: From model and batch to a loss.
+        example_batch: Shapes and types of the batches; without it the first batch is planned for.
+        cluster: What to plan for; by default the processes that the launcher started, or 8 virtual
+            devices.
+        options: Any of `plan_for`: `microbatches`, `strategy`, `schedule`, `memory_bytes`,
+            `level`, `memory_rule`, `pin`, `n_layers`, `plan`, `progress`.
+
+    Returns:
+        A step: called with a batch, it updates the state and returns the loss.
+
+    Raises:
+        TypeError: There is no such option.
+    """
+    step = training_step(loss_fn)
+
+    def train(batch: Any) -> Any:
+        return step(model, optimizer, batch)
+
+    made = parallelize_step(train, model, optimizer, cluster=cluster, **options)
+    if example_batch is not None:
+        made.prepare(example_batch)
+    return made
+
+
+def parallelize_step(
+    step: Callable[..., Any],
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    cluster: Cluster | None = None,
+    **options: Any,
+) -> ParallelStep:
+    """The same for a whole step, in which `loss.backward()` and `optimizer.step()` are called.
+
+    Args:
+        step: Takes a batch in any number of arguments, by place or name; model and optimizer may be
+            among those by place.
+        model: That the step trains.
+        optimizer: That it calls.
+        cluster: As in `parallelize`.
+        options: As in `parallelize`.
+
+    Returns:
+        What is called like the step.
+
+    Raises:
+        TypeError: There is no such option.
+    """
+    parameters = inspect.signature(plan_for).parameters.values()
+    known = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    for name in options:
+        if name not in known:
+            raise TypeError(
+                f"parallelize has the options cluster, {', '.join(sorted(known))}; got {name}"
+            )
+    return ParallelStep(step, model, optimizer, cluster, options)

@@ -1,0 +1,156 @@
+"""What a PyTorch user sees: the step is called as before, and trains as before."""
+
+import copy
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import frontends.torch as mw
+import pytest
+import torch
+from costmodel import Cluster
+from frontends import BatchError, PlanError, VerificationError
+from torch import nn
+
+CLUSTER = Cluster.preset("two-hosts:1")
+
+
+def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32, affine=False), nn.Linear(32, 8))
+    model[2].weight.requires_grad_(False)
+    return model, torch.optim.AdamW(model.parameters(), 0.01, eps=1e-2)
+
+
+def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
+    return (model(batch["x"]) - batch["y"]).square().mean()
+
+
+def batches(n: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [{k: torch.randn(8, 8, generator=generator) for k in ("x", "y")} for _ in range(n)]
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = loss_of(model, batch)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def test_a_model_trains_as_on_one_device_and_goes_on_from_what_was_saved() -> None:
+    model, optimizer = model_and_optimizer()
+    twin, its_optimizer = copy.deepcopy((model, optimizer))
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    its_schedule = torch.optim.lr_scheduler.StepLR(its_optimizer, 1, 0.5)
+    examples = batches(5)
+    step = mw.parallelize(
+        model, optimizer, loss_of, examples[0], cluster=CLUSTER, strategy="zero", microbatches=1
+    )
+    assert "1 microbatches" in repr(step)
+    optimizer.step()  # what a schedule wants to see; there are no gradients
+    its_optimizer.step()
+    for batch in examples[:3]:
+        assert torch.allclose(step(batch), train(twin, its_optimizer, batch), rtol=1e-5)
+        schedule.step()
+        its_schedule.step()
+    saved = copy.deepcopy(step.state_dict())
+    for ours, theirs in (
+        (saved["model"], twin.state_dict()),
+        (saved["optimizer"]["state"][0], its_optimizer.state_dict()["state"][0]),
+    ):
+        assert ours.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-7)
+    assert not torch.equal(model[0].weight, twin[0].weight)
+    step.write_back()
+    torch.testing.assert_close(model[0].weight, twin[0].weight)
+
+    other, others_optimizer = model_and_optimizer()
+    again = mw.parallelize(other, others_optimizer, loss_of, cluster=CLUSTER, microbatches=1)
+    again.load_state_dict(saved)
+    for batch in examples[3:]:
+        expected = step(batch)
+        torch.testing.assert_close(again(batch), expected)
+
+
+def test_a_whole_step_is_called_as_it_was() -> None:
+    model, optimizer = model_and_optimizer()
+
+    def closed(x: torch.Tensor, *, y: torch.Tensor) -> dict[str, Any]:
+        loss = train(model, optimizer, {"x": x, "y": y})
+        return {"loss": loss, "number": loss.item(), "name": "mse"}
+
+    (batch,) = batches(1)
+    first = mw.parallelize_step(train, model, optimizer, cluster=CLUSTER, microbatches=1)
+    loss = first(model, optimizer, batch)
+    second = mw.parallelize_step(closed, model, optimizer, cluster=CLUSTER, microbatches=1)
+    returned = second(batch["x"], y=batch["y"])
+    assert (returned["loss"], returned["name"]) == (loss, "mse")
+    assert returned["number"] == loss.item()
+    with pytest.raises(BatchError, match=r"in the form .* with batch, y; got 2 arguments by place"):
+        second(batch["x"], batch["y"])
+    with pytest.raises(BatchError, match="a batch must have the structure that the step was"):
+        first(model, optimizer, (batch["x"], batch["y"]))
+    with pytest.raises(BatchError, match=r"batch\['x'\] of torch.float64\[8, 8\] instead of"):
+        first(model, optimizer, batch | {"x": batch["x"].double()})
+
+
+def test_a_run_is_verified_and_leaves_no_trace() -> None:
+    model, optimizer = model_and_optimizer()
+    (batch,) = batches(1)
+    step = mw.parallelize(
+        model, optimizer, loss_of, batch, cluster=CLUSTER, strategy="data_parallel", microbatches=1
+    )
+    before = step.state_dict()["model"]["0.weight"].clone()
+    verified = step.verify(batch, n_steps=3)
+    (stage,) = step.plan.stages
+    assert verified.n_collectives == 3 * len(stage.collectives) > 0
+    assert max(verified.results, verified.state) < 1e-5
+    assert str(verified).startswith("ok: 3 steps return what eager ones do")
+    assert torch.equal(step.state_dict()["model"]["0.weight"], before)
+    assert model[0].weight.grad is None
+
+    runtime = step.compile(batch)
+    for wrong in (stage.collectives[1:], (*stage.collectives, stage.collectives[0])):
+        runtime.plan = replace(runtime.plan, stages=(replace(stage, collectives=wrong),))
+        with pytest.raises(VerificationError, match="must communicate what the plan says"):
+            step.verify(batch)
+
+
+def test_numbers_that_differ_are_found() -> None:
+    model, optimizer = model_and_optimizer()
+    (batch,) = batches(1)
+    calls: Counter[bool] = Counter()
+
+    def unsteady(batch: Any) -> torch.Tensor:
+        calls[torch.is_grad_enabled()] += 1
+        return train(model, optimizer, batch) + sum(calls.values())
+
+    step = mw.parallelize_step(unsteady, model, optimizer, cluster=CLUSTER, microbatches=1)
+    with pytest.raises(VerificationError, match="the losses of the first 2 steps must equal"):
+        step.verify(batch)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    model, optimizer = model_and_optimizer()
+    with pytest.raises(TypeError, match=r"has the options cluster, .*; got microbatch$"):
+        mw.parallelize(model, optimizer, loss_of, cluster=CLUSTER, microbatch=2)
+    step = mw.parallelize(model, optimizer, loss_of, cluster=CLUSTER)
+    with pytest.raises(PlanError, match="a step has a plan after its first call"):
+        _ = step.plan
+    whole = mw.parallelize_step(train, model, optimizer, cluster=CLUSTER)
+    with pytest.raises(BatchError, match=r"a step is planned for a batch: .* got model, optimizer"):
+        whole(model, optimizer)
+
+
+def test_a_model_without_weights_is_planned_and_does_not_run() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batch = {name: torch.empty(8, 8, device="meta") for name in ("x", "y")}
+    step = mw.parallelize(model, optimizer, loss_of, batch, cluster=CLUSTER)
+    assert step.plan.n_devices == 4
+    with pytest.raises(PlanError, match=r"params\['weight'\] and 1 others are on the meta device"):
+        step({name: torch.ones(8, 8) for name in ("x", "y")})
