@@ -209,3 +209,17 @@ def test_refuses_steps_without_a_gradient() -> None:
 def test_refuses_a_batch_that_cannot_be_cut() -> None:
     with pytest.raises(BatchError, match=r"must be a multiple of microbatches; got batch\['x'\]"):
         capture(mlp()).at(3)
+
+
+def test_parts_of_a_tensor_may_be_written() -> None:
+    example = mlp(dropout=0.0)
+
+    def loss(model: Any, batch: Any) -> Any:
+        shifted = torch.zeros_like(batch["x"])
+        shifted[:, 1:] = batch["x"][:, :-1]
+        shifted[:, 0].fill_(1.0)
+        logits = model(shifted)
+        return functional.cross_entropy(logits, batch["y"])
+
+    example.step = training_step(loss)
+    compare(example, 2)

@@ -65,33 +65,52 @@ def without_values(tensors: Sequence[Tensor]) -> tuple[FakeTensorMode, list[Tens
         ]
 
 
-def trace(
-    function: Callable[..., Sequence[Any]],
-    tensors: Sequence[Tensor],
-    decompositions: Mapping[Any, Callable[..., Any]],
-) -> GraphModule:
-    """The program of a function that may differentiate and write in place, without either.
+class Program:
+    """What a function does that may differentiate and write in place.
 
-    Traced twice: writes can be taken out of a program only when it is there, as functionalization
-    cannot see through `requires_grad_`. A node says where it comes from by `PHASE` and `DRAW`.
+    A node of its graphs says where it comes from by `PHASE` and `DRAW`.
 
     Args:
         function: From tensors to tensors and numbers.
         tensors: As the arguments will be; their values are not read.
         decompositions: How operators are to be written in others.
     """
-    mode, fakes = without_values(tensors)
-    state = torch.get_rng_state()
-    try:
-        with _gradients() as marks, mode:
-            first = make_fx(lambda *args: _with_draws(function, args), tracing_mode="real")(*fakes)
-        _mark_phases(first, marks)
-        first.graph.eliminate_dead_code()
-        pure = torch.func.functionalize(lambda *args: _Marked(first).run(*args), remove="mutations")
-        with mode, torch.no_grad():
-            return make_fx(pure, dict(decompositions), tracing_mode="real")(*fakes)
-    finally:
-        torch.set_rng_state(state)
+
+    def __init__(
+        self,
+        function: Callable[..., Sequence[Any]],
+        tensors: Sequence[Tensor],
+        decompositions: Mapping[Any, Callable[..., Any]],
+    ) -> None:
+        self._mode, self._fakes = without_values(tensors)
+        table = dict(decompositions)
+        state = torch.get_rng_state()
+        try:
+            with _gradients() as marks, self._mode:
+                traced = make_fx(lambda *args: _with_draws(function, args), table, "real")
+                self.module: GraphModule = traced(*self._fakes)
+                """With writes as they are."""
+        finally:
+            torch.set_rng_state(state)
+        _mark_phases(self.module, marks)
+        self.module.graph.eliminate_dead_code()
+
+    def without_writes(self) -> GraphModule:
+        """The same with every write turned into a new value: traced once more, which takes long.
+
+        Functionalization cannot see through `requires_grad_`, so that it comes second.
+        """
+        pure = torch.func.functionalize(
+            lambda *args: _Marked(self.module).run(*args), remove="mutations"
+        )
+        with self._mode, torch.no_grad():
+            return make_fx(pure, tracing_mode="real")(*self._fakes)
+
+
+def place_of(tensor: Tensor) -> tuple[int, Any]:
+    """Which memory a stand-in shares with others, and which part of it is its."""
+    where = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+    return tensor.untyped_storage()._cdata, where
 
 
 @contextlib.contextmanager

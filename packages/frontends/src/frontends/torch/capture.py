@@ -15,7 +15,7 @@ from frontends.torch import _compat
 from frontends.torch.arguments import Argument, State, describe, name_leaves
 from frontends.torch.decompositions import DECOMPOSITIONS
 from frontends.torch.flat import Flat, known_from
-from frontends.torch.read import Name, read
+from frontends.torch.read import AliasedError, Name, read
 
 Tensor = torch.Tensor
 
@@ -108,14 +108,17 @@ def capture(
 
     tree = pytree.tree_structure(batch)
     try:
-        module = _compat.trace(function, tensors, DECOMPOSITIONS)
+        program = _compat.Program(function, tensors, DECOMPOSITIONS)
     except _compat.DATA_DEPENDENT as error:
         raise UnsupportedStepError(
             "a step that is planned must run the same operators whatever its numbers are; this one "
             f"asks for a number that is not known before it runs, at {_compat.user_line(error)}: "
             "compute with tensors there, as torch.where does"
         ) from error
-    flat, returned, draws = read(module, names)
+    try:
+        flat, returned, draws = read(program.module, names)
+    except AliasedError:
+        flat, returned, draws = read(program.without_writes(), names)
     n_state = len(updates)
     changed = [
         (new, name) for new, name in zip(returned[:n_state], updates, strict=True) if new != name

@@ -78,6 +78,24 @@ class Name(str):
     __slots__ = ()
 
 
+class AliasedError(UnsupportedStepError):
+    """A tensor is written of which a part is read later, or the other way round."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(
+            "what a step writes in place must be tensors that share their memory with no others; "
+            f"{node.target} writes, or reads, part of one that is written: use the operator that "
+            "makes a new tensor"
+        )
+
+
+_WRITES = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.normal_.default: aten.normal_functional.default,
+}
+"""The operator without a write, where its name says it otherwise."""
+
+
 def read(module: GraphModule, inputs: Sequence[str]) -> tuple[Flat, list[Any], dict[str, Any]]:
     """The program, what it returns, and which values are draws.
 
@@ -108,6 +126,9 @@ class _Reader:
         self._results: list[Any] = []
         self._of_backward: set[str] = set()
         self._node: Node | None = None
+        self._seen: dict[Node, int] = {}
+        self._written: dict[int, tuple[int, Any, Name]] = {}
+        """By memory: when it was written last, which part of it, and what it holds."""
 
     def finish(self) -> tuple[Flat, list[Any], dict[str, Any]]:
         outputs = tuple(r for r in self._results if isinstance(r, Name))
@@ -116,6 +137,7 @@ class _Reader:
 
     def add(self, node: Node) -> None:
         self._node = node
+        self._seen[node] = len(self._seen)
         if node.op == "placeholder":
             name = Name(next(self._inputs))
             self._kinds[name] = _kind_of(node.meta["val"])
@@ -125,17 +147,49 @@ class _Reader:
         elif node.op == "output":
             results = node.args[0]
             assert isinstance(results, list | tuple)
-            self._results = [self._refs[r] if isinstance(r, Node) else r for r in results]
+            self._results = [self._ref(r) if isinstance(r, Node) else r for r in results]
         elif node.target is operator.getitem:
             source, index = node.args
             assert isinstance(source, Node)
             self._refs[node] = self._refs[source][index]
         elif not isinstance(node.target, torch._ops.OpOverload):
             self._refs[node] = self._number(node)
-        elif node.target is aten.copy_.default:  # into an argument, last of all
-            self._refs[node] = self._refs[_node(node.args[1])]
+        elif node.target._schema.is_mutable and node.target.namespace == "aten":
+            self._refs[node] = self._write(node, node.target)
         elif node.target.namespace != "profiler":
             self._refs[node] = self._call(node, node.target)
+
+    def _ref(self, node: Node) -> Any:
+        """What a node holds now, after writes to its memory."""
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and self._written:
+            memory, where = _compat.place_of(value)
+            if memory in self._written:
+                when, part, name = self._written[memory]
+                if part == where:
+                    return name
+                if self._seen[node] < when:
+                    raise AliasedError(node)
+        return self._refs[node]
+
+    def _write(self, node: Node, target: torch._ops.OpOverload) -> Name:
+        """A new value for what is written in place."""
+        written = _node(node.args[0])
+        value = written.meta["val"]
+        others = [a.meta["val"] for a in node.all_input_nodes if a is not written]
+        tensors = [v for v in others if isinstance(v, torch.Tensor) and v.dim()]
+        name, overload = target._schema.name.rpartition("::")[2], target._overloadname
+        pure = _WRITES.get(target)
+        if pure is None and name.endswith("_") and overload in getattr(aten, name[:-1]).overloads():
+            pure = getattr(getattr(aten, name[:-1]), overload)
+        is_copy = target is aten.copy_.default
+        if pure is None or (not is_copy and any(v.dtype != value.dtype for v in tensors)):
+            raise AliasedError(node)
+        made = self._call(node, pure)
+        assert isinstance(made, Name)
+        memory, where = _compat.place_of(value)
+        self._written[memory] = len(self._seen), where, made
+        return made
 
     def _constant(self, tensor: torch.Tensor) -> Name:
         name = Name(f"constant.{len(self._constants)}")
@@ -153,8 +207,8 @@ class _Reader:
             return self._filled(value, _FILLS[kind])
         if kind in _FILLS_WITH and not isinstance(node.args[_FILLS_WITH[kind]], Node):
             return self._filled(value, node.args[_FILLS_WITH[kind]])
-        if kind == "copy":
-            written = self._refs[_node(node.args[1])]
+        if kind in ("copy", "fill"):
+            written = self._ref(_node(node.args[1]))
             return self._expanded(self._converted(written, value.dtype), tuple(value.shape))
         if source is None:
             return self._general(node, target)
@@ -175,7 +229,7 @@ class _Reader:
     def _source(self, node: Node) -> Name | None:
         """The first argument, if it is a tensor."""
         first = node.args[0] if node.args else None
-        ref = self._refs[first] if isinstance(first, Node) else None
+        ref = self._ref(first) if isinstance(first, Node) else None
         return ref if isinstance(ref, Name) else None
 
     def _joined(self, node: Node, target: torch._ops.OpOverload) -> Any:
@@ -185,7 +239,7 @@ class _Reader:
         shape = node.meta["val"].shape
         kept = [part for part in parts if _node(part).meta["val"].dim() == len(shape)]
         if len(kept) == 1:
-            return self._refs[_node(kept[0])]
+            return self._ref(_node(kept[0]))
         return self._general(node, target, [kept, *rest])
 
     def _general(
@@ -195,7 +249,7 @@ class _Reader:
 
         def argument(value: Any) -> Any:
             if isinstance(value, Node):
-                inputs.append(self._refs[value])
+                inputs.append(self._ref(value))
                 return Operand(len(inputs) - 1)
             if isinstance(value, Name):
                 inputs.append(value)
@@ -232,7 +286,7 @@ class _Reader:
         if not isinstance(value, torch.Tensor) or value.dim() or not value.is_floating_point():
             return arguments
         return [
-            self._converted(self._refs[argument], value.dtype)
+            self._converted(self._ref(argument), value.dtype)
             if isinstance(argument, Node)
             and not isinstance(argument.meta["val"], torch.Tensor | list | tuple)
             and isinstance(declared.type, torch._C.TensorType)
@@ -307,7 +361,7 @@ class _Reader:
     def _number(self, node: Node) -> Any:
         """What Python computes from numbers of the step, as calls on tensors of shape ()."""
         kind = Kind((), _number_type(node.meta["val"]))
-        arguments = [self._refs[a] if isinstance(a, Node) else a for a in node.args]
+        arguments = [self._ref(a) if isinstance(a, Node) else a for a in node.args]
         named = [a for a in arguments if isinstance(a, Name)]
         name = getattr(node.target, "__name__", str(node.target))
         if name == "sym_float":
