@@ -15,6 +15,7 @@ from frontends.errors import DeviceError, FrontendsError, PlanError
 from frontends.jax import _compat
 from frontends.jax.rollcall import roll_call
 from frontends.jax.watch import watch
+from frontends.mpi import import_mpi
 from frontends.plan import Plan
 
 _SIZES = {
@@ -89,18 +90,6 @@ def _join_by_mpi(n_processes: int, start_s: float) -> None:
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         # MPICH's mpiexec sends it when another process dies, which would end this one unheard.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-
-
-def import_mpi() -> Any:
-    """The module `mpi4py.MPI`; `DeviceError` where it or its library is not there."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise DeviceError(
-            "processes exchange values by MPI; mpi4py or its library is not there: "
-            "pip install mpi4py mpich, and start the processes with mpiexec"
-        ) from error
-    return MPI
 
 
 def gather(word: str, doing: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -12,12 +11,13 @@ import jax
 from shardspec import Layout, Mesh, Spec
 
 from frontends.binding import Shards
+from frontends.courier import Courier, Lane, lanes_of
 from frontends.errors import DeviceError, PlanError
-from frontends.instructions import Instruction, Send
+from frontends.instructions import Instruction
 from frontends.jax.compile import Submeshes
-from frontends.jax.courier import Courier, Lane, Message
-from frontends.jax.processes import gather, import_mpi
+from frontends.jax.processes import gather
 from frontends.jax.watch import Watch, watch
+from frontends.mpi import connect, import_mpi
 from frontends.plan import Plan
 
 _RESULTS = -1
@@ -72,11 +72,11 @@ class Team:
         self._watch = watch()
         self._watch.deadline_s = deadline_s
         _check_plan(plan)
-        lanes = self._lanes(plan, instructions, planned)
+        lanes = lanes_of(plan, instructions, planned, submeshes.processes)
         self._has_results = bool(results)
         if results:
             lanes.append(self._results_lane(results))
-        self.courier = Courier(lanes, self._process_of)
+        self.courier = Courier(lanes, jax.process_index(), self._connect)
 
     def wait_for_all(self) -> None:
         """Until all processes are ready for the first step: some have more to compile."""
@@ -110,26 +110,8 @@ class Team:
             for name, shards in received.items()
         }
 
-    def _lanes(
-        self,
-        plan: Plan,
-        instructions: Sequence[Instruction],
-        planned: Sequence[crossmesh.TransferPlan],
-    ) -> list[Lane]:
-        messages: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
-        for item in instructions:
-            if isinstance(item, Send):
-                transfer = plan.transfers[item.transfer]
-                between = transfer.source, transfer.destination
-                messages[between].append((item.transfer, item.microbatch))
-        lanes = []
-        for (source, destination), sent in messages.items():
-            ends = [self._submeshes.processes(plan.stages[s].mesh) for s in (source, destination)]
-            processes = tuple(sorted(frozenset[int]().union(*ends)))
-            if len(processes) > 1:
-                plans = {index: planned[index] for index, _ in sent}
-                lanes.append(Lane(processes, tuple(sent), plans, ends[0]))
-        return lanes
+    def _connect(self, number: int, lane: Lane) -> crossmesh.Transport:
+        return connect(number, lane, self._process_of)
 
     def _results_lane(self, results: Mapping[str, tuple[int, jax.ShapeDtypeStruct]]) -> Lane:
         n_processes = jax.process_count()

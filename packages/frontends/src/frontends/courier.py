@@ -1,8 +1,8 @@
-"""Carry values between processes while they compute: crossmesh's executions over MPI, in a thread.
+"""Carry values between processes while they compute: crossmesh's executions, in a thread.
 
 Between every two stages messages go one after the other, in the order in which the plan sends them.
 All processes know that order, so who only receives begins at once, and a message can arrive while
-its receiver computes. One thread steps all that is open: XLA runs without Python's lock.
+its receiver computes. One thread steps all that is open: frameworks compute without Python's lock.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import crossmesh
+from shardspec import Mesh
 
 from frontends.binding import Shards
+from frontends.instructions import Instruction, Send
+from frontends.plan import Plan
 
 _SHORTEST_NAP_S = 50e-6
 _LONGEST_NAP_S = 1e-3
@@ -56,26 +59,51 @@ class _Job:
     received: Any = None
 
 
+Connect = Callable[[int, Lane], Any]
+"""From a lane of this process, and its number, to the transport of crossmesh that connects it."""
+
+
+def lanes_of(
+    plan: Plan,
+    instructions: Sequence[Instruction],
+    planned: Sequence[crossmesh.TransferPlan],
+    processes: Callable[[Mesh], frozenset[int]],
+) -> list[Lane]:
+    """The lanes of a plan: one for every two stages that exchange something between processes.
+
+    Args:
+        plan: What runs.
+        instructions: Of all processes, in their order.
+        planned: How each transfer goes from device to device.
+        processes: Those that have devices of a mesh.
+    """
+    messages: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
+    for item in instructions:
+        if isinstance(item, Send):
+            transfer = plan.transfers[item.transfer]
+            messages[transfer.source, transfer.destination].append((item.transfer, item.microbatch))
+    lanes = []
+    for between, sent in messages.items():
+        ends = [processes(plan.stages[stage].mesh) for stage in between]
+        together = tuple(sorted(frozenset[int]().union(*ends)))
+        if len(together) > 1:
+            plans = {index: planned[index] for index, _ in sent}
+            lanes.append(Lane(together, tuple(sent), plans, ends[0]))
+    return lanes
+
+
 class Courier:
     """This process's part of all lanes.
 
     Args:
         lanes: Those of all processes, in an order that is the same everywhere.
-        process_of: The process of each device.
+        me: This process.
+        connect: Connects the processes of a lane.
     """
 
-    def __init__(self, lanes: Sequence[Lane], process_of: Mapping[int, int]) -> None:
-        from mpi4py import MPI
-
-        world = MPI.COMM_WORLD
-        me = world.rank
-        self._lanes: list[tuple[Lane, Any]] = []
-        for tag, lane in enumerate(lanes):
-            if me in lane.processes:
-                comm = world.Create_group(world.group.Incl(lane.processes), tag)
-                rank = {process: i for i, process in enumerate(lane.processes)}
-                rank_of = {d: rank[p] for d, p in process_of.items() if p in rank}
-                self._lanes.append((lane, crossmesh_mpi().MpiTransport(comm, rank_of)))
+    def __init__(self, lanes: Sequence[Lane], me: int, connect: Connect) -> None:
+        mine = [(number, lane) for number, lane in enumerate(lanes) if me in lane.processes]
+        self._lanes = [(lane, connect(number, lane)) for number, lane in mine]
         self._me = me
         self._queues: list[deque[_Job]] = [deque() for _ in self._lanes]
         self._jobs: dict[Message, _Job] = {}
@@ -168,10 +196,3 @@ class Courier:
             job.is_done.set()
             return True
         return moved
-
-
-def crossmesh_mpi() -> Any:
-    """The MPI transport of crossmesh, which needs its extra `mpi`."""
-    import crossmesh.mpi
-
-    return crossmesh.mpi
