@@ -21,7 +21,7 @@ from frontends.torch.arguments import State, name_leaves
 from frontends.torch.calls import Tensor
 from frontends.torch.capture import training_step
 from frontends.torch.forms import Form
-from frontends.torch.processes import join
+from frontends.torch.processes import join, plan_together
 from frontends.torch.runtime import Runtime
 from frontends.torch.trace import Capture, Trace
 from frontends.torch.verify import Verified, verify
@@ -72,14 +72,18 @@ class ParallelStep:
             self._form = Form.of(self.model, self.optimizer, args, named)
             batch = self._form.batch(args, named)
             self._tree = pytree.tree_structure(batch)
+            join()
             self._cluster = self._cluster or default_cluster()
-            self._planned, self._capture = plan_for(
+            search = functools.partial(
+                plan_for,
                 self._form.step(self._function),
                 self.model,
                 self.optimizer,
                 batch,
                 self._cluster,
-                **self._options,
+            )
+            self._planned, self._capture = plan_together(
+                search, lambda found: found[0].plan, self._options
             )
         return self._planned
 

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch.distributed as dist
+
+from frontends.errors import DeviceError, PlanError
+from frontends.mpi import import_mpi
+from frontends.plan import Plan
+
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""Variables in which launchers of MPI leave the number of processes."""
+
+_Planned = TypeVar("_Planned")
+
+
+def by_mpi() -> bool:
+    """Whether a launcher of MPI started several processes; torchrun leaves another variable."""
+    is_torchrun = "WORLD_SIZE" in os.environ
+    return not is_torchrun and any(int(os.environ.get(name, "1")) > 1 for name in _SIZES)
 
 
 def n_processes() -> int:
     """How many processes the launcher started; 1 where there is none."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
+    if by_mpi():
+        return max(int(os.environ.get(name, "1")) for name in _SIZES)
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -19,9 +39,64 @@ def join() -> int | None:
 
     Returns:
         This process's rank; None if it is alone.
+
+    Raises:
+        DeviceError: mpi4py's library is not that of the launcher.
     """
     if n_processes() == 1:
         return None
     if not dist.is_initialized():
-        dist.init_process_group("gloo")
+        if by_mpi():
+            _join_by_mpi()
+        else:
+            dist.init_process_group("gloo")
     return dist.get_rank()
+
+
+def _join_by_mpi() -> None:
+    """Meet at a free port of process 0, which it tells the others by MPI."""
+    world = import_mpi().COMM_WORLD
+    if world.size != n_processes():
+        raise DeviceError(
+            f"a launcher starts processes of its own MPI; it started {n_processes()}, and mpi4py's "
+            f"library finds {world.size}: take that library's mpiexec, or install mpi4py against "
+            "the launcher's with pip install --no-binary mpi4py mpi4py"
+        )
+    with socket.socket() as found:
+        found.bind(("", 0))
+        here = f"tcp://{socket.gethostname()}:{found.getsockname()[1]}"
+    where = world.bcast(here)
+    dist.init_process_group("gloo", init_method=where, rank=world.rank, world_size=world.size)
+
+
+def plan_together(
+    plan_for: Callable[..., _Planned],
+    plan_of: Callable[[_Planned], Plan],
+    options: Mapping[str, Any],
+) -> _Planned:
+    """Let process 0 search a plan for all: searches that are stopped by time differ.
+
+    Args:
+        plan_for: Plans with some options; with the option `plan`, takes that plan.
+        plan_of: The plan in what it returns.
+        options: Of the user.
+
+    Raises:
+        PlanError: Process 0 found none.
+        FrontendsError: Of another kind, as `plan_for` raises them.
+    """
+    if n_processes() == 1 or options.get("plan") is not None:
+        return plan_for(**options)
+    found: list[str] = [""]
+    if dist.get_rank() > 0:
+        dist.broadcast_object_list(found, 0)
+        if not found[0].startswith("{"):
+            raise PlanError(f"process 0 makes the plan of all processes, and failed: {found[0]}")
+        return plan_for(**{**options, "plan": Plan.from_json(found[0])})
+    try:
+        planned = plan_for(**options)
+    except BaseException as error:  # the others wait for what became of it
+        dist.broadcast_object_list([f"{type(error).__name__}: {error}"], 0)
+        raise
+    dist.broadcast_object_list([plan_of(planned).to_json()], 0)
+    return planned

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 import torch
 from costmodel import Cluster
 
-from frontends.binding import Binder, Mail, Registers, bind_all
+from frontends.binding import Binder, Registers, bind_all
 from frontends.chunks import build_chunks
-from frontends.errors import BatchError, DeviceError
+from frontends.errors import BatchError
 from frontends.homes import find_placed, find_results
 from frontends.instructions import Key, build_instructions, in_one_order
 from frontends.layers import LayeredStep
@@ -24,6 +24,7 @@ from frontends.plan import Plan, Stored
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Shards
 from frontends.torch.engine import Executed, TorchEngine
+from frontends.torch.team import Team
 from frontends.torch.trace import Trace
 from frontends.transfers import plan_transfers
 
@@ -39,10 +40,11 @@ class Runtime:
         state: Whole tensors to begin with, by name; they are copied.
         rank: Of this process, which is its device; None if all devices are virtual ones of this
             process.
-        mail: Carries transfers between processes, if there are several.
 
     Raises:
-        PlanError: The plan is for another step, or its schedule cannot run.
+        DeviceError: There are fewer processes than devices.
+        PlanError: The plan is for another step, or its schedule cannot run, or another process has
+            another plan.
         DeadlockError: The plan's transfers wait for each other.
     """
 
@@ -55,7 +57,6 @@ class Runtime:
         state: Mapping[str, Tensor],
         *,
         rank: int | None = None,
-        mail: Mail | None = None,
     ) -> None:
         self._trace, self.step, self.plan = trace, layered.step, plan
         graph = layered.step.graph
@@ -64,10 +65,17 @@ class Runtime:
         self.engine = TorchEngine(plan, trace, graph, self.chunks, rank)
         is_local = {stage: self.engine.is_local(stage) for stage in range(len(plan.stages))}
         planned = plan_transfers(plan, graph, cluster)
+        found = find_results(layered, plan)
+        self._team = None
+        if rank is not None:
+            asked = {name: result for name, result in found.items() if result.is_whole}
+            self._team = Team(plan, graph, self.engine, self.instructions, planned, asked)
+        mail = None if self._team is None else self._team.courier
         binder = Binder(plan, self.chunks, self.engine, planned, mail)
         self._arguments = {a.name: a for a in trace.arguments}
         other = {a.name for a in trace.arguments if not a.is_batch}
-        keys = [k for k in find_placed(plan, trace.constants, other) if is_local[k[0]]]
+        self._places = find_placed(plan, trace.constants, other)
+        keys = [key for key in self._places if is_local[key[0]]]
         self._registers = {key: binder.register(key) for key in keys}
         self._calls = [call for _, call in bind_all(binder, self.instructions, is_local)]
         self._batches = {
@@ -76,22 +84,24 @@ class Runtime:
             if isinstance(key, tuple) and key[0] == "batch"
         }
         self._placers = {key: self.engine.placer(key[0], key[1].value, key[1].spec) for key in keys}
-        self._results: dict[str, tuple[Key, int | None]] = {}
-        """Where each result that the user asks for ends up, and its register if it is here."""
+        self._results: dict[str, int] = {}
+        """The register of each result that the user asks for, if it is here."""
 
         self._updates: dict[int, Key] = {}
         """The register of each update that is made here, and the state whose place it takes."""
 
         aliases = {output.value: output.alias for output in graph.outputs}
-        for name, result in find_results(layered, plan).items():
+        for name, result in found.items():
             stage, slot, _ = result.key
-            register = binder.register(result.key) if is_local[stage] else None
+            if not is_local[stage]:
+                continue
+            register = binder.register(result.key)
             if result.is_whole:
-                self._results[name] = result.key, register
-            elif register is not None:
-                alias = aliases[name]
-                assert alias is not None, "what is not whole is state"
-                self._updates[register] = stage, Stored(alias, slot.spec), None
+                self._results[name] = register
+                continue
+            alias = aliases[name]
+            assert alias is not None, "what is not whole is state"
+            self._updates[register] = stage, Stored(alias, slot.spec), None
         self._n_registers = len(binder.registers)
         self._kept: dict[Key, Shards] = {}
         self._unread: dict[str, Tensor] = {}
@@ -103,7 +113,8 @@ class Runtime:
         Args:
             state: Whole tensors, by name; they are copied.
         """
-        read = {key[1].value for key in self._registers}
+        self._state = frozenset(state)
+        read = {key[1].value for key in self._places}
         self._unread = {n: t.detach().clone() for n, t in state.items() if n not in read}
         known = {**self._trace.constants, **state}
         self._kept = {}
@@ -124,12 +135,14 @@ class Runtime:
             values: All arguments that are not state, by name.
 
         Returns:
-            What the step returns to the user, whole, by name; that of other processes is left out.
+            What the step returns to the user, whole, by name.
 
         Raises:
             BatchError: An argument has another shape or type than the step was planned for.
         """
         self._check(values)
+        if self._team is not None:
+            self._team.courier.begin()
         registers: Registers = [None] * self._n_registers
         for key, register in self._registers.items():
             kept = self._kept.get(key)
@@ -140,27 +153,23 @@ class Runtime:
             call(registers)
         for register, key in self._updates.items():
             self._kept[key] = registers[register]
-        return {
-            name: registers[register][0]
-            for name, (_, register) in self._results.items()
-            if register is not None
-        }
+        mine = {name: registers[register][0] for name, register in self._results.items()}
+        return mine if self._team is None else self._team.share(mine)
 
     def whole_state(self) -> dict[str, Tensor]:
-        """All state as whole tensors, by name; where all devices are in this process.
-
-        Raises:
-            DeviceError: Other processes have some of it.
-        """
+        """All state as whole tensors, by name; where there are several processes, all call it."""
         found = {name: tensor.clone() for name, tensor in self._unread.items()}
-        for (stage, slot, _), shards in self._kept.items():
-            if slot.value not in found and slot.value in self._arguments:
-                if len(shards) != self.plan.stages[stage].mesh.size:
-                    raise DeviceError(
-                        f"state is whole where all its devices are; {slot.value} is also on those "
-                        "of other processes"
-                    )
-                found[slot.value] = self.engine.whole(stage, slot, shards).clone()
+        for key in self._places:
+            stage, slot, _ = key
+            if slot.value in found or slot.value not in self._state:
+                continue
+            shards = self._kept.get(key)
+            if self._team is not None:
+                whole = self._team.whole(key, shards)
+            else:
+                assert shards is not None, "all devices are in this process"
+                whole = self.engine.whole(stage, slot, shards)
+            found[slot.value] = whole.clone()
         return found
 
     def value(self, name: str) -> Tensor:

@@ -1,0 +1,43 @@
+"""Four real processes: torch_processes.py is what they do, here is what comes of it."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+N = 4
+PROGRAM = str(Path(__file__).with_name("torch_processes.py"))
+LAUNCHERS = {
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
+    "mpiexec": [str(Path(sysconfig.get_path("scripts"), "mpiexec")), "-n", str(N), sys.executable],
+}
+LAUNCHERS["torchrun"] += ["--nproc-per-node", str(N)]
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+STRATEGIES = ["zero", "megatron", "equal_layers"] if NIGHTLY else ["equal_layers"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS if NIGHTLY else ["torchrun"])
+def test_processes_compute_the_eager_step_and_communicate_as_planned(
+    launcher: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [*LAUNCHERS[launcher], PROGRAM, str(tmp_path), *STRATEGIES],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads(Path(tmp_path, f"{rank}.json").read_text()) for rank in range(N)]
+    for name in STRATEGIES:
+        runs = [results[name] for results in found]
+        assert max(run["state"] for run in runs) < 1e-5
+        assert len({tuple(run["losses"]) for run in runs}) == 1, "whole everywhere"
+        assert runs[0]["collectives"] > 0 or name == "equal_layers"
+    assert found[0]["equal_layers"]["stages"] > 1
+    assert all(results["steps"] == found[0]["steps"] > 50 for results in found)

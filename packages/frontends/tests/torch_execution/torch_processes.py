@@ -1,0 +1,106 @@
+"""The processes of test_torch_processes.py: each runs plans, verifies them, and writes to
+FOLDER/rank.json what it found. `torchrun` and `mpiexec` start it alike, with FOLDER STRATEGY..."""
+
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import autoshard
+import frontends.torch as mw
+import shardspec
+import torch
+import torch.distributed as dist
+from costmodel import Cluster
+from frontends.torch.collectives import Grouped, LockStep
+from frontends.torch.processes import join
+from shardspec import Layout, Mesh
+from torch import nn
+
+STRATEGIES = {"zero": 1, "megatron": 2, "equal_layers": 2}
+"""And in how many microbatches."""
+
+MIXED = Mesh((2, 2), ("x", "y"), (2, 0, 3, 1))
+"""Devices in an order that is not that of the ranks."""
+
+
+class Model(nn.Module):
+    """Tokens are looked up and predicted with one table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.norm = nn.LayerNorm(8)
+        self.body = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.table(tokens)
+        for linear in self.body:
+            x = x + torch.tanh(nn.functional.dropout(linear(self.norm(x)), 0.1))
+        return x @ self.table.weight.T
+
+
+def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    logits = model(tokens)[:, :-1].flatten(0, 1)
+    return nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
+
+
+def train(strategy: str, microbatches: int) -> dict[str, Any]:
+    """What a run of a plan finds."""
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01, eps=1e-2)
+    tokens = torch.randint(0, 16, (8, 5))
+    step = mw.parallelize(
+        model,
+        optimizer,
+        loss_of,
+        cluster=Cluster.preset("two-hosts:1"),
+        strategy=strategy,
+        microbatches=microbatches,
+    )
+    verified = step.verify(tokens, n_steps=3)
+    return {
+        "losses": [float(step(tokens)) for _ in range(2)],
+        "state": verified.state,
+        "collectives": verified.n_collectives,
+        "stages": len(step.plan.stages),
+    }
+
+
+def check_collectives(rank: int) -> int:
+    """Between all layouts of a matrix, a device gets what lock-step gives it; returns how many."""
+    whole = torch.arange(64.0).view(8, 8)
+    axes = [(0,), (1,), (0, 1), (1, 0)]
+    mine, all_ = Grouped(MIXED, rank, axes), LockStep(MIXED)
+    specs = autoshard.stored_specs((8, 8), MIXED.shape)
+    partial = [shardspec.Spec.parse(text) for text in ("RR+P0", "RS0+P1")]
+    n = 0
+    for src, dst in itertools.product([*specs, *partial], specs):
+        before, after = Layout((8, 8), MIXED, src), Layout((8, 8), MIXED, dst)
+        shards = shardspec.shard(before, whole.numpy())
+        given = [torch.from_numpy(shards[device].copy()) for device in MIXED.device_ids]
+        place = list(MIXED.device_ids).index(rank)
+        own = [given[place]]
+        for step in shardspec.reshard_whole_axes(before, after).steps:
+            own, given = mine(step, own), all_(step, given)
+            assert torch.equal(own[0], given[place]), (src, dst, step)
+            n += 1
+    return n
+
+
+def main(folder: Path, strategies: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    rank = join()
+    assert rank is not None
+    found: dict[str, Any] = {name: train(name, STRATEGIES[name]) for name in strategies}
+    found["steps"] = check_collectives(rank)
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
