@@ -94,7 +94,7 @@ class Grouped:
         ranks = _group_of(step.groups, rank)
         place, n = ranks.index(rank), len(ranks)
         if step.kind == "slice":
-            return [_part(shard, _dim(step), place, n)]
+            return [_part(shard, _dim(step), place, n).contiguous()]
         group = self._groups[ranks]
         if step.kind == "all_reduce":
             total = shard.clone(memory_format=torch.contiguous_format)
@@ -143,7 +143,8 @@ def _within_group(step: shardspec.Step, parts: Sequence[Tensor]) -> Sequence[Ten
         assert cut is not None
         return [torch.cat([_part(p, cut, i, n) for p in parts], _dim(step)) for i in range(n)]
     assert step.kind == "slice"
-    return [_part(part, _dim(step), i, n) for i, part in enumerate(parts)]
+    # aten's norms read their saved statistics as if they were contiguous, whatever their strides
+    return [_part(part, _dim(step), i, n).contiguous() for i, part in enumerate(parts)]
 
 
 def _combined(step: shardspec.Step, parts: Sequence[Tensor]) -> Tensor:
