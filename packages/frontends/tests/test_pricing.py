@@ -38,6 +38,26 @@ def test_no_price_is_below_its_bound(name: str, submesh: tuple[int, int]) -> Non
         assert prices.bounds.bound_s(first, last, submesh) <= priced.cost.time_s
 
 
+@pytest.mark.parametrize("held", [1, 2, 5])
+@pytest.mark.parametrize("submesh", SUBMESHES)
+@pytest.mark.parametrize("name", ["mlp", "tied", "clipped"])
+def test_no_stage_holds_less_than_its_bound(name: str, submesh: tuple[int, int], held: int) -> None:
+    prices, n_layers = pricer(name), layered(name).n_layers
+    for first, last in ((0, 0), (0, n_layers - 1), (1, 2), (n_layers - 1, n_layers - 1)):
+        priced = prices.price(first, last, submesh, held)
+        assert priced is not None
+        together = priced.sharding.peak_bytes * math.prod(submesh)
+        assert prices.bounds.held_bytes(first, last, held) <= together
+
+
+def test_a_stage_that_holds_too_much_in_any_way_is_not_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prices = Pricer(layered("mlp"), CLUSTER, CLUSTER.device.memory_bytes)
+    monkeypatch.delattr(autoshard.Prepared, "solve")
+    assert prices.price(0, 1, (2, 2), held=1 << 30) is None
+
+
 def test_the_bound_of_a_step_is_the_sum_of_its_layers() -> None:
     prices, n_layers = pricer("mlp"), layered("mlp").n_layers
     layers_s = sum(

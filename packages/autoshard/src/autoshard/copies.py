@@ -55,9 +55,9 @@ class Relay:
     """Whether it may hold all sets of copies that can be of use."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """All that matters of a value."""
+    """All that matters of a value; there is one object for all that are alike."""
 
     value: Value
     """Any one of its shape and dtype."""

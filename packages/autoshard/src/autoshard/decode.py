@@ -5,7 +5,7 @@ A relay's set of copies is a plan with a price; what `convert` makes of it never
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from costmodel import Cluster
@@ -14,7 +14,7 @@ from shardspec import Mesh, Spec
 from autoshard.bucket import bucket_savings
 from autoshard.build import Built
 from autoshard.conversion import Conversion, Converter
-from autoshard.convert import convert
+from autoshard.convert import Hop, convert
 from autoshard.graph import Graph
 from autoshard.memory import footprint
 from autoshard.options import Options
@@ -125,9 +125,13 @@ def _conversions(
         asked.setdefault((name, phase), []).append(spec)
     sources: dict[tuple[str, int], dict[Spec, Spec]] = {}
     seconds = [0.0] * len(graph.phases)
+    known: dict[Hashable, tuple[tuple[Hop, ...], float]] = {}  # repeated layers ask for the same
     for (name, phase), specs in asked.items():
-        kept = copies.get((name, phase), ())
-        hops, once = convert(converter, graph.value(name), made[name], specs, kept)
+        value, kept = graph.value(name), copies.get((name, phase), ())
+        key = (value.shape, value.dtype, made[name], *specs, None, *kept)
+        if key not in known:
+            known[key] = convert(converter, value, made[name], specs, kept)
+        hops, once = known[key]
         sources[name, phase] = {dst: src for src, dst in hops}
         seconds[phase] += once * graph.phases[phase].repeats
     conversions: list[Conversion] = []

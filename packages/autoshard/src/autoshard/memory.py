@@ -166,7 +166,7 @@ def _kinds(graph: Graph) -> dict[str, Kind]:
             kinds[name] = role if role in ("parameter", "optimizer_state") else "input"
             continue
         made_in = graph.operators[graph.producers[name][0]].phase
-        later = any(graph.operators[index].phase > made_in for index in read)
+        later = bool(read) and graph.operators[read[-1]].phase > made_in
         kinds[name] = "activation" if name in saved else "gradient" if later else "temporary"
     return kinds
 
@@ -188,18 +188,24 @@ def _copies(sharding: Sharding) -> Iterator[Held]:
 
 
 def _needed(sharding: Sharding) -> dict[tuple[int, str, Spec], list[int]]:
-    """Per phase, value and spec the operators that read it so; outputs leave at a phase's end."""
+    """Per phase, value and spec the operators that read it so; outputs leave at a phase's end.
+
+    Only of what is converted in the phase: nothing else has copies.
+    """
     graph, ends = sharding.graph, phase_ends(sharding.graph)
+    converted = {(c.phase, c.value) for c in sharding.conversions}
     found: dict[tuple[int, str, Spec], list[int]] = {}
     for index, (operator, strategy) in enumerate(
         zip(graph.operators, sharding.strategies, strict=True)
     ):
         for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True):
-            found.setdefault((operator.phase, name, spec), []).append(index)
+            if (operator.phase, name) in converted:
+                found.setdefault((operator.phase, name, spec), []).append(index)
     for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
         if output.alias is None:
             phase = graph.phase_of_output(output)
-            found.setdefault((phase, output.value, spec), []).append(max(ends[phase] - 1, 0))
+            if (phase, output.value) in converted:
+                found.setdefault((phase, output.value, spec), []).append(max(ends[phase] - 1, 0))
     return found
 
 

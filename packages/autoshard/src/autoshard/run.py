@@ -194,18 +194,17 @@ class Run:
         return not self.is_proved and self.time_left() > 0.0
 
     def solution(self, method: str) -> Solution:
-        """The best choice, judged once more by `evaluate`.
+        """The best choice, as `evaluate` judged it when it was offered.
 
         Raises:
             InfeasibleError: no feasible choice was found.
         """
         if self.best is None:
             raise self._nothing_found(method)
-        cost = evaluate(self.problem, self.best).cost
         return Solution(
             self.best,
-            cost,
-            min(self.lower_bound, cost),  # a bound may pass it by rounding
+            self.objective,
+            min(self.lower_bound, self.objective),  # a bound may pass it by rounding
             self.found_by or method,
             self.seconds,
             tuple(self.trace),

@@ -218,10 +218,17 @@ def stored_specs(
         uneven: Also padded.
         pieces: Also strided: for each dim the numbers of pieces that it may be cut in.
     """
-    return tuple(_stored_specs(shape, mesh_shape, uneven, pieces or ((),) * len(shape)))
+    return _stored_specs(shape, mesh_shape, uneven, pieces or ((),) * len(shape))
 
 
+@lru_cache(maxsize=4096)
 def _stored_specs(
+    shape: tuple[int, ...], mesh_shape: tuple[int, ...], uneven: bool, pieces: tuple[Pieces, ...]
+) -> tuple[Spec, ...]:
+    return tuple(_every_stored(shape, mesh_shape, uneven, pieces))
+
+
+def _every_stored(
     shape: tuple[int, ...], mesh_shape: tuple[int, ...], uneven: bool, pieces: tuple[Pieces, ...]
 ) -> Iterator[Spec]:
     dims: list[list[int | None]] = [

@@ -42,7 +42,7 @@ class Bounds:
 
     def step_bound_s(self) -> float:
         """Time of one step that no plan beats: the devices are never idle and nothing is sent."""
-        return sum(self._work_s(self.layered.step.graph.operators)) / self.cluster.n_devices
+        return self._all_work_s / self.cluster.n_devices
 
     def boundary_s(self, layer: int) -> float:
         """Time to bring one microbatch into a stage that begins at `layer`, and its gradient back.
@@ -60,9 +60,26 @@ class Bounds:
         """The same of layers `first` to `last`, over all devices of their stage."""
         return self._state_before[last + 1] - self._state_before[first]
 
+    def held_bytes(self, first: int, last: int, held: int) -> int:
+        """Bytes that the devices of a stage hold together when its last forward ends.
+
+        No sharding of layers `first` to `last` takes less: all inputs are there, and what forward
+        saves of each of `held` microbatches, and some device has each part of it.
+        """
+        graph = self.layered.stage(first, last)
+        saved = set(graph.saved)
+        saved -= {output.value for output in graph.outputs if output.alias is not None}
+        always = sum(graph.value(name).n_bytes for name in graph.inputs if name not in saved)
+        return always + held * sum(graph.value(name).n_bytes for name in saved)
+
     def _link(self) -> Link:
         """The link that a transfer between stages has to take at worst."""
         return self.cluster.inter_host if self.cluster.n_hosts > 1 else self.cluster.intra_host
+
+    @cached_property
+    def _all_work_s(self) -> float:
+        """Seconds that one device needs for the whole step."""
+        return sum(self._work_s(self.layered.step.graph.operators))
 
     @cached_property
     def _boundaries_s(self) -> list[float]:

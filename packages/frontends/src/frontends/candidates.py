@@ -330,7 +330,17 @@ def _stage(
     first: int, last: int, mesh: Mesh, priced: Priced, cluster: Cluster, in_flight: int
 ) -> Stage:
     graph, sharding = priced.graph, priced.sharding
+    collectives = autoshard.collectives(graph, sharding)
+    kinds = {(id(c.step), c.itemsize): c for c in collectives}  # repeated layers send alike
     links = cluster.links(mesh)
+    sizes = {
+        kind: (
+            c.step.dst.local_bytes(c.itemsize),
+            c.step.sent_bytes(c.itemsize),
+            step_time(c.step, c.itemsize, links),
+        )
+        for kind, c in kinds.items()
+    }
     phase_s = [c + k for c, k in zip(sharding.compute_s, sharding.communication_s, strict=True)]
     repeats = [phase.repeats for phase in graph.phases]
     return Stage(
@@ -354,12 +364,13 @@ def _stage(
                 kind=c.step.kind,
                 axes=c.step.mesh_axes,
                 group_size=c.step.group_size,
-                n_bytes=c.step.dst.local_bytes(c.itemsize),
-                sent_bytes=c.step.sent_bytes(c.itemsize),
+                n_bytes=n_bytes,
+                sent_bytes=sent_bytes,
                 repeats=c.repeats,
-                time_s=step_time(c.step, c.itemsize, links),
+                time_s=time_s,
             )
-            for c in autoshard.collectives(graph, sharding)
+            for c in collectives
+            for n_bytes, sent_bytes, time_s in [sizes[id(c.step), c.itemsize]]
         ),
         forward_s=phase_s[FORWARD] / repeats[FORWARD],
         backward_s=phase_s[BACKWARD] / repeats[BACKWARD],

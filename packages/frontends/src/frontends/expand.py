@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -51,18 +51,25 @@ def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[
     n_phases, n_layers = len(graph.phases), layered.n_layers
     compute = [[0.0] * n_phases for _ in range(n_layers)]
     sent = [[0.0] * n_phases for _ in range(n_layers)]
+    known: dict[Hashable, float] = {}  # repeated layers share rules and strategies
     for op, strategy in zip(graph.operators, sharding.strategies, strict=True):
-        repeats = graph.phases[op.phase].repeats
-        seconds = operator_seconds(graph, op, strategy, sharding.mesh.shape, cluster.device)
-        compute[layered.layer_of[op.name]][op.phase] += repeats * seconds
+        dtypes = (graph.value(name).dtype for name in (*op.inputs, *op.outputs))
+        key = (id(op.rule), op.flops, id(strategy), *dtypes)
+        if key not in known:
+            known[key] = operator_seconds(graph, op, strategy, sharding.mesh.shape, cluster.device)
+        compute[layered.layer_of[op.name]][op.phase] += graph.phases[op.phase].repeats * known[key]
     links = cluster.links(sharding.mesh)
     made_in = {
         name: layered.layer_of[graph.operators[index].name]
         for name, (index, _) in graph.producers.items()
     }
-    for c in autoshard.collectives(graph, sharding):
+    collectives = autoshard.collectives(graph, sharding)
+    for c in collectives:
         layer = made_in.get(c.value, layered.home.get(c.value, first))
-        sent[layer][c.phase] += c.repeats * step_time(c.step, c.itemsize, links)
+        key = (id(c.step), c.itemsize)
+        if key not in known:
+            known[key] = step_time(c.step, c.itemsize, links)
+        sent[layer][c.phase] += c.repeats * known[key]
     return [LayerSeconds(tuple(c), tuple(k)) for c, k in zip(compute, sent, strict=True)]
 
 
@@ -244,14 +251,21 @@ def _conversions(
     for c in conversions:
         known[c.phase, c.value].append(c)
     asked: dict[tuple[int, str], set[Spec]] = {}
+
+    def ask(phase: int, name: str, spec: Spec) -> None:
+        wanted = asked.setdefault((phase, name), set())
+        if spec is not home[name] and spec != home[name]:  # most are at home, and often the object
+            wanted.add(spec)
+
     for op, strategy in zip(graph.operators, strategies, strict=True):
         for name, spec in zip(op.inputs, strategy.operand_specs, strict=True):
-            asked.setdefault((op.phase, name), set()).add(spec)
+            ask(op.phase, name, spec)
     for output, spec in zip(graph.outputs, output_specs, strict=True):
-        asked.setdefault((graph.phase_of_output(output), output.value), set()).add(spec)
+        ask(graph.phase_of_output(output), output.value, spec)
     found: list[Conversion] = []
-    for (phase, name), wanted in sorted(asked.items(), key=lambda item: item[0][0]):
-        needed = wanted - {home[name]}
+    for (phase, name), needed in sorted(asked.items(), key=lambda item: item[0][0]):
+        if not needed:
+            continue
         chain: list[Conversion] = []
         for c in reversed(known[phase, short_name[name]]):
             if c.dst in needed:

@@ -23,6 +23,7 @@ def fused_in_apply(graph: Graph, laid_out: Collection[str]) -> frozenset[str]:
         laid_out: Values that are there as arrays in any case, being converted or sent.
     """
     apply = [op for op in graph.operators if op.phase == APPLY]
+    elementwise = {op.name for op in apply if is_elementwise(op)}
     readers: dict[str, list[Operator]] = defaultdict(list)
     for op in apply:
         for name in op.inputs:
@@ -31,10 +32,10 @@ def fused_in_apply(graph: Graph, laid_out: Collection[str]) -> frozenset[str]:
     return frozenset(
         op.outputs[0]
         for op in apply
-        if is_elementwise(op)
+        if op.name in elementwise
         and op.outputs[0] not in kept
         and all(
-            is_elementwise(reader)
+            reader.name in elementwise
             and graph.value(reader.outputs[0]).shape == graph.value(op.outputs[0]).shape
             for reader in readers[op.outputs[0]]
         )

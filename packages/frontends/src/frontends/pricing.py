@@ -148,6 +148,8 @@ class Pricer:
             held: Microbatches that the stage holds.
             try_hard: Search under the memory limit, where no quick way fits.
         """
+        if self.bounds.held_bytes(first, last, held) > self.memory_bytes * math.prod(submesh):
+            return None
         fitting: list[Sharding] = []
         leanest: Sharding | None = None
         way: Way | None = None
