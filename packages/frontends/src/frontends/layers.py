@@ -180,6 +180,7 @@ def layer(step: Step, n_layers: int | None = None) -> LayeredStep:
     step = _add_in_apply(step, layer_of)
     home = _place_apply(step.graph, layer_of)
     step = _hand_over_totals(step, layer_of)
+    step = replace(step, graph=_in_levels(step.graph, layer_of))
     return LayeredStep(step, len(spans), layer_of, home)
 
 
@@ -392,6 +393,27 @@ def _hand_over_totals(step: Step, layer_of: dict[str, int]) -> Step:
         *(replace(graph.value(name), name=new) for name, new in renamed.items()),
     )
     return replace(step, graph=replace(graph, values=values, operators=tuple(operators)))
+
+
+def _in_levels(graph: Graph, layer_of: Mapping[str, int]) -> Graph:
+    """The graph with apply in the order of how often a value crossed layers before.
+
+    Optimizers of PyTorch update one parameter after the other. What a layer reads of the next one,
+    as the update of a bias whose gradient is made there, is then made before all that reads such
+    things, also where another layer stands in for the next one.
+    """
+    level: dict[str, int] = {}
+    levels: dict[str, int] = {}
+    maker: dict[str, int] = {}
+    for op in graph.operators:
+        if op.phase == APPLY:
+            mine = layer_of[op.name]
+            known = [level[n] + (maker[n] != mine) for n in op.inputs if n in level]
+            levels[op.name] = max(known, default=0)
+            level.update(dict.fromkeys(op.outputs, levels[op.name]))
+            maker.update(dict.fromkeys(op.outputs, mine))
+    operators = sorted(graph.operators, key=lambda op: levels.get(op.name, -1))
+    return replace(graph, operators=tuple(operators))
 
 
 def crossings(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, tuple[int, tuple[int, ...]]]:

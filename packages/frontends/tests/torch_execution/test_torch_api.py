@@ -154,3 +154,26 @@ def test_a_model_without_weights_is_planned_and_does_not_run() -> None:
     assert step.plan.n_devices == 4
     with pytest.raises(PlanError, match=r"params\['weight'\] and 1 others are on the meta device"):
         step({name: torch.ones(8, 8) for name in ("x", "y")})
+
+
+class Residual(nn.Module):
+    """A block whose last bias gets its gradient in the next block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+def test_equal_blocks_are_planned_by_a_few_of_them() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Residual() for _ in range(7)))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01, eps=1e-2)
+    (batch,) = batches(1)
+    step = mw.parallelize(
+        model, optimizer, loss_of, batch, cluster=CLUSTER, strategy="megatron", microbatches=1
+    )
+    assert step.planned.layered.n_layers >= 7
+    assert step.verify(batch, n_steps=1).state < 1e-5
