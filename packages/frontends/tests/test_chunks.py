@@ -15,7 +15,7 @@ from frontends.step import APPLY, FORWARD
 from frontends.testing import random_plan
 from hypothesis import given
 from hypothesis import strategies as st
-from shardspec import Mesh
+from shardspec import Mesh, Spec
 
 MESHES = (
     Mesh((2, 2), ("x", "y"), (0, 1, 2, 3)),
@@ -50,8 +50,15 @@ def test_a_chunk_reads_what_is_there_and_runs_every_operator_once(
             assert set(chunk.reads) <= there
             live = set(chunk.reads)
             assert len(live) == len(chunk.reads)
+            converted: set[tuple[int, str, Spec]] = set()
             for action in chunk.actions:
+                if isinstance(action, Conversion):
+                    assert (action.phase, action.value, action.dst) not in converted
+                    converted.add((action.phase, action.value, action.dst))
                 live |= follow(step, action, live)
+            phases = [action.phase for action in chunk.actions]
+            assert phases == sorted(phases)
+            assert set(phases) <= set(chunk.phases)
             assert {*chunk.writes, *chunk.totals} <= live - set(chunk.reads)
             there |= {*chunk.writes, *chunk.totals}
         assert set(stage.outputs) <= there
@@ -67,7 +74,6 @@ def follow(step: LayeredStep, action: Conversion | Placement, live: set[Stored])
         assert set(map(Stored, operands, action.operands)) <= live
     else:
         assert Stored(action.value, action.src) in live
-        assert live.isdisjoint(made), "a conversion is made once and shared"
     return made
 
 

@@ -121,11 +121,12 @@ def most_between(step: LayeredStep, plan: Plan) -> list[int]:
 
     most = [0] * len(plan.stages)
     state = {o.value: o.alias for o in graph.outputs if o.alias is not None}
+    over: set[str] = set()
     for item in in_one_order(build_instructions(step.step, plan, chunks), plan):
         if isinstance(item, Free | Keep):
             live -= {(item.stage, slot, item.microbatch) for slot in item.slots}
         made = set(makes(item, plan, chunks))
-        over = {state[slot.value] for _, slot, _ in made if slot.value in state}
+        over.update(state[slot.value] for _, slot, _ in made if slot.value in state)
         live |= made
         counted = (k for k in live if k[0] == item.stage and k[1].value not in over)
         for index in range(len(plan.stages)):

@@ -26,15 +26,36 @@ def test_curves_are_the_sums_of_what_is_held(priced_plan: Plan) -> None:
 
 
 def test_operands_of_a_program_are_held_until_it_ends(priced_plan: Plan) -> None:
-    for stage in priced_plan.stages:
-        assert stage.sharding is not None
-        phases = [op.phase for op in stage.sharding.graph.operators]
-        ends = {phase: phases.index(phase + 1) for phase in (FORWARD, BACKWARD)}
-        ends[APPLY] = len(phases)
-        for one in held(stage.sharding):
-            if one.kind == "activation":
-                assert one.last in ends.values()
-                assert one.last > ends[FORWARD]
+    first, last = priced_plan.stages
+    assert first.sharding is not None
+    assert last.sharding is not None
+    phases = [op.phase for op in first.sharding.graph.operators]
+    ends = {phase: phases.index(phase + 1) for phase in (FORWARD, BACKWARD)}
+    ends[APPLY] = len(phases)
+    saved = [one for one in held(first.sharding) if one.kind == "activation"]
+    assert saved
+    for one in saved:
+        assert one.last in ends.values()
+        assert one.last > ends[FORWARD]
+
+
+def test_forward_and_backward_are_one_program_where_one_is_in_flight(priced_plan: Plan) -> None:
+    last = priced_plan.stages[-1].sharding
+    assert last is not None
+    assert last.options.in_flight == 1
+    graph = last.graph
+    read_last = {name: at for at, op in enumerate(graph.operators) for name in op.inputs}
+    phases = [op.phase for op in graph.operators]
+    made_in = {name: phases[at] for name, (at, _) in graph.producers.items()}
+    saved = [
+        one
+        for one in held(last)
+        if one.kind == "activation"
+        and made_in.get(one.value) == FORWARD
+        and phases[read_last[one.value]] == BACKWARD
+    ]
+    assert saved
+    assert all(one.last == read_last[one.value] + 1 for one in saved)
 
 
 def test_a_part_of_a_sum_is_held_beside_it(priced_plan: Plan) -> None:

@@ -13,6 +13,10 @@ Where the schedule splits backward, it has two levels: 0 is the input gradient, 
 stages' backwards wait for; 1 is the weight gradient, what leads to sums over microbatches only.
 
 A sum over microbatches is never there once a microbatch: a chunk adds its part to the total.
+
+Where a stage's backward always follows its forward at once, as on the last stage of 1F1B, both are
+one chunk, and with one stage and one microbatch apply is in it too: nothing is laid out between
+them that is not needed, and one program is dispatched instead of three.
 """
 
 from __future__ import annotations
@@ -20,13 +24,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from autoshard import Graph, Operator
+from pipesched import Kind, Schedule
 
 from frontends.errors import PlanError
 from frontends.plan import Conversion, Placement, Plan, Stage, Stored
 from frontends.schedule import schedule_of, split_stages
-from frontends.step import APPLY, BACKWARD, PHASE_NAMES, Step
+from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,9 @@ class Chunk:
     """A program of one stage, run once a microbatch or once a step."""
 
     stage: int
-    phase: int
+    phases: tuple[int, ...]
+    """In the order in which they run; more than one where they always follow each other at once."""
+
     level: int
     """0 in forward and in a backward that is whole."""
 
@@ -48,9 +56,15 @@ class Chunk:
     totals: tuple[Stored, ...]
     """Sums over microbatches that the chunk adds to what it makes; no part of reads and writes."""
 
+    @property
+    def phase(self) -> int:
+        """The phase at whose turn it runs."""
+        return self.phases[0]
+
     def __str__(self) -> str:
         level = f".{self.level}" if self.level else ""
-        return f"{PHASE_NAMES[self.phase]}{level} of stage {self.stage}"
+        names = " and ".join(PHASE_NAMES[phase] for phase in self.phases)
+        return f"{names}{level} of stage {self.stage}"
 
 
 def stages_of_operators(plan: Plan) -> dict[str, int]:
@@ -71,11 +85,17 @@ def build_chunks(step: Step, plan: Plan) -> tuple[Chunk, ...]:
     graph, stage_of = step.graph, stages_of_operators(plan)
     if set(stage_of) != {op.name for op in graph.operators}:
         raise PlanError("the plan was made for another step: it places other operators; plan again")
-    levels = _levels(graph, stage_of) | _gradient_levels(graph, plan, stage_of)
+    schedule = schedule_of(plan)
+    split = split_stages(schedule)
+    levels = _levels(graph, stage_of) | _gradient_levels(graph, plan, split, stage_of)
     chunks: list[Chunk] = []
     for index, stage in enumerate(plan.stages):
         operators = [op for op in graph.operators if stage_of[op.name] == index]
-        builder = _StageBuilder(graph, step.summed, index, stage, operators, levels)
+        joined: tuple[int, ...] = ()
+        if _follows_at_once(schedule, index) and not _waits(operators, plan, index):
+            is_whole = len(plan.stages) == plan.microbatches == 1 and index not in split
+            joined = (FORWARD, BACKWARD, APPLY) if is_whole else (FORWARD, BACKWARD)
+        builder = _StageBuilder(graph, step.summed, index, stage, operators, levels, joined)
         chunks.extend(builder.build())
     return tuple(chunks)
 
@@ -102,9 +122,35 @@ def _levels(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, int]:
     return latest
 
 
-def _gradient_levels(graph: Graph, plan: Plan, stage_of: Mapping[str, int]) -> dict[str, int]:
+def _follows_at_once(schedule: Schedule, stage: int) -> bool:
+    """Whether a stage does nothing between a microbatch's forward and its backward."""
+    backwards = Kind.BACKWARD, Kind.INPUT_GRADIENT
+    actions = [
+        action
+        for rank in schedule.ranks
+        for action in rank
+        if action.stage == stage and action.kind in (Kind.FORWARD, Kind.WEIGHT_GRADIENT, *backwards)
+    ]
+    return all(
+        after.kind in backwards and after.microbatch == action.microbatch
+        for action, after in pairwise(actions)
+        if action.kind is Kind.FORWARD
+    )
+
+
+def _waits(operators: Sequence[Operator], plan: Plan, stage: int) -> bool:
+    """Whether a stage's backward gets what its forward does not."""
+    read = {name for op in operators if op.phase == FORWARD for name in op.inputs}
+    return any(
+        t.destination == stage and t.phase in ("forward", "backward") and t.value not in read
+        for t in plan.transfers
+    )
+
+
+def _gradient_levels(
+    graph: Graph, plan: Plan, split: Collection[int], stage_of: Mapping[str, int]
+) -> dict[str, int]:
     """0 for operators of split backwards that another stage's backward needs, 1 for the rest."""
-    split = split_stages(schedule_of(plan))
     needed = {(t.source, t.value) for t in plan.transfers if t.phase == "backward"}
     levels = {}
     for op in reversed(graph.operators):
@@ -127,15 +173,19 @@ class _StageBuilder:
         stage: Stage,
         operators: Sequence[Operator],
         levels: Mapping[str, int],
+        joined: tuple[int, ...],
     ) -> None:
         self.graph, self.summed, self.index, self.stage = graph, summed, index, stage
         self.placement = {p.operator: p for p in stage.placements}
         self.conversion = {(c.phase, c.value, c.dst): c for c in stage.conversions}
         self.home = {stored.value: stored.spec for stored in stage.inputs}
-        self.groups: dict[tuple[int, int], list[Operator]] = {}
+        self.groups: dict[tuple[tuple[int, ...], int], list[Operator]] = {}
+        """By phases and level, those of a chunk."""
+
         for op in operators:
             level = levels.get(op.name, 0)
-            self.groups.setdefault((op.phase, level), []).append(op)
+            phases = joined if op.phase in joined and level == 0 else (op.phase,)
+            self.groups.setdefault((phases, level), []).append(op)
             for name, spec in zip(op.outputs, self.placement[op.name].results, strict=True):
                 self.home[name] = spec
         self.outputs: dict[str, list[Stored]] = defaultdict(list)
@@ -154,20 +204,20 @@ class _StageBuilder:
         """The chunks; each writes what later ones and the outside read."""
         drafts = []
         converted: dict[int, set[Stored]] = defaultdict(set)
-        for phase, level in sorted(self.groups):
-            drafts.append((phase, level, *self._draft(phase, level, converted[phase])))
+        for phases, level in sorted(self.groups):
+            drafts.append((phases, level, *self._draft(self.groups[phases, level], converted)))
         read_later: set[Stored] = set(self.stage.outputs)
         totalled: set[Stored] = set()
         chunks: list[Chunk] = []
-        for phase, level, actions, reads, made in reversed(drafts):
-            if phase == APPLY:
+        for phases, level, actions, reads, made in reversed(drafts):
+            if APPLY in phases:
                 sums = (slot for slot in reads if slot.value in self.summed)
                 totalled.update(slot for slot in sums if slot.spec == self.home[slot.value])
                 reads, made = self._paired(reads, made)
-            totals = tuple(slot for slot in made if slot in totalled and phase != APPLY)
+            totals = tuple(slot for slot in made if slot in totalled and APPLY not in phases)
             writes = tuple(slot for slot in made if slot in read_later)
-            chunks.insert(0, Chunk(self.index, phase, level, actions, reads, writes, totals))
-            read_later.update(slot for slot in reads if slot not in totalled or phase != APPLY)
+            chunks.insert(0, Chunk(self.index, phases, level, actions, reads, writes, totals))
+            read_later.update(slot for slot in reads if slot not in totalled or APPLY not in phases)
         return chunks
 
     def _paired(
@@ -186,17 +236,17 @@ class _StageBuilder:
         return (*pairs, *rest), (*pairs.values(), *others)
 
     def _draft(
-        self, phase: int, level: int, converted: set[Stored]
+        self, operators: Sequence[Operator], converted: dict[int, set[Stored]]
     ) -> tuple[tuple[Conversion | Placement, ...], tuple[Stored, ...], tuple[Stored, ...]]:
+        """What a chunk does, reads and makes; adds what it converts to what each phase has."""
         actions: list[Conversion | Placement] = []
         made: dict[Stored, None] = {}
         reads: dict[Stored, None] = {}
 
-        def need(slot: Stored) -> None:
-            if slot in made:
-                return
-            if slot.spec == self.home[slot.value] or slot in converted:
-                reads[slot] = None
+        def need(slot: Stored, phase: int) -> None:
+            if slot.spec == self.home[slot.value] or slot in converted[phase]:
+                if slot not in made:
+                    reads[slot] = None
                 return
             conversion = self.conversion.get((phase, slot.value, slot.spec))
             if conversion is None:
@@ -205,19 +255,19 @@ class _StageBuilder:
                     f"{self.index} has no way to {slot.value} as {slot.spec} in "
                     f"{PHASE_NAMES[phase]}: plan again"
                 )
-            need(Stored(slot.value, conversion.src))
+            need(Stored(slot.value, conversion.src), phase)
             actions.append(conversion)
             made[slot] = None
-            converted.add(slot)
+            converted[phase].add(slot)
 
-        for op in self.groups[phase, level]:
+        for op in operators:
             placement = self.placement[op.name]
             for name, spec in zip(op.inputs, placement.operands, strict=True):
-                need(Stored(name, spec))
+                need(Stored(name, spec), op.phase)
             actions.append(placement)
             for name, spec in zip(op.outputs, placement.results, strict=True):
                 made[Stored(name, spec)] = None
             for name in op.outputs:
                 for stored in self.outputs.get(name, ()):
-                    need(stored)
+                    need(stored, op.phase)
         return tuple(actions), tuple(reads), tuple(made)

@@ -83,7 +83,7 @@ class Zero:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Keep what apply reads of a microbatch, being the same in all of them."""
+    """Keep what apply reads of a microbatch, being the same in all of them, or has made with it."""
 
     stage: int
     slots: tuple[Stored, ...]
@@ -254,7 +254,8 @@ def _bind(item: pipesched.Instruction, binders: Sequence[_Binder]) -> Iterator[I
             yield from binders[action.stage].run(action)
         case pipesched.Send(edge, microbatch, _):
             binder = binders[edge.src[1]]
-            yield from (Send(binder.stage, i, microbatch) for i in binder.edges[edge])
+            if edge.src not in binder.sent_at_once:
+                yield from (Send(binder.stage, i, microbatch) for i in binder.edges[edge])
         case pipesched.Receive(edge, microbatch, _):
             binder = binders[edge.dst[1]]
             yield from (Receive(binder.stage, i, microbatch) for i in binder.edges[edge])
@@ -285,8 +286,12 @@ class _Binder:
             for _, c in self.mine
             if c.phase != APPLY
             for slot in c.writes
-            if slot in apply_reads and slot.value not in step.summed
+            if APPLY in c.phases or (slot in apply_reads and slot.value not in step.summed)
         )
+        has_joined = any(c.phases[:2] == (FORWARD, BACKWARD) for _, c in self.mine)
+        self.sent_at_once = {(pipesched.Kind.BACKWARD, stage)} if has_joined else set()
+        """Where edges begin whose values are there before the schedule says so."""
+
         self.begun: set[int] = set()
         self.loaded: set[tuple[Stored, int]] = set()
         self.received: set[int] = set()
@@ -310,6 +315,10 @@ class _Binder:
                     self.begun.add(index)
                     yield Zero(self.stage, index)
                 yield Run(self.stage, index, microbatch)
+                if phase == FORWARD:
+                    for edge, transfers in self.edges.items():
+                        if edge.src in self.sent_at_once:
+                            yield from (Send(self.stage, i, microbatch) for i in transfers)
 
     def keep(self, microbatch: int) -> Iterator[Keep]:
         """After the microbatch's last gradient."""

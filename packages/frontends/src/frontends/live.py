@@ -254,17 +254,19 @@ class _Walk:
             for slot in made
             if slot.value in fused and slot not in leaving
         )
-        last: dict[Stored, int] = {}
-        for at, (read, made) in enumerate(steps):
-            last.update(dict.fromkeys((*read, *made), at))
-        last.update(dict.fromkeys(chunk.writes, len(steps)))
+        made_at: dict[Stored, int] = {}  # last; each phase converts for itself
+        last: dict[tuple[Stored, int], int] = {}
+        for at, (read, made) in enumerate([*steps, (chunk.writes, ())]):
+            last.update(((slot, made_at[slot]), at) for slot in read if slot in made_at)
+            made_at.update(dict.fromkeys(made, at))
+            last.update(((slot, at), at) for slot in made)
         going: dict[int, list[Stored]] = {}
         now = most = 0
         for at, (_, made) in enumerate(steps):
             for slot in made:
                 if slot not in nowhere:
                     now += self._bytes(chunk.stage, slot)
-                    going.setdefault(last[slot], []).append(slot)
+                    going.setdefault(last[slot, at], []).append(slot)
             most = max(most, now)
             now -= sum(self._bytes(chunk.stage, slot) for slot in going.pop(at, ()))
         return most

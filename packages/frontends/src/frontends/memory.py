@@ -3,7 +3,8 @@
 A phase runs as one program, which makes some things differ from what autoshard assumes:
 
 - A program's operands stay until it ends. So what an earlier phase made, or another stage, is held
-  until the phase that reads it last is over.
+  until the phase that reads it last is over. Forward and backward are one program (`chunks`) where
+  one microbatch is in flight and backward gets nothing that forward does not.
 - A sum over microbatches is there all the time, and beside it a microbatch's part until it is
   added.
 - An update that is made in another layout than that of the state is there until it is converted.
@@ -22,7 +23,7 @@ from autoshard import Footprint, Held, Sharding
 from shardspec import Layout
 
 from frontends.fusion import fused_in_apply
-from frontends.step import APPLY
+from frontends.step import APPLY, BACKWARD, FORWARD
 
 KINDS: Mapping[str, str] = {
     "parameter": "params",
@@ -50,7 +51,17 @@ class _Programs:
     def __init__(self, sharding: Sharding) -> None:
         self._sharding, self._graph = sharding, sharding.graph
         graph = self._graph
-        self._phases = phases = [operator.phase for operator in graph.operators]
+        phases = [operator.phase for operator in graph.operators]
+        received = {name for name in graph.inputs if graph.value(name).role == "activation"}
+        in_forward, in_backward = (
+            {name for op in graph.operators if op.phase == phase for name in op.inputs}
+            for phase in (FORWARD, BACKWARD)
+        )
+        waits = not received.isdisjoint(in_backward - in_forward)
+        together = [BACKWARD if phase == FORWARD else phase for phase in phases]
+        self._program_of = {False: phases, True: phases if waits else together}
+        """The program of each operator, by whether one microbatch is in flight."""
+
         self._read_last = {name: at for at, op in enumerate(graph.operators) for name in op.inputs}
         self._read_here = {
             name: at
@@ -65,9 +76,9 @@ class _Programs:
         """What autoshard says, as it is here."""
         if one.value in self._fused:
             return
-        phases, producers = self._phases, self._graph.producers
-        if one.first < one.last <= len(phases) and phases[one.first] < phases[one.last - 1]:
-            yield replace(one, last=bisect_right(phases, phases[one.last - 1]))
+        programs, producers = self._program_of[in_flight == 1], self._graph.producers
+        if one.first < one.last <= len(programs) and programs[one.first] < programs[one.last - 1]:
+            yield replace(one, last=bisect_right(programs, programs[one.last - 1]))
         else:
             yield one
         made = producers[one.value][0] if one.value in producers else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from shardspec import Mesh
@@ -51,14 +51,16 @@ def check_losses(parallel: Sequence[float], single: Sequence[float]) -> float:
     return largest
 
 
-def planned_collectives(plan: Plan, stage: int, phase: int) -> Counter[tuple[object, ...]]:
+def planned_collectives(
+    plan: Plan, stage: int, phases: Collection[int]
+) -> Counter[tuple[object, ...]]:
     """Kind, groups of device positions and bytes of every collective that a plan names."""
     mesh = plan.stages[stage].mesh
     positions = Mesh(mesh.shape, mesh.axis_names)
     return Counter(
         (c.kind, positions.groups(c.axes), c.n_bytes)
         for c in plan.stages[stage].collectives
-        if c.phase == phase
+        if c.phase in phases
     )
 
 
@@ -73,18 +75,23 @@ def check_collectives(runtime: Runtime) -> int:
     """
     from frontends.jax.hlo import collectives_of
 
-    compiled: dict[tuple[int, int], Counter[tuple[object, ...]]] = {}
+    # A backward may be in two chunks, one of them with forward: all of these are counted together.
+    by_length = sorted(runtime.chunks, key=lambda chunk: len(chunk.phases))
+    together = {(c.stage, phase): c.phases for c in by_length for phase in c.phases}
+    compiled: dict[tuple[int, tuple[int, ...]], Counter[tuple[object, ...]]] = {}
     for chunk, program in zip(runtime.chunks, runtime.programs, strict=True):
         if program is None:  # another process runs and checks it
             continue
-        found = compiled.setdefault((chunk.stage, chunk.phase), Counter())
+        phases = together[chunk.stage, chunk.phase]
+        found = compiled.setdefault((chunk.stage, phases), Counter())
         found.update(collectives_of(program.as_text()))
-    for (stage, phase), found in compiled.items():
-        planned = planned_collectives(runtime.plan, stage, phase)
+    for (stage, phases), found in compiled.items():
+        planned = planned_collectives(runtime.plan, stage, phases)
         if found != planned:
+            names = " and ".join(PHASE_NAMES[phase] for phase in phases)
             raise VerificationError(
                 "compiled programs must communicate what the plan says; "
-                f"{PHASE_NAMES[phase]} of stage {stage} has besides the plan "
+                f"{names} of stage {stage} has besides the plan "
                 f"{dict(found - planned)} and lacks {dict(planned - found)}"
             )
     return sum(sum(found.values()) for found in compiled.values())

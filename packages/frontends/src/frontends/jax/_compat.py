@@ -257,6 +257,14 @@ def is_differentiated(equation: JaxprEqn) -> bool:
     return "jvp(" in str(equation.source_info.name_stack) or is_backward(equation)
 
 
+def compiler_options(platform: str) -> dict[str, Any]:
+    """What to compile with, so that `optimization_barrier` holds.
+
+    XLA drops barriers on CPUs before it last looks for what is computed twice; on GPUs after that.
+    """
+    return {"xla_disable_hlo_passes": "cse_barrier_expander"} if platform == "cpu" else {}
+
+
 def is_initialized() -> bool:
     """Whether JAX has started its devices, so that their number is fixed."""
     return bool(xla_bridge.backends_are_initialized())

@@ -17,6 +17,7 @@ from shardspec import Mesh, Spec
 
 from frontends.binding import Shards
 from frontends.chunks import Chunk
+from frontends.jax import _compat
 from frontends.jax.lower import jax_mesh, lower_chunk, partition_spec
 from frontends.jax.trace import Trace
 from frontends.plan import Plan, Stored
@@ -119,7 +120,8 @@ def compile_chunks(
                 results[place] -= 1
                 donated.append(len(totals) + position)
         jitted = jax.jit(function, donate_argnums=tuple(donated))
-        return jitted.lower(*totals, *reads).compile()
+        options = _compat.compiler_options(jmesh.devices.flat[0].platform)
+        return jitted.lower(*totals, *reads).compile(options)
 
     mine = [index for index, chunk in enumerate(chunks) if submeshes.is_local(chunk.stage)]
     programs: list[Any] = [None] * len(chunks)

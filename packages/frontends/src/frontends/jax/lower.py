@@ -10,7 +10,7 @@ along a new leading dim that is sharded over the partial axes, which costs nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -89,13 +89,43 @@ def lower_chunk(
         made = map(Stored, operator.outputs, placement.results)
         environment.update(zip(made, local, strict=True))
 
+    def reads(action: Conversion | Placement) -> list[Stored]:
+        if isinstance(action, Conversion):
+            return [Stored(action.value, action.src)]
+        return [*map(Stored, operators[action.operator].inputs, action.operands)]
+
+    def does(action: Conversion | Placement) -> tuple[object, ...]:
+        """Equal for actions that may do the same."""
+        if isinstance(action, Conversion):
+            return action.value, action.src, action.dst
+        operator = operators[action.operator]
+        return operator.kind, operator.inputs, action.operands, action.results
+
+    def gathered_again(index: int) -> set[Stored]:
+        """What is converted from an action on as it was before."""
+        done, later = chunk.actions[:index], chunk.actions[index:]
+        before = {does(action) for action in done}
+        return {
+            slot
+            for action in later
+            if isinstance(action, Conversion) and does(action) in before
+            for slot in reads(action)
+        }
+
     def local_program(*operands: Array) -> tuple[Array, ...]:
         local = [
             operand[0] if slot.spec.partial else operand
             for slot, operand in zip(taken, operands, strict=True)
         ]
         environment = dict(zip(chunk.reads, local[n_totals:], strict=True))
-        for action in chunk.actions:
+        phase, there, done = chunk.phase, set[Stored](), set[tuple[object, ...]]()
+        for index, action in enumerate(chunk.actions):
+            if action.phase != phase:
+                phase, there = action.phase, {*environment}
+                done = {does(action) for action in chunk.actions[:index]}
+                _not_before(environment, gathered_again(index))
+            if isinstance(action, Placement) and does(action) in done:  # rematerialised
+                _not_before(environment, there.intersection(reads(action)))
             if isinstance(action, Conversion):
                 source = environment[Stored(action.value, action.src)]
                 shape = graph.value(action.value).shape
@@ -121,6 +151,19 @@ def lower_chunk(
         out_specs=tuple(partition_spec(slot.spec, mesh) for slot in given),
         check_vma=False,
     )
+
+
+def _not_before(environment: dict[Stored, Array], slots: Collection[Stored]) -> None:
+    """Let nothing be computed of some values until the last is there.
+
+    Else XLA sees that a phase gathers what the one before it has gathered, or computes anew what
+    was not to be kept, and holds it from one to the other, against the plan.
+    """
+    kept = [slot for slot in environment if slot in slots]
+    if kept:
+        kept += {*[*environment][-1:]}.difference(kept)
+        values = lax.optimization_barrier([environment[slot] for slot in kept])
+        environment.update(zip(kept, values, strict=True))
 
 
 def _convert(x: Array, shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Array:
