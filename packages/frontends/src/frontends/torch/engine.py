@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import shardspec
 import torch
 from autoshard import Graph
 from shardspec import Mesh, Spec
@@ -18,7 +17,7 @@ from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Collectives, Grouped, LockStep, Shards
 from frontends.torch.execute import executable
 from frontends.torch.local import Coordinates, differing_axes, like, local_shape, place_along
-from frontends.torch.lower import Program, collectives_of, lower_chunk
+from frontends.torch.lower import Communicate, Program, collectives_of, lower_chunk
 from frontends.torch.trace import Trace
 
 Executed = tuple[str, tuple[tuple[int, ...], ...], int]
@@ -136,10 +135,10 @@ class TorchEngine:
         mesh = self._plan.stages[found.stage].mesh
         positions = Mesh(mesh.shape, mesh.axis_names)
 
-        def record(step: shardspec.Step, result: Tensor) -> None:
+        def record(node: Communicate, result: Tensor) -> None:
             if self.is_recording:
-                counted = self.executed.setdefault((found.stage, found.phase), Counter())
-                n_bytes = result.numel() * result.element_size()
+                counted = self.executed.setdefault((found.stage, node.phase), Counter())
+                n_bytes, step = result.numel() * result.element_size(), node.step
                 counted[step.kind, positions.groups(step.mesh_axes), n_bytes] += 1
 
         axes = [differing_axes([slot.spec]) for slot in found.totals]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import shardspec
-
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Collectives, Shards
 from frontends.torch.local import like
@@ -13,7 +11,7 @@ from frontends.torch.lower import Communicate, Compute, Program
 
 Registers = list[Shards | None]
 
-Record = Callable[[shardspec.Step, Tensor], None]
+Record = Callable[[Communicate, Tensor], None]
 """Told of each collective that ran, and what a device got."""
 
 
@@ -84,7 +82,7 @@ def _communicate(
     def run(values: Registers) -> None:
         made = collectives(step, _there(values, operand))
         if not step.is_local:
-            record(step, made[0])
+            record(node, made[0])
         values[result] = made
         for register in last:
             values[register] = None

@@ -43,6 +43,7 @@ class Compute:
 class Communicate:
     """A collective, or the cut that a device makes alone."""
 
+    phase: int
     step: shardspec.Step
     operands: tuple[int, ...]
     results: tuple[int, ...]
@@ -92,7 +93,7 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
         name, shape = conversion.value, graph.value(conversion.value).shape
         source = registers[Stored(name, conversion.src)]
         for step in _steps(shape, mesh, conversion.src, conversion.dst):
-            nodes.append(Communicate(step, (source,), (result := new(),)))
+            nodes.append(Communicate(conversion.phase, step, (source,), (result := new(),)))
             source = result
         registers[Stored(name, conversion.dst)] = source
 

@@ -104,7 +104,7 @@ def check_executed(
             continue
         for phase, name in enumerate(PHASE_NAMES):
             repeats = n_steps * (1 if phase == APPLY else plan.microbatches)
-            once = planned_collectives(plan, stage, phase)
+            once = planned_collectives(plan, stage, (phase,))
             planned = Counter({key: repeats * n for key, n in once.items()})
             ran = executed.get((stage, phase), Counter())
             if ran != planned:
