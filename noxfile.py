@@ -28,6 +28,10 @@ PROJECTS = {
 COMPILED = [name for name in PROJECTS if Path("packages", name, "CMakeLists.txt").exists()]
 # Plain `torch` brings gigabytes of CUDA, and mpi4py needs an MPI library: ask for these by name.
 LEFT_OUT_EXTRAS = {"torch", "mpi"}
+# A file's tests stay in one process, as they share what they trace and plan.
+TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # of torch, in each of the two
+XDIST = "pytest-xdist>=3.6"
 # Benchmarks against libraries that nothing else here needs: a package's group `baselines` has them.
 BASELINES = "test_baselines.py"
 NO_COMPILER = (
@@ -111,15 +115,25 @@ def present(*patterns: str) -> list[str]:
 @nox.parametrize("package", [nox.param(name, id=name) for name in PROJECTS])
 def tests(session: nox.Session, package: str) -> None:
     """Test one package with nothing installed but what it declares."""
-    install(session, [PREFIX + package, *group("test", PROJECTS[package])])
-    session.run("pytest", f"packages/{package}/tests", *session.posargs)
+    install(session, [PREFIX + package, *group("test", PROJECTS[package]), XDIST])
+    session.run(
+        "pytest", f"packages/{package}/tests", *TWO_AT_A_TIME, *session.posargs, env=ONE_THREAD
+    )
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
     """Test the packages together, installed from wheels, and every example they document."""
-    install(session, [*everything(), *group("integration")])
-    session.run("pytest", "integration", "-m", "not nightly", *session.posargs)
+    install(session, [*everything(), *group("integration"), XDIST])
+    session.run(
+        "pytest",
+        "integration",
+        "-m",
+        "not nightly",
+        *TWO_AT_A_TIME,
+        *session.posargs,
+        env=ONE_THREAD,
+    )
     session.run("pytest", "--doctest-glob=README.md", *present("packages/*/README.md"))
     left_out = [f"--ignore-glob=*/costmodel/calibrate/{name}.py" for name in LEFT_OUT_EXTRAS]
     session.run("pytest", "--doctest-modules", *left_out, "--pyargs", *PROJECTS)
