@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import autoshard
 from autoshard import Rule, labelled
+from autoshard.rules import Factors
 
 from frontends.torch.described import Described, letters
+
+Shape = tuple[int, ...]
 
 
 def layer_norm(d: Described) -> Rule:
@@ -51,32 +54,54 @@ def group_norm_gradient(d: Described) -> Rule:
 def attention(d: Described) -> Rule:
     """Queries, keys, values and perhaps a mask to the result and its normalisers.
 
-    Examples and heads are parallel; a mask may be shared by them.
+    Examples and heads are parallel; a mask may be shared by them, and keys by groups of queries'
+    heads.
     """
-    mask = [_mask(d, "attn_mask")] if d.place("attn_mask") is not None else []
-    formula = ",".join(("bhtd", "bhsd", "bhse", *mask)) + "->bhte," + _normaliser(d.results[1])
-    return labelled(formula, d.operands, d.results, whole="tsde")
+    dims = _AttentionDims(d, d.operands[0], d.operands[1], d.operands[2], sums_heads=False)
+    result = (dims.queries[0], dims.queries[1], dims.queries[2], dims.values[3])
+    operands = [dims.queries, dims.keys, dims.values, *dims.masks]
+    return dims.factors.rule(operands, [result, dims.queries[:3]])
 
 
 def attention_gradient(d: Described) -> Rule:
     """Gradients by queries, keys and values, from the result's, all of `attention`'s and its own.
 
-    Operands: the gradient, queries, keys, values, result and normalisers.
+    Operands: the gradient, queries, keys, values, result and normalisers. What queries' heads have
+    in common gets the sum of their gradients.
     """
-    mask = [_mask(d, "attn_mask")] if d.place("attn_mask") is not None else []
-    words = ["bhte", "bhtd", "bhsd", "bhse", "bhte", _normaliser(d.operands[5]), *mask]
-    formula = ",".join(words) + "->bhtd,bhsd,bhse"
-    return labelled(formula, d.operands, d.results, whole="tsde", linear=((0,),))
+    dims = _AttentionDims(d, d.operands[1], d.operands[2], d.operands[3], sums_heads=True)
+    result = (dims.queries[0], dims.queries[1], dims.queries[2], dims.values[3])
+    given = [result, dims.queries, dims.keys, dims.values, result, dims.queries[:3], *dims.masks]
+    return dims.factors.rule(given, [dims.queries, dims.keys, dims.values], ((0,),))
 
 
-def _normaliser(shape: tuple[int, ...]) -> str:
-    return "bht" if len(shape) == 3 else "bhtu"
+class _AttentionDims:
+    """The factors of attention's tensors.
 
+    Args:
+        d: The call.
+        queries: Shape `(b, h, t, d)`.
+        keys: Shape `(b, g, s, d)`; g divides h.
+        values: Shape `(b, g, s, e)`.
+        sums_heads: Whether some result is a sum over the heads that share keys.
+    """
 
-def _mask(d: Described, name: str) -> str:
-    place = d.place(name)
-    assert place is not None
-    return "bhts"[4 - len(d.operands[place]) :]
+    def __init__(
+        self, d: Described, queries: Shape, keys: Shape, values: Shape, *, sums_heads: bool
+    ) -> None:
+        self.factors = factors = Factors()
+        (b, h, t, width), (_, g, s, _), (*_, e) = queries, keys, values
+        batch, group = factors.parallel(b), factors.parallel(g)
+        head = factors.reduced(h // g) if sums_heads else factors.parallel(h // g)
+        rows, columns, k, v = map(factors.whole, (t, s, width, e))
+        self.queries = (batch, group + head, rows, k)
+        self.keys = (batch, group, columns, k)
+        self.values = (batch, group, columns, v)
+        place = d.place("attn_mask")
+        shape = () if place is None else d.operands[place]
+        every = (batch, group + head, rows, columns)[4 - len(shape) :]
+        mask = tuple(() if n == 1 else dim for dim, n in zip(every, shape, strict=True))
+        self.masks = () if place is None else (mask,)
 
 
 def attention_flops(d: Described) -> float:
