@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import itertools
 import math
 import operator
@@ -344,6 +345,8 @@ def opcodes_of(cluster, mesh):
         return trace
 
     before = sys.gettrace()
+    gc.collect()
+    gc.disable()  # finalizers of whatever else there is would count
     sys.settrace(trace)
     try:
         links = cluster.links(mesh)
@@ -351,6 +354,7 @@ def opcodes_of(cluster, mesh):
             links.group(axes)
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
