@@ -31,7 +31,7 @@ MOST_BYTES = 6 * 2**30
 def deep(n_layers):
     """A GPT of so many layers, on 64 devices."""
     config = replace(gpt.CONFIGS["gpt-39b"], n_layers=n_layers, width=4096, n_heads=32)
-    arguments = {"batch": 1024, "dtype": "float16"}
+    arguments = {"batch": 1024, "dtype": "float16", "remat": True}
     return gpt.make(config, **arguments), HOSTS, 64, None
 
 

@@ -25,6 +25,7 @@ is stored back into an input takes the input's place.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,7 +176,7 @@ def build(
     builder = _Builder(graph, tables)
     one = options.in_flight == 1
     life = graph.lifetimes[0] if one else lifetimes(graph, options.in_flight)
-    of_operators = tuple(table_of(graph, op, mesh.shape, options) for op in graph.operators)
+    of_operators = tuple(_tables(graph, mesh.shape, options))
     inputs = {}
     for name in graph.inputs:
         value, held = graph.value(name), life[name]
@@ -210,12 +211,28 @@ def build(
     return Built(problem, *where, builder.is_exact, of_operators)
 
 
+def _tables(graph: Graph, mesh_shape: tuple[int, ...], options: Options) -> Iterator[OperatorTable]:
+    """Of each operator; repeated layers share rules, and these are long to compare."""
+    known: dict[int, OperatorTable] = {}
+    for op in graph.operators:
+        if options.strided:  # then it depends on the values, too
+            yield table_of(graph, op, mesh_shape, options)
+            continue
+        if id(op.rule) not in known:
+            known[id(op.rule)] = table_of(graph, op, mesh_shape, options)
+        yield known[id(op.rule)]
+
+
 def _seconds(
     tables: CopyTables, graph: Graph, operator: Operator, table: OperatorTable, device: Device
 ) -> Array:
     """Per strategy, of all runs in a step."""
     read, made = (list(map(graph.value, names)) for names in (operator.inputs, operator.outputs))
-    seconds = compute_seconds(operator, read, made, device, table)
+    dtypes = tuple(value.dtype for value in read + made)
+    seconds = tables.once(
+        ("seconds", table, operator.flops, dtypes),
+        lambda: compute_seconds(operator, read, made, device, table),
+    )
     return tables.times(seconds, graph.phases[operator.phase].repeats)
 
 

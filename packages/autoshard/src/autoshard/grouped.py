@@ -137,6 +137,8 @@ def _stretches(
     problem: Problem, groups: Groups, times: Sequence[int]
 ) -> dict[int, list[tuple[Array, tuple[int, int]]]]:
     """Per group that uses something at some of the times: its usages and when, as indices."""
+    if not times:
+        return {}
     used: dict[int, dict[int, Array]] = {}
     for node, (first, last) in enumerate(problem.intervals):
         usage = problem.usages[node][groups.strategies[node]]
@@ -170,6 +172,8 @@ def solve_grouped(
     times: list[int] = []
     while True:
         choice = groups.expand(solve(grouped(problem, groups, times)).choice)
+        if problem.usage_limit is None:  # costs of groups are exact, and nothing else counts
+            return choice
         judged = evaluate(problem, choice)
         if judged.feasible or judged.peak_time is None or judged.peak_time in times:
             return choice

@@ -77,6 +77,7 @@ class Candidates:
         self.unsharded = tuple(unsharded)
         self.stage_of_layer = stage_of_layer
         self._seconds: dict[tuple[Layout, Layout, str], float] = {}
+        self._costs: dict[stagecut.Span, tuple[stagecut.StageCost, ...] | None] = {}
         self._held: dict[tuple[str, int], list[int]] = {}
         self._plans: dict[tuple[tuple[stagecut.Span, ...], str, bool], Plan | None] = {}
 
@@ -219,9 +220,12 @@ class Candidates:
     def _cost(
         self, first: int, last: int, submesh: stagecut.Submesh
     ) -> tuple[stagecut.StageCost, ...] | None:
-        if self._bound_s(first, last, submesh) == math.inf:  # forbidden by pins
-            return None
-        return self.pricer.costs(first, last, submesh, self._most_held(last))
+        span = (first, last, submesh)
+        if span not in self._costs:  # both searches ask, and every look at a slicing
+            forbidden = self._bound_s(*span) == math.inf  # by pins
+            costs = None if forbidden else self.pricer.costs(*span, self._most_held(last))
+            self._costs[span] = costs
+        return self._costs[span]
 
     def _limited_cost(
         self, first: int, last: int, submesh: stagecut.Submesh
