@@ -3,13 +3,14 @@
 import copy
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import frontends.torch as mw
 import pytest
 import torch
 from costmodel import Cluster
-from frontends import BatchError, PlanError, VerificationError
+from frontends import BatchError, CheckpointError, PlanError, VerificationError
 from torch import nn
 
 CLUSTER = Cluster.preset("two-hosts:1")
@@ -145,15 +146,38 @@ def test_what_cannot_be_is_refused() -> None:
         whole(model, optimizer)
 
 
-def test_a_model_without_weights_is_planned_and_does_not_run() -> None:
+def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    *examples, last = batches(3)
+    options: dict[str, Any] = {"cluster": CLUSTER, "microbatches": 1}
+    step = mw.parallelize(model, optimizer, loss_of, strategy="zero", **options)
+    with pytest.raises(PlanError, match="a step runs after its first call"):
+        mw.save(tmp_path, 1, step)
+    for number, batch in enumerate(examples):
+        step(batch)
+        mw.save(tmp_path, number, step)
+    expected = step(last)
+    with pytest.raises(CheckpointError, match=r"got number=1, and .* has one of step 1"):
+        mw.save(tmp_path, 1, step)
+
     with torch.device("meta"):
-        model = nn.Linear(8, 8)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    batch = {name: torch.empty(8, 8, device="meta") for name in ("x", "y")}
-    step = mw.parallelize(model, optimizer, loss_of, batch, cluster=CLUSTER)
-    assert step.plan.n_devices == 4
-    with pytest.raises(PlanError, match=r"params\['weight'\] and 1 others are on the meta device"):
-        step({name: torch.ones(8, 8) for name in ("x", "y")})
+        bare, its_optimizer = model_and_optimizer()
+    assert bare[0].weight.is_meta
+    again = mw.parallelize(bare, its_optimizer, loss_of, strategy="data_parallel", **options)
+    again.compile(last)
+    with pytest.raises(PlanError, match=r"and \d+ others are on the meta device: load them first"):
+        again(last)
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 7 in .*: \[0, 1\]"):
+        mw.restore(tmp_path, again, 7)
+    assert mw.restore(tmp_path, again) == mw.latest(tmp_path) == 1
+    torch.testing.assert_close(again(last), expected)
+    assert mw.latest(tmp_path / "nowhere") is None
+
+    other = nn.Linear(8, 8)
+    smaller = mw.parallelize(other, torch.optim.SGD(other.parameters(), 0.1), loss_of, **options)
+    smaller.compile(last)
+    with pytest.raises(CheckpointError, match="holds the state of the step that reads it"):
+        mw.restore(tmp_path, smaller)
 
 
 class Residual(nn.Module):

@@ -7,7 +7,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import frontends.torch as mw
 import pytest
+import torch
 
 N = 4
 PROGRAM = str(Path(__file__).with_name("torch_processes.py"))
@@ -22,7 +24,7 @@ STRATEGIES = ["zero", "megatron", "equal_layers"] if NIGHTLY else ["equal_layers
 
 @pytest.mark.parametrize("launcher", LAUNCHERS if NIGHTLY else ["torchrun"])
 def test_processes_compute_the_eager_step_and_communicate_as_planned(
-    launcher: str, tmp_path: Path
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = subprocess.run(
         [*LAUNCHERS[launcher], PROGRAM, str(tmp_path), *STRATEGIES],
@@ -40,4 +42,12 @@ def test_processes_compute_the_eager_step_and_communicate_as_planned(
         assert len({tuple(run["losses"]) for run in runs}) == 1, "whole everywhere"
         assert runs[0]["collectives"] > 0 or name == "equal_layers"
     assert found[0]["equal_layers"]["stages"] > 1
+    monkeypatch.syspath_prepend(str(Path(PROGRAM).parent))
+    from torch_processes import parallelized
+
+    step, tokens = parallelized("zero", 1)
+    step.compile(tokens)
+    mw.restore(tmp_path / "equal_layers", step)  # from four processes into one, by another plan
+    torch.manual_seed(1)
+    assert float(step(tokens)) == pytest.approx(found[0]["equal_layers"]["losses"][1], rel=1e-5)
     assert all(results["steps"] == found[0]["steps"] > 50 for results in found)

@@ -47,8 +47,8 @@ def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
 
 
-def train(strategy: str, microbatches: int) -> dict[str, Any]:
-    """What a run of a plan finds."""
+def parallelized(strategy: str, microbatches: int) -> tuple[mw.ParallelStep, torch.Tensor]:
+    """A step that is not planned yet, and its batch."""
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01, eps=1e-2)
@@ -61,9 +61,22 @@ def train(strategy: str, microbatches: int) -> dict[str, Any]:
         strategy=strategy,
         microbatches=microbatches,
     )
+    return step, tokens
+
+
+def train(strategy: str, microbatches: int, folder: Path) -> dict[str, Any]:
+    """What a run of a plan finds; it is saved before the last of its steps."""
+    step, tokens = parallelized(strategy, microbatches)
     verified = step.verify(tokens, n_steps=3)
+    first = float(step(tokens))
+    mw.save(folder / strategy, 1, step)
+    torch.manual_seed(1)
+    last = float(step(tokens))
+    assert mw.restore(folder / strategy, step) == 1
+    torch.manual_seed(1)
+    assert float(step(tokens)) == last
     return {
-        "losses": [float(step(tokens)) for _ in range(2)],
+        "losses": [first, last],
         "state": verified.state,
         "collectives": verified.n_collectives,
         "stages": len(step.plan.stages),
@@ -95,7 +108,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     torch.set_num_threads(1)
     rank = join()
     assert rank is not None
-    found: dict[str, Any] = {name: train(name, STRATEGIES[name]) for name in strategies}
+    found: dict[str, Any] = {name: train(name, STRATEGIES[name], folder) for name in strategies}
     found["steps"] = check_collectives(rank)
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()

@@ -94,13 +94,6 @@ class ParallelStep:
             assert self._capture is not None
             assert self._cluster is not None
             state = self._capture.state.tensors
-            homeless = [name for name, tensor in state.items() if tensor.is_meta]
-            if homeless:
-                raise PlanError(
-                    "a step runs on weights that are there; "
-                    f"{homeless[0]} and {len(homeless) - 1} others are on the meta device: load "
-                    "them first, by load_state_dict(..., assign=True)"
-                )
             self._runtime = Runtime(
                 planned.trace, planned.layered, planned.plan, self._cluster, state, rank=join()
             )
@@ -117,6 +110,13 @@ class ParallelStep:
     def plan(self) -> Plan:
         """How the step runs; prints as a table."""
         return self.planned.plan
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs the plan; `PlanError` before the first call."""
+        if self._runtime is None:
+            raise PlanError("a step runs after its first call, or after compile(*arguments)")
+        return self._runtime
 
     def state_dict(self) -> dict[str, Any]:
         """The state as it is now, whole: what model and optimizer would have as `state_dict()`.
@@ -137,10 +137,27 @@ class ParallelStep:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state that `state_dict` gave, of this step or of one with another plan."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self._runtime is not None:
-            self._runtime.load(self._state().tensors)
+        if self._runtime is None:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            return
+        groups = zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True)
+        for group, saved in groups:
+            group.update((key, value) for key, value in saved.items() if key != "params")
+        tensors = self._state().tensors
+        names = {id(tensor): name for name, tensor in tensors.items()}
+        found = dict(tensors)
+        for mine, given in (
+            (self.model.state_dict(keep_vars=True), state["model"]),
+            *(
+                (entries, state["optimizer"]["state"][index])
+                for index, entries in self.optimizer.state_dict()["state"].items()
+            ),
+        ):
+            for key, tensor in mine.items():
+                if id(tensor) in names:
+                    found[names[id(tensor)]] = given[key]
+        self._runtime.load(found)
 
     def write_back(self) -> None:
         """Let the user's model and optimizer have the state as it is now."""
@@ -204,7 +221,11 @@ class ParallelStep:
                 number = now[argument.setting]
                 values[argument.name] = torch.tensor(number, dtype=argument.dtype)
         read = {n for early in trace.early for n in early.reads if n in state.tensors}
-        found = trace.complete({**values, **{name: self._runtime.value(name) for name in read}})
+        updated = self.planned.layered.updated
+        for name in read:
+            is_new = name in updated
+            values[name] = self._runtime.value(name) if is_new else state.tensors[name].detach()
+        found = trace.complete(values)
         return {name: value for name, value in found.items() if name not in read}
 
 

@@ -16,7 +16,7 @@ from costmodel import Cluster
 
 from frontends.binding import Binder, Registers, bind_all
 from frontends.chunks import build_chunks
-from frontends.errors import BatchError
+from frontends.errors import BatchError, PlanError
 from frontends.homes import find_placed, find_results
 from frontends.instructions import Key, build_instructions, in_one_order
 from frontends.layers import LayeredStep
@@ -37,7 +37,8 @@ class Runtime:
         layered: The same step in layers, from which the plan was made.
         plan: What to run.
         cluster: Tells which devices share a host.
-        state: Whole tensors to begin with, by name; they are copied.
+        state: Whole tensors to begin with, by name; they are copied. Those on the meta device are
+            to be there before the first step: see `load` and `hold`.
         rank: Of this process, which is its device; None if all devices are virtual ones of this
             process.
 
@@ -104,7 +105,9 @@ class Runtime:
             self._updates[register] = stage, Stored(alias, slot.spec), None
         self._n_registers = len(binder.registers)
         self._kept: dict[Key, Shards] = {}
-        self._unread: dict[str, Tensor] = {}
+        self.unread: dict[str, Tensor] = {}
+        """State that no stage reads, whole in every process."""
+
         self.load(state)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -113,19 +116,38 @@ class Runtime:
         Args:
             state: Whole tensors, by name; they are copied.
         """
-        self._state = frozenset(state)
+        self.state_names = frozenset(state)
         read = {key[1].value for key in self._places}
-        self._unread = {n: t.detach().clone() for n, t in state.items() if n not in read}
+        unread = {n: t.detach().clone() for n, t in state.items() if n not in read}
         known = {**self._trace.constants, **state}
-        self._kept = {}
+        kept: dict[Key, Shards] = {}
         for key, place in self._placers.items():
             if key[1].value in known:
                 copies: dict[int, Tensor] = {}
                 placed = place(known[key[1].value].detach())
-                self._kept[key] = [
+                kept[key] = [
                     copies.setdefault(id(t), t.clone(memory_format=torch.contiguous_format))
                     for t in placed
                 ]
+        self._kept, self.unread = kept, unread
+
+    def hold(self, shards: Mapping[Key, Shards], unread: Mapping[str, Tensor]) -> None:
+        """Go on from what `empty_state` made, filled."""
+        self._kept.update(shards)
+        self.unread = dict(unread)
+
+    @property
+    def shards(self) -> dict[Key, Shards]:
+        """What this process has of the state that the plan lays out."""
+        return {k: shards for k, shards in self._kept.items() if k[1].value in self.state_names}
+
+    def empty_state(self) -> tuple[dict[Key, Shards], dict[str, Tensor]]:
+        """Tensors like those of `shards` and `unread`, to be filled."""
+        empty: dict[Key, Shards] = {}
+        for key, shards in self.shards.items():
+            made: dict[int, Tensor] = {}
+            empty[key] = [made.setdefault(id(t), torch.empty_like(t, device="cpu")) for t in shards]
+        return empty, {n: torch.empty_like(t, device="cpu") for n, t in self.unread.items()}
 
     @torch.no_grad()
     def __call__(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -139,6 +161,7 @@ class Runtime:
 
         Raises:
             BatchError: An argument has another shape or type than the step was planned for.
+            PlanError: The state is not there yet.
         """
         self._check(values)
         if self._team is not None:
@@ -158,10 +181,10 @@ class Runtime:
 
     def whole_state(self) -> dict[str, Tensor]:
         """All state as whole tensors, by name; where there are several processes, all call it."""
-        found = {name: tensor.clone() for name, tensor in self._unread.items()}
+        found = {name: tensor.clone() for name, tensor in self.unread.items()}
         for key in self._places:
             stage, slot, _ = key
-            if slot.value in found or slot.value not in self._state:
+            if slot.value in found or slot.value not in self.state_names:
                 continue
             shards = self._kept.get(key)
             if self._team is not None:
@@ -174,8 +197,8 @@ class Runtime:
 
     def value(self, name: str) -> Tensor:
         """A tensor of the state that is whole on a device of this process."""
-        if name in self._unread:
-            return self._unread[name]
+        if name in self.unread:
+            return self.unread[name]
         return next(shards[0] for (_, slot, _), shards in self._kept.items() if slot.value == name)
 
     @contextmanager
@@ -189,6 +212,13 @@ class Runtime:
             self.engine.is_recording = False
 
     def _check(self, values: Mapping[str, Tensor]) -> None:
+        homeless = [k[1].value for k, shards in self._kept.items() if shards[0].is_meta]
+        if homeless:
+            raise PlanError(
+                "a step runs on weights that are there; "
+                f"{homeless[0]} and {len(homeless) - 1} others are on the meta device: load them "
+                "first, by load_state_dict or restore"
+            )
         for name, given in values.items():
             expected = self._arguments[name]
             if tuple(given.shape) != expected.shape or given.dtype != expected.dtype:
