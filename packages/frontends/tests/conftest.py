@@ -25,6 +25,8 @@ from frontends.planner import make_plan
 from hypothesis import settings
 from shardspec import Mesh, Spec
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist says 80, where there is no terminal
+
 settings.register_profile("default", max_examples=100, deadline=None, derandomize=True)
 settings.register_profile("nightly", max_examples=10_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
