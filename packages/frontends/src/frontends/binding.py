@@ -52,8 +52,8 @@ class Engine(Protocol):
     def zeros(self, chunk: int) -> Callable[[], Sequence[Any]]:
         """Makes the totals of a chunk, which are nothing yet."""
 
-    def program(self, chunk: int) -> Callable[..., Sequence[Any]]:
-        """From the totals and reads of a chunk to its totals and writes."""
+    def program(self, chunk: int) -> Callable[[list[Any]], Sequence[Any]]:
+        """From totals and reads of a chunk, a list that may be emptied, to totals and writes."""
 
     def sharder(self, stage: int, slot: Stored) -> Callable[[Any], Shards]:
         """From a value to the shards that this process has, without a copy."""
@@ -121,6 +121,7 @@ class Binder:
         plan: What the instructions are of.
         chunks: Its programs' reads and writes.
         engine: Of the framework.
+        dying: By chunk, which of its reads nobody needs after it, as `find_dying` says.
         planned: How each transfer goes from device to device.
         mail: Carries transfers between processes; None if there is one process only.
     """
@@ -130,10 +131,11 @@ class Binder:
         plan: Plan,
         chunks: Sequence[Chunk],
         engine: Engine,
+        dying: Mapping[int, frozenset[int]],
         planned: Sequence[crossmesh.TransferPlan],
         mail: Mail | None,
     ) -> None:
-        self._plan, self._chunks, self._engine = plan, chunks, engine
+        self._plan, self._chunks, self._engine, self._dying = plan, chunks, engine, dying
         self._planned, self._mail = planned, mail
         self.registers: dict[object, int] = {}
         """The number of a key's register; of ("batch", name) for an argument that is cut."""
@@ -192,9 +194,13 @@ class Binder:
         reads = [self.register(_where(item, slot, self._made)) for slot in chunk.reads]
         writes = [self.register((item.stage, slot, item.microbatch)) for slot in chunk.writes]
         taken, given = (*totals, *reads), (*totals, *writes)
+        gone = [reads[position] for position in self._dying.get(item.chunk, ())]
 
         def run(values: Registers) -> None:
-            results = program(*[values[i] for i in taken])
+            operands = [values[i] for i in taken]
+            for i in gone:  # now the program alone has them, and lets them go
+                values[i] = None
+            results = program(operands)
             for i, result in zip(given, results, strict=True):
                 values[i] = result
 

@@ -180,6 +180,30 @@ def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None
         mw.restore(tmp_path, smaller)
 
 
+def test_a_step_that_fails_leaves_the_state_or_says_that_it_is_lost() -> None:
+    model, optimizer = model_and_optimizer()
+    (batch,) = batches(1)
+    step = mw.parallelize(
+        model, optimizer, loss_of, cluster=CLUSTER, strategy="data_parallel", microbatches=1
+    )
+    runtime = step.compile(batch)
+    calls, begin = list(runtime._calls), step.state_dict()["model"]["0.weight"].clone()
+
+    def fail(values: Any) -> None:
+        raise KeyboardInterrupt
+
+    runtime._calls[:] = [fail, *calls]
+    with pytest.raises(KeyboardInterrupt):
+        step(batch)
+    assert torch.equal(step.state_dict()["model"]["0.weight"], begin)
+    runtime._calls[:] = [*calls, fail]
+    with pytest.raises(KeyboardInterrupt):
+        step(batch)
+    runtime._calls[:] = calls
+    with pytest.raises(PlanError, match=r"a step failed while it updated params\['0.weight'\] and"):
+        step(batch)
+
+
 class Residual(nn.Module):
     """A block whose last bias gets its gradient in the next block."""
 

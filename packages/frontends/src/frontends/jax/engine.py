@@ -50,17 +50,19 @@ class JaxEngine:
         )
         return make
 
-    def program(self, chunk: int) -> Callable[..., Sequence[jax.Array]]:
+    def program(self, chunk: int) -> Callable[[list[jax.Array]], Sequence[jax.Array]]:
         """Runs a chunk; on several CPU devices, waits until it has run."""
         compiled = self._programs[chunk]
         devices = self._submeshes.jax_meshes[self._chunks[chunk].stage].devices.flat
 
-        def run(*operands: jax.Array) -> Sequence[jax.Array]:
-            # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
-            results: Sequence[jax.Array] = jax.block_until_ready(compiled(*operands))
-            return results
+        waits = len(devices) > 1 and devices[0].platform == "cpu"
 
-        return run if len(devices) > 1 and devices[0].platform == "cpu" else compiled
+        def run(operands: list[jax.Array]) -> Sequence[jax.Array]:
+            results: Sequence[jax.Array] = compiled(*operands)
+            # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
+            return jax.block_until_ready(results) if waits else results
+
+        return run
 
     def sharder(self, stage: int, slot: Stored) -> Callable[[jax.Array], Shards]:
         """Finds the shards of an array."""

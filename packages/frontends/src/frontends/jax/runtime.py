@@ -86,7 +86,7 @@ class Runtime:
         self.programs = compile_chunks(self.chunks, trace, graph, self.submeshes, dying, progress)
         mail = None if self._team is None else self._team.courier
         engine = JaxEngine(self.chunks, self.submeshes, self.programs)
-        binder = Binder(plan, self.chunks, engine, planned, mail)
+        binder = Binder(plan, self.chunks, engine, dying, planned, mail)
         self._placed = [
             (binder.register(key), key, self.submeshes.sharding(key[0], key[1].spec))
             for key in placed

@@ -49,6 +49,7 @@ class TorchEngine:
             else None
             for chunk in chunks
         ]
+        self._executables: dict[int, Callable[[list[Shards]], list[Shards]]] = {}
         self._collectives = [self._connect(stage) for stage in range(len(plan.stages))]
 
     def is_local(self, stage: int) -> bool:
@@ -127,8 +128,13 @@ class TorchEngine:
 
         return make
 
-    def program(self, chunk: int) -> Callable[..., list[Shards]]:
+    def program(self, chunk: int) -> Callable[[list[Shards]], list[Shards]]:
         """Runs a chunk."""
+        if chunk not in self._executables:
+            self._executables[chunk] = self._executable(chunk)
+        return self._executables[chunk]
+
+    def _executable(self, chunk: int) -> Callable[[list[Shards]], list[Shards]]:
         program = self.programs[chunk]
         assert program is not None, "only chunks of this process run in it"
         found = self._chunks[chunk]

@@ -20,8 +20,8 @@ def executable(
     collectives: Collectives,
     added_axes: Sequence[tuple[int, ...]],
     record: Record,
-) -> Callable[..., list[Shards]]:
-    """A function from totals and reads to totals and writes.
+) -> Callable[[list[Shards]], list[Shards]]:
+    """A function from totals and reads to totals and writes; it empties the list of the former.
 
     A call whose operands are equal on several devices runs once, and they share its results. So
     nothing writes to a tensor that it did not make, but to the totals.
@@ -41,9 +41,10 @@ def executable(
     adders = [_firsts(collectives, axes) for axes in added_axes]
     n_totals, n_free = len(program.totals), program.n_registers - len(program.reads)
 
-    def run(*given: Shards) -> list[Shards]:
-        totals, reads = given[:n_totals], given[n_totals:]
-        values: Registers = [*reads, *[None] * n_free]
+    def run(given: list[Shards]) -> list[Shards]:
+        totals = given[:n_totals]
+        values: Registers = [*given[n_totals:], *[None] * n_free]
+        given.clear()  # what is read last here goes then
         for node in run_nodes:
             node(values)
         for total, register, firsts in zip(totals, program.totals, adders, strict=True):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from costmodel import Cluster
 
-from frontends.binding import Binder, Registers, bind_all
+from frontends.binding import Binder, Registers, bind_all, find_dying
 from frontends.chunks import build_chunks
 from frontends.errors import BatchError, PlanError
 from frontends.homes import find_placed, find_results
@@ -72,11 +72,13 @@ class Runtime:
             asked = {name: result for name, result in found.items() if result.is_whole}
             self._team = Team(plan, graph, self.engine, self.instructions, planned, asked)
         mail = None if self._team is None else self._team.courier
-        binder = Binder(plan, self.chunks, self.engine, planned, mail)
         self._arguments = {a.name: a for a in trace.arguments}
         other = {a.name for a in trace.arguments if not a.is_batch}
         self._places = find_placed(plan, trace.constants, other)
         keys = [key for key in self._places if is_local[key[0]]]
+        given = {key for key in keys if key[1].value in layered.updated}
+        dying = find_dying(self.instructions, plan, self.chunks, given)
+        binder = Binder(plan, self.chunks, self.engine, dying, planned, mail)
         self._registers = {key: binder.register(key) for key in keys}
         self._calls = [call for _, call in bind_all(binder, self.instructions, is_local)]
         self._batches = {
@@ -172,15 +174,33 @@ class Runtime:
             registers[register] = self._placers[key](values[key[1].value]) if kept is None else kept
         for name, register in self._batches.items():
             registers[register] = values[name]
-        for call in self._calls:
-            call(registers)
+        for key in self._updates.values():  # the old state goes as soon as nothing reads it
+            del self._kept[key]
+        try:
+            for call in self._calls:
+                call(registers)
+        except BaseException:
+            self._take_back(registers)
+            raise
         for register, key in self._updates.items():
             self._kept[key] = registers[register]
         mine = {name: registers[register][0] for name, register in self._results.items()}
         return mine if self._team is None else self._team.share(mine)
 
+    def _take_back(self, registers: Registers) -> None:
+        """Keep what a step that failed has not updated yet: all, unless it was updating state."""
+        for key in self._updates.values():
+            held = registers[self._registers[key]]
+            if held is not None:
+                self._kept[key] = held
+
     def whole_state(self) -> dict[str, Tensor]:
-        """All state as whole tensors, by name; where there are several processes, all call it."""
+        """All state as whole tensors, by name; where there are several processes, all call it.
+
+        Raises:
+            PlanError: A step failed while it updated the state.
+        """
+        self._check_there()
         found = {name: tensor.clone() for name, tensor in self.unread.items()}
         for key in self._places:
             stage, slot, _ = key
@@ -211,7 +231,16 @@ class Runtime:
         finally:
             self.engine.is_recording = False
 
+    def _check_there(self) -> None:
+        lost = [key[1].value for key in self._updates.values() if key not in self._kept]
+        if lost:
+            raise PlanError(
+                "a step goes on from a state that is there; a step failed while it updated "
+                f"{lost[0]} and {len(lost) - 1} others: load it, by load_state_dict or restore"
+            )
+
     def _check(self, values: Mapping[str, Tensor]) -> None:
+        self._check_there()
         homeless = [k[1].value for k, shards in self._kept.items() if shards[0].is_meta]
         if homeless:
             raise PlanError(
