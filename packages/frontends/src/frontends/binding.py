@@ -27,7 +27,7 @@ from frontends.instructions import (
     makes,
     uses,
 )
-from frontends.plan import Plan, Stored
+from frontends.plan import Plan, Stored, Transfer
 
 Registers = list[Any]
 
@@ -60,6 +60,12 @@ class Engine(Protocol):
 
     def assembler(self, stage: int, slot: Stored) -> Callable[[Shards], Any]:
         """From the shards that this process has to the value."""
+
+    def mover(self, transfer: Transfer) -> Callable[[Any], Any] | None:
+        """From a value to the same on the other stage; None if crossmesh has to carry it.
+
+        It is asked for transfers between devices of this process only.
+        """
 
 
 class Mail(Protocol):
@@ -220,6 +226,9 @@ class Binder:
         index, microbatch = item.transfer, item.microbatch
         if self._is_local(index):
             under_way = self.register(("mail", index, microbatch))
+            move = self._engine.mover(transfer)
+            if move is not None:
+                return lambda values: values.__setitem__(under_way, move(values[sent]))
             if index not in self._local:
                 self._local[index] = crossmesh.LocalTransport(self._planned[index], share=True)
             carry = self._local[index]
@@ -240,9 +249,11 @@ class Binder:
         index, microbatch = item.transfer, item.microbatch
         if self._is_local(index):
             under_way = self.register(("mail", index, microbatch))
+            is_moved = self._engine.mover(transfer) is not None
 
             def receive(values: Registers) -> None:
-                values[made] = assemble(values[under_way])
+                arrived = values[under_way]
+                values[made] = arrived if is_moved else assemble(arrived)
                 values[under_way] = None
 
             return receive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from shardspec import Mesh
 from frontends.binding import Shards
 from frontends.chunks import Chunk
 from frontends.jax.compile import Submeshes, compile_zeros
-from frontends.plan import Stored
+from frontends.plan import Stored, Transfer
 
 
 class JaxEngine:
@@ -71,3 +72,38 @@ class JaxEngine:
     def assembler(self, stage: int, slot: Stored) -> Callable[[Shards], jax.Array]:
         """Makes an array of shards."""
         return functools.partial(self._submeshes.assemble, self._submeshes.abstract(stage, slot))
+
+    def mover(self, transfer: Transfer) -> Callable[[jax.Array], jax.Array] | None:
+        """Copies from device to device, where each gets a whole shard of another device."""
+        source, target = (
+            self._submeshes.abstract(stage, Stored(transfer.value, spec))
+            for stage, spec in (
+                (transfer.source, transfer.src_spec),
+                (transfer.destination, transfer.dst_spec),
+            )
+        )
+        holders: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+        for device, index in _indices(source).items():
+            holders[index].append(device)
+        wanted = _indices(target)
+        if not holders.keys() >= set(wanted.values()) or not wanted.keys().isdisjoint(
+            _indices(source)
+        ):
+            return None
+        from_ = [holders[index][i % len(holders[index])] for i, index in enumerate(wanted.values())]
+
+        def move(array: jax.Array) -> jax.Array:
+            shards = {shard.device: shard.data for shard in array.addressable_shards}
+            parts = jax.device_put([shards[device] for device in from_], [*wanted])
+            return jax.make_array_from_single_device_arrays(target.shape, target.sharding, parts)
+
+        return move
+
+
+def _indices(abstract: jax.ShapeDtypeStruct) -> dict[Any, tuple[Any, ...]]:
+    """By device, from where to where it has each dim."""
+    found = abstract.sharding.devices_indices_map(abstract.shape)
+    return {
+        device: tuple(s.indices(n)[:2] for s, n in zip(index, abstract.shape, strict=True))
+        for device, index in found.items()
+    }

@@ -12,7 +12,7 @@ from shardspec import Mesh, Spec
 
 from frontends.binding import Shards as Arrays
 from frontends.chunks import Chunk
-from frontends.plan import Plan, Stored
+from frontends.plan import Plan, Stored, Transfer
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Collectives, Grouped, LockStep, Shards
 from frontends.torch.execute import executable
@@ -165,6 +165,9 @@ class TorchEngine:
             return [made[id(arrays[device])] for device in devices]
 
         return assemble
+
+    def mover(self, transfer: Transfer) -> None:
+        """Nothing: the devices of a process share its memory, which crossmesh hands on."""
 
     def whole(self, stage: int, slot: Stored, shards: Sequence[Tensor]) -> Tensor:
         """A value from the shards of all its devices, all of which are in this process."""
