@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,8 +26,12 @@ def record(tmp_path_factory):
     (root / "test_sum.py").write_text(PROGRAM)
     (root / "pytest.toml").write_text("[pytest]\n")
     quick = ["--benchmark-min-rounds=3", "--benchmark-max-time=0.01", "--benchmark-json=raw.json"]
+    alone = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "test_sum.py", *quick], cwd=root, check=True
+        [sys.executable, "-m", "pytest", "-q", "test_sum.py", *quick],
+        cwd=root,
+        check=True,
+        env=alone,
     )
     return report.make_record("sums", json.loads((root / "raw.json").read_text()), root)
 
