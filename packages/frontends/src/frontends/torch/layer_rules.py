@@ -130,13 +130,19 @@ def convolution_gradient(d: Described) -> Rule:
     """
     gradient, data, kernel = d.operands
     is_data = d.call.argument("output_mask")[0]
-    if d.call.argument("transposed"):
-        return autoshard.whole(d.operands, d.results)
-    given = (kernel, gradient) if is_data else (data, gradient)
-    rule = autoshard.rule_of(
-        "convolution", given, d.results, computes="data" if is_data else "kernel", **_layout(d)
-    )
-    other, of_gradient = rule.operands
+    if not d.call.argument("transposed"):
+        given = (kernel, gradient) if is_data else (data, gradient)
+        rule = autoshard.rule_of(
+            "convolution", given, d.results, computes="data" if is_data else "kernel", **_layout(d)
+        )
+        other, of_gradient = rule.operands
+    elif is_data:  # which is a convolution of the gradient
+        rule = autoshard.rule_of("convolution", (gradient, kernel), d.results, **_layout(d))
+        of_gradient, other = rule.operands
+    else:
+        given = (gradient, data)
+        rule = autoshard.rule_of("convolution", given, d.results, computes="kernel", **_layout(d))
+        of_gradient, other = rule.operands
     (made,) = rule.results
     operands = (of_gradient, made, other) if is_data else (of_gradient, other, made)
     return Rule(rule.factors, operands, rule.results, ((0,), (2,) if is_data else (1,)))

@@ -185,6 +185,8 @@ class _Reader:
         is_copy = target is aten.copy_.default
         if pure is None or (not is_copy and any(v.dtype != value.dtype for v in tensors)):
             raise AliasedError(node)
+        missing = [a for a in target._schema.arguments[len(node.args) :] if not a.kwarg_only]
+        node.args = (*node.args, *(a.default_value for a in missing if a.name not in node.kwargs))
         made = self._call(node, pure)
         assert isinstance(made, Name)
         memory, where = _compat.place_of(value)

@@ -1,0 +1,1 @@
+"""PyTorch models as their users write them, and what plans make of them."""

@@ -1,0 +1,123 @@
+"""Train a model both ways and compare: by a plan on virtual devices, and eagerly on one."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from dataclasses import dataclass
+
+import frontends.torch
+import torch
+from costmodel import Cluster
+from torch import nn
+
+from torch_zoo.models import MODELS
+
+STEPS = 5
+TOLERANCE = 1e-5
+"""Of losses and of all parameters together, relative."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """Devices, and how the model is laid over them."""
+
+    cluster: Cluster
+    strategy: str
+
+
+_ONE_HOST = Cluster.preset("virtual-cpu").resized(devices_per_host=4)
+_TWO_HOSTS = Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2)
+
+WAYS: dict[str, Way] = {
+    "4": Way(_ONE_HOST, "data_parallel"),
+    "2 x 2": Way(_ONE_HOST, "megatron"),
+    "2 stages of 2": Way(_TWO_HOSTS, "equal_layers"),
+    "searched": Way(_TWO_HOSTS, "auto"),
+}
+"""Data parallel, data and tensor parallel, a pipeline of sharded stages, and the planner's."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """How far two runs are from each other, and what ran."""
+
+    loss: float
+    """The largest relative difference of a loss."""
+
+    parameters: float
+    """Of all parameters together afterwards, relative, in the norm."""
+
+    n_parameters: int
+    stages: tuple[tuple[int, ...], ...]
+    """The shapes of their meshes."""
+
+    schedule: str
+    n_collectives: int
+    """Of all steps; they were as planned in kind, count and bytes."""
+
+
+def loss_of(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What every model of the zoo makes."""
+    loss: torch.Tensor = model(**batch)["loss"]
+    return loss
+
+
+def check(name: str, way: str) -> Found:
+    """Train a model of the zoo for some steps.
+
+    Weights are updated as BERT's authors do, with AdamW of epsilon 1e-6 (Devlin et al., 2019): one
+    that is smaller turns the rounding of gradients that are zero, such as those of keys' biases,
+    into updates as large as any.
+    """
+    case, chosen = MODELS[name], WAYS[way]
+    torch.manual_seed(0)
+    model = case.make().train()
+    case.prepare(model)
+    batches = [case.batch() for _ in range(STEPS)]
+    eager = copy.deepcopy(model)
+    torch.manual_seed(1)
+    expected = _train_eagerly(eager, batches)
+    optimizer = _optimizer(model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no sharding rule")
+        step = frontends.torch.parallelize(
+            model,
+            optimizer,
+            loss_of,
+            batches[0],
+            cluster=chosen.cluster,
+            strategy=chosen.strategy,
+            microbatches=case.microbatches,
+        )
+    torch.manual_seed(1)
+    found = [float(step(batch)) for batch in batches]
+    step.write_back()
+    off = whole = 0.0
+    for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        off += float((ours.double() - theirs.double()).square().sum())
+        whole += float(theirs.double().square().sum())
+    return Found(
+        max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True)),
+        math.sqrt(off / whole),
+        sum(p.numel() for p in model.parameters()),
+        tuple(stage.mesh.shape for stage in step.plan.stages),
+        step.plan.schedule,
+        step.verify(batches[0], n_steps=1).n_collectives,
+    )
+
+
+def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-6)
+
+
+def _train_eagerly(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> list[float]:
+    optimizer, losses = _optimizer(model), []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return losses
