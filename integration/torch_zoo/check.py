@@ -117,7 +117,7 @@ def _train_eagerly(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> 
     for batch in batches:
         optimizer.zero_grad()
         loss = loss_of(model, batch)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(float(loss))
     return losses

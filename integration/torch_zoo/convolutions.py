@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,9 +15,7 @@ class Vgg(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         sizes = (3, 8, 8, 16, 16)
-        self.convolutions = nn.ModuleList(
-            nn.Conv2d(a, b, 3, padding=1) for a, b in zip(sizes, sizes[1:], strict=False)
-        )
+        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(sizes))
         self.dense = nn.Sequential(nn.Linear(256, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 4))
 
     def forward(self, pixel_values: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -39,7 +39,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.relu(self.first(x))
-        return self.same(functional.relu(self.second(self.down(x)))) + self.short(x)
+        made: Tensor = self.same(functional.relu(self.second(self.down(x)))) + self.short(x)
+        return made
 
 
 class WideResNet(nn.Module):
@@ -71,7 +72,8 @@ class Attention(nn.Module):
         n, c, h, w = x.shape
         q, k, v = self.inward(self.norm(x)).view(n, 3, 4, c // 4, h * w).transpose(3, 4).unbind(1)
         found = functional.scaled_dot_product_attention(q, k, v)
-        return x + self.outward(found.transpose(2, 3).reshape(n, c, h, w))
+        made: Tensor = x + self.outward(found.transpose(2, 3).reshape(n, c, h, w))
+        return made
 
 
 class UNet(nn.Module):

@@ -66,7 +66,7 @@ def _text(name: str, of: str, **sizes: Any) -> Case:
     return Case(make, _tokens)
 
 
-_LLAMA = {
+_LLAMA: dict[str, Any] = {
     "hidden_size": WIDTH,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -74,8 +74,8 @@ _LLAMA = {
     "max_position_embeddings": TOKENS,
     "pad_token_id": 0,
 }
-_GPT = {"n_embd": WIDTH, "n_layer": 2, "n_head": 4, "n_positions": TOKENS}
-_BART = {
+_GPT: dict[str, Any] = {"n_embd": WIDTH, "n_layer": 2, "n_head": 4, "n_positions": TOKENS}
+_BART: dict[str, Any] = {
     "d_model": WIDTH,
     "encoder_layers": 2,
     "decoder_layers": 2,
@@ -91,10 +91,9 @@ _BART = {
 
 
 def _vit() -> nn.Module:
-    sizes = {
-        k: v for k, v in _LLAMA.items() if k not in ("max_position_embeddings", "pad_token_id")
-    }
-    config = transformers.ViTConfig(image_size=16, patch_size=4, num_labels=4, **sizes)
+    text = ("max_position_embeddings", "pad_token_id")
+    sizes = {key: value for key, value in _LLAMA.items() if key not in text} | {"num_labels": 4}
+    config = transformers.ViTConfig(image_size=16, patch_size=4, **sizes)
     return transformers.ViTForImageClassification(config)
 
 
