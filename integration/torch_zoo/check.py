@@ -119,5 +119,5 @@ def _train_eagerly(model: nn.Module, batches: list[dict[str, torch.Tensor]]) -> 
         loss = loss_of(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses

@@ -1,0 +1,66 @@
+"""The table of the PyTorch zoo, from what was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from torch_zoo.check import WAYS, Found
+from torch_zoo.models import MODELS
+
+MARKER = "<!-- From here on written by `python integration/torch_zoo`. -->"
+
+Results = Mapping[str, Mapping[str, Found]]
+"""By model and way."""
+
+
+def keep(name: str, way: str, found: Found, path: Path) -> None:
+    """Add a result to those that a file has."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known.setdefault(name, {})[way] = asdict(found)
+    path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> dict[str, dict[str, Found]]:
+    """The results that a file has, in the order of the zoo."""
+    known = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        name: {
+            way: Found(**{**fields, "stages": tuple(map(tuple, fields["stages"]))})
+            for way, fields in known[name].items()
+        }
+        for name in MODELS
+        if name in known
+    }
+
+
+def write(page: Path, results: Results) -> None:
+    """Rewrite what follows the marker in the page."""
+    before, _, _ = page.read_text(encoding="utf-8").partition(MARKER)
+    page.write_text(f"{before}{MARKER}\n\n{table(results)}\n", encoding="utf-8")
+
+
+def table(results: Results) -> str:
+    """A line for each model: its size, the searched plan, and by way how far eager is."""
+    heads = ["model", "parameters", "searched plan", "collectives a step"]
+    heads += [f"loss, {way}" for way in WAYS] + [f"parameters, {way}" for way in WAYS]
+    lines = [_line(heads), f"|---|{'--:|' * (len(heads) - 1)}"]
+    for name, by_way in results.items():
+        searched = by_way.get("searched")
+        cells = [name, f"{next(iter(by_way.values())).n_parameters:,}"]
+        cells += ["", ""] if searched is None else [_plan(searched), str(searched.n_collectives)]
+        for field in ("loss", "parameters"):
+            cells += [f"{getattr(by_way[w], field):.0e}" if w in by_way else "" for w in WAYS]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _plan(found: Found) -> str:
+    meshes = " + ".join("x".join(map(str, shape)) for shape in found.stages)
+    return f"{meshes}, {found.schedule}" if len(found.stages) > 1 else meshes
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

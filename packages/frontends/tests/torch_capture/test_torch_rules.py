@@ -1,0 +1,235 @@
+"""Every strategy that a rule allows must compute what the whole call computes."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autoshard
+import numpy as np
+import pytest
+import shardspec
+import torch
+from frontends.torch import _compat
+from frontends.torch.calls import Call, Operand
+from frontends.torch.decompositions import DECOMPOSITIONS
+from frontends.torch.flat import Flat, Kind, Line
+from frontends.torch.local import LocalCall
+from frontends.torch.read import read
+from frontends.torch.rules import flops_of, has_rule, rule_of, shares_of_whole
+from shardspec import Layout, Mesh, Spec
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+MESH = Mesh((2, 2), ("x", "y"))
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+Tensor = torch.Tensor
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(0).normal(size=shape).astype(np.float32))
+
+
+def places(high: int, *shape: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(1).integers(0, high, shape))
+
+
+X, Y = numbers(4, 8), numbers(4, 8) + 1
+IMAGES, KERNEL = numbers(4, 4, 8, 8), numbers(8, 4, 3, 3)
+HEADS = numbers(4, 4, 8, 4)
+Function = Callable[..., Any]
+
+CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
+    "sum of two": (lambda x, y: x + y, (X, Y)),
+    "sum with a number": (lambda x: x + 3, (X,)),
+    "difference, weighted": (lambda x, y: torch.sub(x, y, alpha=2), (X, Y)),
+    "broadcast product": (lambda x, y: x * y, (X, Y[0])),
+    "quotient": (lambda x, y: x / y, (X, Y)),
+    "choice": (lambda x, y: torch.where(x > 0, x, y), (X, Y)),
+    "mask": (lambda x: x.masked_fill(x > 0, 0.0) + x.masked_fill(x < 0, -1.0), (X,)),
+    "blend": (lambda x, y: x.lerp(y, 0.3), (X, Y)),
+    "conversion": (lambda x: x.double().float().int(), (X,)),
+    "product of matrices": (lambda x, y: x @ y.t(), (X, Y)),
+    "product of batches": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), (HEADS[0], HEADS[1])),
+    "linear": (functional.linear, (X, numbers(16, 8), numbers(16))),
+    "reductions": (lambda x: (x.sum(1), x.mean(0, True), x.amax(1), x.amin(), x.var(1)), (X,)),
+    "which is largest": (lambda x: (x.argmax(1), x.max(0), x.any(1)), (X,)),
+    "norm": (lambda x: torch.linalg.vector_norm(x), (X,)),
+    "reshapes": (lambda x: x.view(2, 2, 8).flatten(1).unsqueeze(1).squeeze(), (X,)),
+    "expansion": (lambda x: x[:, None].expand(4, 3, 8), (X,)),
+    "permutations": (lambda x: x.permute(2, 0, 3, 1).transpose(1, 2), (HEADS,)),
+    "slices": (lambda x: (x[:, 2:6], x[1], x[:, ::2]), (X,)),
+    "splits": (lambda x: (*x.split([2, 6], 1), *x.unbind(0), *x.chunk(2)), (X,)),
+    "pads": (lambda x: (functional.pad(x, (1, 2)), functional.pad(x, (0, 0, 1, 0), value=2)), (X,)),
+    "joins": (lambda x, y: (torch.cat([x, y], 1), torch.stack([x, y])), (X, Y)),
+    "turns": (lambda x: (x.flip(1), x.roll(1, 0)), (X,)),
+    "triangles": (lambda x: (x.tril(), x.triu(1)), (X,)),
+    "in order": (lambda x: (x.cumsum(1), x.sort(1), x.topk(3, 0)), (X,)),
+    "softmax": (lambda x: (x.softmax(1), x.log_softmax(0)), (X,)),
+    "look up": (lambda i, w: functional.embedding(i, w), (places(16, 4, 2), numbers(16, 8))),
+    "gather": (lambda x, i: x.gather(1, i), (X, places(8, 4, 1))),
+    "index": (lambda x, i: (x[i], x[:, i], x[None, i, i]), (numbers(8, 8), places(8, 4))),
+    "index of one dim": (lambda x, i: x.index_select(1, i), (X, places(8, 4))),
+    "add at places": (lambda x, i, y: x.index_add(0, i, y), (X, places(4, 8), numbers(8, 8))),
+    "put at places": (
+        lambda x, i, y: x.index_put((i,), y, accumulate=True),
+        (X, places(4, 8), numbers(8, 8)),
+    ),
+    "scatter": (
+        lambda x, i, y: (x.scatter(1, i, 2.0), x.scatter_add(1, i, y)),
+        (X, places(8, 4, 1), numbers(4, 1)),
+    ),
+    "replace part": (
+        lambda x, y: (torch.slice_scatter(x, y, 1, 0, 4), torch.select_scatter(x, y[0], 1, 2)),
+        (numbers(4, 8), numbers(4, 4)),
+    ),
+    "layer norm": (lambda x, w, b: functional.layer_norm(x, (8,), w, b), (X, X[0], Y[0])),
+    "group norm": (lambda x, w, b: functional.group_norm(x, 2, w, b), (IMAGES, X[0, :4], Y[0, :4])),
+    "attention": (
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        (HEADS, HEADS + 1, HEADS - 1),
+    ),
+    "attention with a mask": (
+        lambda q, k, m: functional.scaled_dot_product_attention(q, k, k, attn_mask=m),
+        (HEADS, HEADS + 1, numbers(4, 1, 8, 8)),
+    ),
+    "attention with shared keys": (
+        lambda q, k: functional.scaled_dot_product_attention(q, k, k, enable_gqa=True),
+        (HEADS, HEADS[:, :2]),
+    ),
+    "convolution": (lambda x, w: functional.conv2d(x, w, None, 2, 1), (IMAGES, KERNEL)),
+    "grouped convolution": (
+        lambda x, w, b: functional.conv2d(x, w, b, groups=4),
+        (IMAGES, KERNEL[:, :1], X[0]),
+    ),
+    "transposed convolution": (
+        lambda x, w: functional.conv_transpose2d(x, w, None, 2),
+        (IMAGES, KERNEL[:4]),
+    ),
+    "pools": (lambda x: (functional.max_pool2d(x, 2), functional.avg_pool2d(x, 2)), (IMAGES,)),
+    "resizes": (lambda x: functional.interpolate(x, scale_factor=2.0), (IMAGES,)),
+    "activations": (
+        lambda x: (functional.gelu(x), functional.silu(x), functional.relu(x), x.tanh()),
+        (X,),
+    ),
+    "loss": (
+        lambda x, i: functional.cross_entropy(x, i, ignore_index=3),
+        (X, places(8, 4)),
+    ),
+    "filled": (lambda x: (torch.ones_like(x), torch.arange(8) * 1.0), (X,)),
+}
+
+
+def traced(function: Function, operands: Sequence[Tensor], with_gradients: bool) -> Flat:
+    """What a function does, and its gradients by what it reads of floating point."""
+
+    def whole(*values: Tensor) -> list[Any]:
+        given = [v.detach().requires_grad_(v.is_floating_point()) for v in values]
+        results = pytree.tree_leaves(function(*given))
+        wanted = [v for v in given if v.requires_grad]
+        known = [r for r in results if isinstance(r, Tensor) and r.requires_grad]
+        if with_gradients and known:
+            seeds = [torch.ones_like(r) for r in known]
+            results += [
+                g
+                for g in torch.autograd.grad(known, wanted, seeds, allow_unused=True)
+                if g is not None
+            ]
+        return [r.detach() for r in results]
+
+    program = _compat.Program(whole, list(operands), DECOMPOSITIONS)
+    flat, _, _ = read(program.module, [f"x{i}" for i in range(len(operands))])
+    return flat
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_strategy_equals_the_whole_operator(name: str) -> None:
+    function, operands = CASES[name]
+    flat = traced(function, operands, with_gradients=True)
+    values: dict[str, Tensor] = {f"x{i}": t.detach() for i, t in enumerate(operands)}
+    values.update(flat.constants)
+    for line in flat.lines:
+        assert has_rule(line.call.name), f"{line.call.name} has no rule"
+        check(line, flat, values)
+
+
+def check(line: Line, flat: Flat, values: dict[str, Tensor]) -> None:
+    """Run a line with every strategy of its rule, and add its results to the values."""
+    given = [values[name] for name in line.inputs]
+    wholes = line.call(given)
+    kinds = [flat.kinds[n] for n in line.inputs], [flat.kinds[n] for n in line.outputs]
+    assert [Kind(tuple(t.shape), t.dtype) for t in wholes] == kinds[1]
+    rule = rule_of(line.call, *kinds)
+    strategies = autoshard.enumerate_strategies(rule, MESH.shape)
+    for strategy in strategies[:: 1 if NIGHTLY else max(1, len(strategies) // 4)]:
+        if any(
+            spec.partial and not t.is_floating_point()  # which are never sums in a step
+            for spec, t in zip(strategy.operand_specs, given, strict=True)
+        ):
+            continue
+        made = run(line.call, given, wholes, strategy.operand_specs, strategy.result_specs)
+        for whole, result in zip(wholes, made, strict=True):
+            message = f"{line.call.name} as {strategy}"
+            np.testing.assert_allclose(result, whole.numpy(), 1e-3, 1e-4, err_msg=message)
+    values.update(zip(line.outputs, wholes, strict=True))
+
+
+def run(
+    call: Call,
+    operands: Sequence[Tensor],
+    wholes: Sequence[Tensor],
+    specs: Sequence[Spec],
+    result_specs: Sequence[Spec],
+) -> list[np.ndarray]:
+    """The call on shards, and its results put together."""
+    local = LocalCall(
+        call, ([t.shape for t in operands], [t.shape for t in wholes]), specs, result_specs, MESH
+    )
+    shards = [
+        shardspec.shard(Layout(tuple(t.shape), MESH, s), t.numpy())
+        for t, s in zip(operands, specs, strict=True)
+    ]
+    made = {
+        d: local(
+            [torch.from_numpy(np.ascontiguousarray(s[d])).reshape(s[d].shape) for s in shards],
+            MESH.coordinates(d),
+        )
+        for d in MESH.device_ids
+    }
+    return [
+        shardspec.assemble(
+            Layout(tuple(whole.shape), MESH, spec), {d: m[i].numpy() for d, m in made.items()}
+        )
+        for i, (whole, spec) in enumerate(zip(wholes, result_specs, strict=True))
+    ]
+
+
+def test_a_sum_with_a_number_stops_partial_sums() -> None:
+    kind = Kind((4, 8), torch.float32)
+    call = Call(torch.ops.aten.add.Tensor, (Operand(0), 3), {})
+    assert rule_of(call, [kind], [kind]).linear == ()
+    call = Call(torch.ops.aten.mul.Tensor, (Operand(0), 3), {})
+    assert rule_of(call, [kind], [kind]).linear == ((0,),)
+
+
+def test_rows_of_a_table_are_whole_where_nothing_masks() -> None:
+    kinds = [Kind((16, 8), torch.float32), Kind((4,), torch.int64)]
+    call = Call(torch.ops.aten.embedding.default, (Operand(0), Operand(1)), {})
+    made = [Kind((4, 8), torch.float32)]
+    rows = [rule_of(call, kinds, made, masked=m).factors[0].kind for m in (True, False)]
+    assert rows == ["reduce", "whole"]
+
+
+def test_products_count_two_a_multiply_add() -> None:
+    a, b, made = (Kind(s, torch.float32) for s in ((4, 8), (8, 2), (4, 2)))
+    call = Call(torch.ops.aten.mm.default, (Operand(0), Operand(1)), {})
+    assert flops_of(call, [a, b], [made]) == 2 * 4 * 8 * 2
+
+
+def test_operators_without_a_rule_run_whole_and_are_named() -> None:
+    kind = Kind((4, 4), torch.float32)
+    call = Call(torch.ops.aten.linalg_inv_ex.default, (Operand(0),), {})
+    rule = rule_of(call, [kind], [kind, Kind((), torch.int32)])
+    assert {factor.kind for factor in rule.factors} == {"whole"}
+    operator = autoshard.Operator("inv.0", "inv", ("x",), ("y", "z"), rule, 16.0)
+    graph = autoshard.Graph((), (), (operator,), (), ())
+    assert shares_of_whole(graph, {"inv.0": call}) == {"linalg_inv_ex": 1.0}
