@@ -14,6 +14,8 @@ from frontends import BatchError, CheckpointError, PlanError, VerificationError
 from torch import nn
 
 CLUSTER = Cluster.preset("two-hosts:1")
+QUICK: dict[str, Any] = {"cluster": CLUSTER, "strategy": "data_parallel", "microbatches": 1}
+"""A plan that needs no search."""
 
 
 def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -69,7 +71,7 @@ def test_a_model_trains_as_on_one_device_and_goes_on_from_what_was_saved() -> No
     torch.testing.assert_close(model[0].weight, twin[0].weight)
 
     other, others_optimizer = model_and_optimizer()
-    again = mw.parallelize(other, others_optimizer, loss_of, cluster=CLUSTER, microbatches=1)
+    again = mw.parallelize(other, others_optimizer, loss_of, **QUICK)
     again.load_state_dict(saved)
     for batch in examples[3:]:
         expected = step(batch)
@@ -84,9 +86,9 @@ def test_a_whole_step_is_called_as_it_was() -> None:
         return {"loss": loss, "number": loss.item(), "name": "mse"}
 
     (batch,) = batches(1)
-    first = mw.parallelize_step(train, model, optimizer, cluster=CLUSTER, microbatches=1)
+    first = mw.parallelize_step(train, model, optimizer, **QUICK)
     loss = first(model, optimizer, batch)
-    second = mw.parallelize_step(closed, model, optimizer, cluster=CLUSTER, microbatches=1)
+    second = mw.parallelize_step(closed, model, optimizer, **QUICK)
     returned = second(batch["x"], y=batch["y"])
     assert (returned["loss"], returned["name"]) == (loss, "mse")
     assert returned["number"] == loss.item()
@@ -101,9 +103,7 @@ def test_a_whole_step_is_called_as_it_was() -> None:
 def test_a_run_is_verified_and_leaves_no_trace() -> None:
     model, optimizer = model_and_optimizer()
     (batch,) = batches(1)
-    step = mw.parallelize(
-        model, optimizer, loss_of, batch, cluster=CLUSTER, strategy="data_parallel", microbatches=1
-    )
+    step = mw.parallelize(model, optimizer, loss_of, batch, **QUICK)
     before = step.state_dict()["model"]["0.weight"].clone()
     verified = step.verify(batch, n_steps=3)
     (stage,) = step.plan.stages
@@ -129,7 +129,7 @@ def test_numbers_that_differ_are_found() -> None:
         calls[torch.is_grad_enabled()] += 1
         return train(model, optimizer, batch) + sum(calls.values())
 
-    step = mw.parallelize_step(unsteady, model, optimizer, cluster=CLUSTER, microbatches=1)
+    step = mw.parallelize_step(unsteady, model, optimizer, **QUICK)
     with pytest.raises(VerificationError, match="the losses of the first 2 steps must equal"):
         step.verify(batch)
 
@@ -149,8 +149,7 @@ def test_what_cannot_be_is_refused() -> None:
 def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
     *examples, last = batches(3)
-    options: dict[str, Any] = {"cluster": CLUSTER, "microbatches": 1}
-    step = mw.parallelize(model, optimizer, loss_of, strategy="zero", **options)
+    step = mw.parallelize(model, optimizer, loss_of, **QUICK | {"strategy": "zero"})
     with pytest.raises(PlanError, match="a step runs after its first call"):
         mw.save(tmp_path, 1, step)
     for number, batch in enumerate(examples):
@@ -163,7 +162,7 @@ def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None
     with torch.device("meta"):
         bare, its_optimizer = model_and_optimizer()
     assert bare[0].weight.is_meta
-    again = mw.parallelize(bare, its_optimizer, loss_of, strategy="data_parallel", **options)
+    again = mw.parallelize(bare, its_optimizer, loss_of, **QUICK)
     again.compile(last)
     with pytest.raises(PlanError, match=r"and \d+ others are on the meta device: load them first"):
         again(last)
@@ -174,7 +173,7 @@ def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None
     assert mw.latest(tmp_path / "nowhere") is None
 
     other = nn.Linear(8, 8)
-    smaller = mw.parallelize(other, torch.optim.SGD(other.parameters(), 0.1), loss_of, **options)
+    smaller = mw.parallelize(other, torch.optim.SGD(other.parameters(), 0.1), loss_of, **QUICK)
     smaller.compile(last)
     with pytest.raises(CheckpointError, match="holds the state of the step that reads it"):
         mw.restore(tmp_path, smaller)
@@ -183,9 +182,7 @@ def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None
 def test_a_step_that_fails_leaves_the_state_or_says_that_it_is_lost() -> None:
     model, optimizer = model_and_optimizer()
     (batch,) = batches(1)
-    step = mw.parallelize(
-        model, optimizer, loss_of, cluster=CLUSTER, strategy="data_parallel", microbatches=1
-    )
+    step = mw.parallelize(model, optimizer, loss_of, **QUICK)
     runtime = step.compile(batch)
     calls, begin = list(runtime._calls), step.state_dict()["model"]["0.weight"].clone()
 
