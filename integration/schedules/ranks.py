@@ -30,7 +30,8 @@ def model(n_stages: int) -> list[torch.nn.Module]:
 def batch(n_microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Input and target, two rows a microbatch."""
     torch.manual_seed(1)
-    return tuple(torch.randn(2 * n_microbatches, WIDTH, dtype=torch.double) for _ in range(2))
+    shape = 2 * n_microbatches, WIDTH
+    return torch.randn(shape, dtype=torch.double), torch.randn(shape, dtype=torch.double)
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -44,14 +45,13 @@ def run(rank: int, folder: Path, name: str, job: dict[str, Any]) -> None:
     stages = [
         PipelineStage(modules[stage], stage, job["n_stages"], torch.device("cpu")) for stage in mine
     ]
-    runtime = _PipelineScheduleRuntime(
+    runtime = _PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
         stages, job["n_microbatches"], loss_fn=loss, scale_grads=False
     )
     runtime._load_csv(str(folder / f"{name}.csv"), format=job["format"])
     x, target = batch(job["n_microbatches"])
-    runtime.step(
-        *([x] if 0 in mine else []), **({"target": target} if job["n_stages"] - 1 in mine else {})
-    )
+    labels: dict[str, Any] = {"target": target} if job["n_stages"] - 1 in mine else {}
+    runtime.step(*([x] if 0 in mine else []), **labels)
     gradients = {
         f"{stage}.{key}": p.grad for stage in mine for key, p in modules[stage].named_parameters()
     }
