@@ -33,7 +33,7 @@ def capture(example: Example) -> Capture:
     return Capture(example.step, example.model, example.optimizer, example.batches[0])
 
 
-def compare(example: Example, microbatches: int) -> Trace:
+def compare(example: Example, microbatches: int, tolerance: float = 1e-5) -> Trace:
     """Train both ways and compare what is returned and what is kept."""
     captured = capture(example)
     traced = captured.at(microbatches)
@@ -47,9 +47,9 @@ def compare(example: Example, microbatches: int) -> Trace:
         arguments = arguments_of(captured.state, batch) | state
         found, updates = run_in_microbatches(traced, arguments)
         state.update(updates)
-        assert error(found, result) < 1e-5
+        assert error(found, result) < tolerance
     kept = State(model, optimizer).tensors
-    assert error(state, {name: kept[name].detach() for name in state}) < 1e-5
+    assert error(state, {name: kept[name].detach() for name in state}) < tolerance
     return traced
 
 
@@ -223,3 +223,69 @@ def test_parts_of_a_tensor_may_be_written() -> None:
 
     example.step = training_step(loss)
     compare(example, 2)
+
+
+def test_autocast_is_as_near_as_its_type_is_exact() -> None:
+    example = mlp(OPTIMIZERS["momentum"], dropout=0.0)
+
+    def loss(model: Any, batch: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return functional.cross_entropy(model(batch["x"]), batch["y"])
+
+    example.step = training_step(loss)
+    traced = compare(example, 2, tolerance=2**-6)  # of bfloat16, 4 units
+    assert {v.dtype for v in traced.step.graph.values} >= {"bfloat16", "float32"}
+
+
+def test_groups_differ_and_some_parameters_are_frozen() -> None:
+    example = mlp(dropout=0.0)
+    first, _, _, _, last = example.model  # type: ignore[misc]
+    first.weight.requires_grad_(False)
+    groups = [
+        {"params": [last.weight], "weight_decay": 0.1, "lr": 0.1},
+        {"params": [first.bias, last.bias], "weight_decay": 0.0},
+    ]
+    example.optimizer = torch.optim.AdamW(groups, lr=1e-2)
+    traced = compare(example, 2)
+    aliases = {output.alias for output in traced.step.graph.outputs}
+    assert "params['4.weight']" in aliases
+    assert "params['0.weight']" not in aliases
+    assert [a.setting for a in traced.arguments if a.setting] == [(0, "lr"), (1, "lr")]
+
+
+def test_tied_weights_are_one_parameter() -> None:
+    torch.manual_seed(0)
+    table, head = nn.Embedding(16, 8), nn.Linear(8, 16, bias=False)
+    head.weight = table.weight
+    tokens = [torch.randint(0, 16, (8, 4)) for _ in range(3)]
+    step = training_step(
+        lambda model, b: functional.cross_entropy(model(b).flatten(0, 1), b.flatten())
+    )
+    example = Example(nn.Sequential(table, head), OPTIMIZERS["adamw"], step, tokens)
+    traced = compare(example, 2)
+    assert [a.name for a in traced.arguments if a.name.startswith("params")] == [
+        "params['0.weight']"
+    ]
+    assert "batch" in [a.name for a in traced.arguments]
+
+
+def test_refuses_random_numbers_that_depend_on_weights() -> None:
+    example = mlp(dropout=0.0)
+    example.step = training_step(
+        lambda model, batch: (model(batch["x"]) * model(batch["x"]).sigmoid().bernoulli()).sum()
+    )
+    with pytest.raises(UnsupportedStepError, match="drawn before the step runs"):
+        capture(example)
+
+
+def test_refuses_an_optimizer_of_other_parameters() -> None:
+    example = mlp()
+    example.optimizer = torch.optim.SGD([*example.model.parameters(), torch.ones(1)], 0.1)
+    with pytest.raises(UnsupportedStepError, match="parameters of the model"):
+        capture(example)
+
+
+def test_refuses_dampening_before_the_first_step() -> None:
+    example = mlp(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.5))
+    with pytest.raises(UnsupportedStepError, match=r"SGD with dampening.*dampening=0\.5"):
+        capture(example)

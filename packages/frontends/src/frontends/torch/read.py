@@ -20,6 +20,7 @@ from frontends.step import APPLY, BACKWARD, FORWARD
 from frontends.torch import _compat
 from frontends.torch.calls import Call, Operand
 from frontends.torch.flat import Flat, Kind, Line, full
+from frontends.torch.numbers import calls_on_numbers
 
 aten = torch.ops.aten
 
@@ -55,21 +56,6 @@ _DRAWS_INTO = frozenset(
     )
 )
 """Draws that read nothing of their first argument but where its elements lie."""
-
-_BINARY: dict[Any, tuple[Any, Any, Any]] = {
-    operator.add: (aten.add.Tensor, aten.add.Scalar, aten.add.Scalar),
-    operator.mul: (aten.mul.Tensor, aten.mul.Scalar, aten.mul.Scalar),
-    operator.sub: (aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar),
-    operator.truediv: (aten.div.Tensor, aten.div.Scalar, None),
-    operator.pow: (aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar),
-}
-"""What Python does to numbers: to two, to one and a constant, to a constant and one."""
-
-_UNARY = {
-    "neg": aten.neg.default,
-    "abs": aten.abs.default,
-    **dict.fromkeys(("sqrt", "sym_sqrt", "_sym_sqrt"), aten.sqrt.default),
-}
 
 
 class Name(str):
@@ -360,33 +346,17 @@ class _Reader:
         call = Call(aten.expand.default, (Operand(0), list(shape)), {})
         return self._emit(call, (source,), Kind(shape, kind.dtype))
 
-    def _number(self, node: Node) -> Any:
+    def _number(self, node: Node) -> Name:
         """What Python computes from numbers of the step, as calls on tensors of shape ()."""
         kind = Kind((), _number_type(node.meta["val"]))
         arguments = [self._ref(a) if isinstance(a, Node) else a for a in node.args]
-        named = [a for a in arguments if isinstance(a, Name)]
-        name = getattr(node.target, "__name__", str(node.target))
-        if name == "sym_float":
-            return self._converted(named[0], torch.float64)
-        if len(arguments) == 1 and name in _UNARY:
-            return self._emit(Call(_UNARY[name], (Operand(0),), {}), named, kind)
-        if len(arguments) == 2 and node.target in _BINARY:
-            both, first, second = _BINARY[node.target]
-            left, right = arguments
-            if len(named) == 2:
-                return self._emit(Call(both, (Operand(0), Operand(1)), {}), named, kind)
-            if isinstance(left, Name):
-                return self._emit(Call(first, (Operand(0), right), {}), named, kind)
-            if node.target is operator.truediv:
-                inverse = self._emit(Call(aten.reciprocal.default, (Operand(0),), {}), named, kind)
-                return self._emit(Call(aten.mul.Scalar, (Operand(0), left), {}), (inverse,), kind)
-            if node.target is operator.pow:
-                return self._emit(Call(second, (left, Operand(0)), {}), named, kind)
-            return self._emit(Call(second, (Operand(0), left), {}), named, kind)
-        raise UnsupportedStepError(
-            "a number that a step takes out of a tensor can be added, multiplied, divided and "
-            f"raised to powers; the step also computes {name} of one: use tensors there"
-        )
+        read = [self._converted(a, kind.dtype) for a in arguments if isinstance(a, Name)]
+        made = read[0]
+        is_read = [isinstance(a, Name) for a in arguments]
+        for call in calls_on_numbers(node.target, arguments, is_read):
+            made = self._emit(call, read, kind)
+            read = [made]
+        return made
 
 
 def _node(argument: Any) -> Node:
