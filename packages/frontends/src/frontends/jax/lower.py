@@ -101,17 +101,6 @@ def lower_chunk(
         operator = operators[action.operator]
         return operator.kind, operator.inputs, action.operands, action.results
 
-    def gathered_again(index: int) -> set[Stored]:
-        """What is converted from an action on as it was before."""
-        done, later = chunk.actions[:index], chunk.actions[index:]
-        before = {does(action) for action in done}
-        return {
-            slot
-            for action in later
-            if isinstance(action, Conversion) and does(action) in before
-            for slot in reads(action)
-        }
-
     def local_program(*operands: Array) -> tuple[Array, ...]:
         local = [
             operand[0] if slot.spec.partial else operand
@@ -123,7 +112,9 @@ def lower_chunk(
             if action.phase != phase:
                 phase, there = action.phase, {*environment}
                 done = {does(action) for action in chunk.actions[:index]}
-                _not_before(environment, gathered_again(index))
+                later = (a for a in chunk.actions[index:] if isinstance(a, Conversion))
+                again = {slot for a in later if does(a) in done for slot in reads(a)}
+                _not_before(environment, again)  # all at once, so that XLA may gather ahead
             if isinstance(action, Placement) and does(action) in done:  # rematerialised
                 _not_before(environment, there.intersection(reads(action)))
             if isinstance(action, Conversion):
