@@ -289,3 +289,10 @@ def test_refuses_dampening_before_the_first_step() -> None:
     example = mlp(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.5))
     with pytest.raises(UnsupportedStepError, match=r"SGD with dampening.*dampening=0\.5"):
         capture(example)
+
+
+def test_what_fails_without_values_is_refused_with_the_users_line() -> None:
+    example = mlp()
+    example.step = training_step(lambda model, batch: model(batch["x"][:, :3]).sum())
+    with pytest.raises(UnsupportedStepError, match=r"fails so, at .*test_torch_trace\.py:\d+"):
+        capture(example)

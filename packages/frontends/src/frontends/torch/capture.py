@@ -115,6 +115,11 @@ def capture(
             f"asks for a number that is not known before it runs, at {_compat.user_line(error)}: "
             "compute with tensors there, as torch.where does"
         ) from error
+    except RuntimeError as error:
+        raise UnsupportedStepError(
+            "a step is traced on tensors that have shapes and types but no values; this one fails "
+            f"so, at {_compat.user_line(error)}: {error}"
+        ) from error
     try:
         flat, returned, draws = read(program.module, names)
     except AliasedError:

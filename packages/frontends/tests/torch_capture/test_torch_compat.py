@@ -1,0 +1,87 @@
+"""Every private corner of PyTorch that we lean on still does what we lean on it for."""
+
+from typing import Any
+
+import torch
+from frontends.torch import _compat
+from frontends.torch._compat import AFTER, BEFORE, DRAW, DURING, PHASE
+from torch import nn
+
+
+def program(function: Any, *tensors: torch.Tensor) -> _compat.Program:
+    return _compat.Program(function, tensors, {})
+
+
+def test_stand_ins_have_shapes_and_strides_on_the_cpu() -> None:
+    given = torch.empty(4, 2, device="meta").t()
+    _, (fake,) = _compat.without_values([given])
+    assert (fake.shape, fake.stride(), fake.device.type) == ((2, 4), (1, 2), "cpu")
+
+
+def test_nodes_know_whether_autograd_made_them() -> None:
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        x = x.detach().requires_grad_()
+        x.sin().sum().backward()
+        assert x.grad is not None
+        return [x.grad * 2]
+
+    nodes = program(step, torch.ones(3)).module.graph.nodes
+    phases = {node.name: node.meta[PHASE] for node in nodes}
+    assert (phases["sin"], phases["cos"], phases["mul_1"]) == (BEFORE, DURING, AFTER)
+
+
+def test_equal_draws_are_told_by_the_generators_state() -> None:
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        state = torch.get_rng_state()
+        first, other = torch.rand(2), torch.rand(2)
+        torch.set_rng_state(state)
+        return [x + first, x + other, x + torch.rand(2)]
+
+    before = torch.get_rng_state()
+    nodes = program(step, torch.ones(2)).module.graph.nodes
+    first, other, again = (node.meta[DRAW] for node in nodes if DRAW in node.meta)
+    assert first == again != other
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_numbers_taken_out_of_tensors_are_nodes() -> None:
+    made = program(lambda x, n: [x * (1 - n.item() ** 2)], torch.ones(2), torch.tensor(3.0))
+    names = {node.name for node in made.module.graph.nodes}
+    assert {"_local_scalar_dense", "pow_1", "sub"} <= names
+
+
+def test_writes_are_taken_out_by_functionalization() -> None:
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        x = x.clone()
+        x[:, 0].fill_(1.0)
+        return [x]
+
+    targets = [node.target for node in program(step, torch.ones(2, 2)).without_writes().graph.nodes]
+    assert torch.ops.aten.fill_.Tensor not in targets
+    assert torch.ops.aten.fill_.Scalar not in targets
+
+
+def test_views_share_their_memory() -> None:
+    x = torch.ones(4, 2)
+    assert _compat.place_of(x)[0] == _compat.place_of(x[1])[0]
+    assert _compat.place_of(x) == _compat.place_of(x.detach())
+    assert _compat.place_of(x)[1] != _compat.place_of(x[1])[1]
+
+
+def test_an_optimizer_makes_its_state_and_updates_nothing() -> None:
+    layer = nn.Linear(2, 2)
+    before = layer.weight.detach().clone()
+    optimizer = torch.optim.Adam(layer.parameters())
+    assert _compat.make_state(optimizer)
+    assert optimizer.state[layer.weight]["exp_avg"].shape == (2, 2)
+    assert float(optimizer.state[layer.weight]["step"]) == 0
+    assert torch.equal(layer.weight, before)
+    assert layer.weight.grad is None
+
+
+def test_a_model_can_have_other_tensors() -> None:
+    layer = nn.Linear(2, 2)
+    ours = {name: torch.zeros_like(p) for name, p in layer.named_parameters()}
+    with _compat.with_tensors(layer, ours):
+        assert not layer(torch.ones(2)).any()
+    assert float(layer.weight.detach().abs().sum()) > 0
