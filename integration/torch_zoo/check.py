@@ -96,8 +96,9 @@ def check(name: str, way: str) -> Found:
     step.write_back()
     off = whole = 0.0
     for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
-        off += float((ours.double() - theirs.double()).square().sum())
-        whole += float(theirs.double().square().sum())
+        a, b = ours.detach().double(), theirs.detach().double()
+        off += float((a - b).square().sum())
+        whole += float(b.square().sum())
     return Found(
         max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True)),
         math.sqrt(off / whole),
