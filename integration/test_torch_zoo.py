@@ -2,9 +2,6 @@
 
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
 from torch_zoo.check import TOLERANCE, WAYS, check
 from torch_zoo.models import MODELS
 
