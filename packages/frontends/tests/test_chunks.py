@@ -13,7 +13,7 @@ from frontends.layers import LayeredStep, layer
 from frontends.plan import Conversion, Placement, Plan, Stored
 from frontends.step import APPLY, FORWARD
 from frontends.testing import random_plan
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardspec import Mesh, Spec
 
@@ -37,6 +37,7 @@ def plans(step: LayeredStep) -> st.SearchStrategy[Plan]:
     )
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
 def test_a_chunk_reads_what_is_there_and_runs_every_operator_once(
     name: str, data: st.DataObject
@@ -87,6 +88,7 @@ def operator(step: LayeredStep, name: str) -> Operator:
     return next(op for op in step.step.graph.operators if op.name == name)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
 def test_a_chunk_writes_only_what_is_read_later(name: str, data: st.DataObject) -> None:
     step = layered(name)
@@ -102,6 +104,7 @@ def test_a_chunk_writes_only_what_is_read_later(name: str, data: st.DataObject) 
         assert set(chunk.totals) == (sums & made if chunk.phase != APPLY else set())
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
 def test_an_update_is_written_where_its_state_is_read(name: str, data: st.DataObject) -> None:
     step = layered(name)
@@ -115,6 +118,7 @@ def test_an_update_is_written_where_its_state_is_read(name: str, data: st.DataOb
         assert list(chunk.writes[: len(both)]) == [new for _, new in both]
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
 def test_every_conversion_of_the_plan_is_made_once(name: str, data: st.DataObject) -> None:
     step = layered(name)

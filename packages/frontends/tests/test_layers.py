@@ -15,7 +15,7 @@ from frontends.jax.testing import EXAMPLES, Example, mlp, steps, tied
 from frontends.jax.trace import trace
 from frontends.layers import LayeredStep, crossings, layer
 from frontends.step import APPLY, BACKWARD, FORWARD, IDENTITY
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
@@ -33,6 +33,7 @@ def stages(step: LayeredStep, cuts: list[int]) -> dict[str, int]:
     return {name: sum(at >= cut for cut in cuts) for name, at in step.layer_of.items()}
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.sampled_from(sorted(EXAMPLES)), st.integers(2, 8), st.data())
 def test_values_flow_forwards_and_gradients_backwards(
     name: str, n_layers: int, data: st.DataObject
@@ -42,6 +43,7 @@ def test_values_flow_forwards_and_gradients_backwards(
     assert_flows(step, sorted(cuts))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(steps(max_operations=8), st.sampled_from([1, 2]))
 def test_values_of_random_steps_flow_so_too(
     drawn: tuple[Any, tuple[Any, Any]], microbatches: int
@@ -82,6 +84,7 @@ def test_every_run_of_layers_is_a_graph(name: str) -> None:
             autoshard.verify(step.stage(first, last))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
 def test_stages_partition_the_step(name: str, data: st.DataObject) -> None:
     step = layered(name, 8)

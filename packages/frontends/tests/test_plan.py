@@ -32,6 +32,7 @@ def layered(name: str) -> LayeredStep:
     return layer(EXAMPLES[name]().trace().step, 4)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(
     st.sampled_from(["mlp", "tied", "clipped"]),
     st.lists(st.sampled_from(MESHES), min_size=1, max_size=3),

@@ -6,7 +6,7 @@ import pytest
 from frontends.plan import Plan, Stored
 from frontends.report import format_bytes, format_seconds, plan_text, sum_collectives
 from frontends.testing import plans
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardspec import Spec
 
@@ -15,11 +15,13 @@ def test_matches_golden_text(example_plan: Plan, check_golden: Callable[[str, st
     check_golden("plan.txt", str(example_plan))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(plans(), st.integers(60, 130))
 def test_no_line_is_wider_than_asked(plan: Plan, width: int) -> None:
     assert max(map(len, plan_text(plan, width).splitlines())) <= width
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(plans())
 def test_names_every_stage_and_every_device_range(plan: Plan) -> None:
     text = plan_text(plan, 400)
@@ -34,6 +36,7 @@ def test_names_every_stage_and_every_device_range(plan: Plan) -> None:
         assert tuple(ids) == tuple(stage.mesh.device_ids)
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(plans())
 def test_sums_hold_every_run_and_byte(plan: Plan) -> None:
     sums, parts = sum_collectives(plan), [c for s in plan.stages for c in s.collectives]
@@ -44,6 +47,7 @@ def test_sums_hold_every_run_and_byte(plan: Plan) -> None:
     assert len(keys) == len(set(keys))
 
 
+@settings(max_examples=max(100, settings().max_examples // 5))
 @given(plans())
 def test_prints_names_as_they_are(plan: Plan) -> None:
     plan = replace(plan, cluster="a cluster of [red]many[/red] hosts")
