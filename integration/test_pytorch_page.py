@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).parents[1] / "docs" / "pytorch.md").read_text()
-PROGRAM, STEP = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
+PROGRAM, *MORE = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
 LAUNCHERS = {
     "alone": [],
     "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"],
@@ -19,7 +19,7 @@ LAUNCHERS = {
 @pytest.mark.parametrize("launcher", ["alone", pytest.param("torchrun", marks=pytest.mark.nightly)])
 def test_the_example_trains_and_verifies_itself(launcher: str, tmp_path: Path) -> None:
     path = tmp_path / "train_llama.py"
-    path.write_text(PROGRAM + STEP)
+    path.write_text("".join((PROGRAM, *MORE)))
     done = subprocess.run(
         [sys.executable, *LAUNCHERS[launcher], str(path)],
         cwd=tmp_path,

@@ -13,6 +13,10 @@ class AccumulationError(UnsupportedStepError):
     """The step's gradient is not a sum over microbatches, so it cannot be accumulated."""
 
 
+class InitializationError(FrontendsError, ValueError):
+    """A model cannot be initialised shard by shard, or is not the step's; the message says why."""
+
+
 class BatchError(FrontendsError, ValueError):
     """The batch does not fit the microbatches, or the step it was planned for."""
 

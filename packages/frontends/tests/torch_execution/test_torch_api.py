@@ -150,7 +150,7 @@ def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None
     model, optimizer = model_and_optimizer()
     *examples, last = batches(3)
     step = mw.parallelize(model, optimizer, loss_of, **QUICK | {"strategy": "zero"})
-    with pytest.raises(PlanError, match="a step runs after its first call"):
+    with pytest.raises(PlanError, match="a step has a plan after its first call"):
         mw.save(tmp_path, 1, step)
     for number, batch in enumerate(examples):
         step(batch)
@@ -164,7 +164,7 @@ def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None
     assert bare[0].weight.is_meta
     again = mw.parallelize(bare, its_optimizer, loss_of, **QUICK)
     again.compile(last)
-    with pytest.raises(PlanError, match=r"and \d+ others are on the meta device: load them first"):
+    with pytest.raises(PlanError, match=r"and \d+ others are on the meta device: make them"):
         again(last)
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 7 in .*: \[0, 1\]"):
         mw.restore(tmp_path, again, 7)

@@ -10,10 +10,12 @@ from typing import Any
 
 import autoshard
 import frontends.torch as mw
+import pytest
 import shardspec
 import torch
 import torch.distributed as dist
 from costmodel import Cluster
+from frontends import InitializationError
 from frontends.torch.collectives import Grouped, LockStep
 from frontends.torch.processes import join
 from shardspec import Layout, Mesh
@@ -83,6 +85,33 @@ def train(strategy: str, microbatches: int, folder: Path) -> dict[str, Any]:
     }
 
 
+def check_initial() -> int:
+    """Each process makes its parts of a model from the meta device; returns how many it has."""
+    torch.manual_seed(3)
+    model = Model()
+    after = torch.rand(4)
+    with torch.device("meta"):
+        bare = Model()
+    optimizer = torch.optim.AdamW(bare.parameters(), 0.01, eps=1e-2)
+    tokens = torch.zeros(8, 5, dtype=torch.int64)
+    cluster = Cluster.preset("two-hosts:1")
+    step = mw.parallelize(
+        bare, optimizer, loss_of, tokens, cluster=cluster, strategy="equal_layers", microbatches=2
+    )
+    torch.manual_seed(dist.get_rank())
+    with pytest.raises(InitializationError, match=r"processes \[1, 2, 3\] have another than"):
+        step.init_weights(Model)
+    torch.manual_seed(3)
+    step.init_weights(Model)
+    assert torch.equal(torch.rand(4), after)
+    state = step.state_dict()
+    assert all(torch.equal(state["model"][name], t) for name, t in model.state_dict().items())
+    moments = [kept["exp_avg"] for kept in state["optimizer"]["state"].values()]
+    assert len(moments) == 11
+    assert not any(moment.any() for moment in moments)
+    return len(step.runtime.shards)
+
+
 def check_collectives(rank: int) -> int:
     """Between all layouts of a matrix, a device gets what lock-step gives it; returns how many."""
     whole = torch.arange(64.0).view(8, 8)
@@ -109,6 +138,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     rank = join()
     assert rank is not None
     found: dict[str, Any] = {name: train(name, STRATEGIES[name], folder) for name in strategies}
+    found["initial"] = check_initial()
     found["steps"] = check_collectives(rank)
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()

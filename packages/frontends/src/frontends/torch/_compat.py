@@ -10,19 +10,21 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
 )
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 Tensor = torch.Tensor
@@ -239,9 +241,77 @@ def make_state(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
+class Watcher(Protocol):
+    """Sees what is called on stand-ins."""
+
+    def given(self, stand_in: Tensor, real: Tensor) -> None:
+        """A tensor that has values is used for the first time."""
+
+    def call(self, function: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Calls any operator, and returns what it returns."""
+
+    def values(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Those that stand-ins have now. Is asked where Python needs a number."""
+
+
+@contextlib.contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """Let all tensors meanwhile be stand-ins that have no memory."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode, _Watch(mode, watcher):
+        yield
+
+
+def unwatched() -> contextlib.AbstractContextManager[None]:
+    """Real tensors are real meanwhile."""
+    return _disable_current_modes()
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Hands operators on, with stand-ins for real tensors."""
+
+    def __init__(self, mode: FakeTensorMode, watcher: Watcher) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mode, self._watcher = mode, watcher
+        self._real: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        leaves, tree = pytree.tree_flatten((args, kwargs or {}))
+        leaves = [self._stand_in(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        if torch.Tag.data_dependent_output in func.tags:
+            with unwatched():
+                real = iter(self._watcher.values([x for x in leaves if isinstance(x, Tensor)]))
+                given = [next(real) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+                args, kwargs = pytree.tree_unflatten(given, tree)
+                return func(*args, **kwargs)
+        result = self._watcher.call(func, *pytree.tree_unflatten(leaves, tree))
+        # of what it made it keeps weak references, with which Module.to() cannot swap parameters
+        self._mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
+        return result
+
+    def _stand_in(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self._real:
+            made = self._mode.from_tensor(tensor)
+            self._real[id(tensor)] = tensor, made
+            self._watcher.given(made, tensor)
+        return self._real[id(tensor)][1]
+
+
 def user_line(error: BaseException) -> str:
     """Where in the user's code an error comes from, as `file:line: code`."""
-    frames = traceback.extract_tb(error.__traceback__)
+    return _line_of(traceback.extract_tb(error.__traceback__))
+
+
+def calling_line() -> str:
+    """Where in the user's code we are, as `file:line: code`."""
+    return _line_of(traceback.extract_stack())
+
+
+def _line_of(frames: Sequence[traceback.FrameSummary]) -> str:
     users = [f for f in frames if not f.filename.startswith((*_NOT_THE_USERS, "<"))]
     frame = (users or list(frames))[-1]
     return f"{frame.filename}:{frame.lineno}: {frame.line}"

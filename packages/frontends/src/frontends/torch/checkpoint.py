@@ -57,7 +57,7 @@ def save(folder: str | os.PathLike[str], number: int, step: ParallelStep) -> Non
             f"number={number}, and {folder} has one of step {last}: save into another folder"
         )
     runtime = step.runtime
-    tensors = _Tensors(runtime).of(runtime.shards, runtime.unread)
+    tensors = _Tensors(runtime).of(runtime.shards, runtime.whole)
     with _quiet():
         state_dict_saver.save(
             dict(tensors), checkpoint_id=_path(folder, number), no_dist=_is_alone()
@@ -85,8 +85,8 @@ def restore(folder: str | os.PathLike[str], step: ParallelStep, number: int | No
         raise CheckpointError(f"there is no {wanted} in {folder}; steps that it has: {there}")
     number = there[-1] if number is None else number
     runtime = step.runtime
-    shards, unread = runtime.empty_state()
-    tensors = _Tensors(runtime).of(shards, unread)
+    parts = runtime.empty()
+    tensors = _Tensors(runtime).of(parts.shards, parts.whole)
     try:
         with _quiet():
             state_dict_loader.load(
@@ -100,7 +100,9 @@ def restore(folder: str | os.PathLike[str], step: ParallelStep, number: int | No
     if _is_alone():
         runtime.load({name: tensors[_public(name)] for name in runtime.state_names})
     else:
-        runtime.hold(shards, unread)
+        for name, tensor in parts.whole.items():
+            runtime.cut(name, tensor, parts)
+        runtime.take(parts)
     return number
 
 
@@ -150,9 +152,9 @@ class _Tensors:
                 if stage.mesh not in self._meshes:
                     self._meshes[stage.mesh] = _device_mesh(stage.mesh)
 
-    def of(self, shards: dict[Key, Shards], unread: dict[str, Tensor]) -> dict[str, Tensor]:
+    def of(self, shards: dict[Key, Shards], whole: dict[str, Tensor]) -> dict[str, Tensor]:
         """By name: whole tensors, or DTensors where there are several processes."""
-        found = {_public(name): tensor for name, tensor in unread.items()}
+        found = {_public(name): tensor for name, tensor in whole.items()}
         for (stage, slot, _), held in shards.items():
             name = _public(slot.value)
             if name in found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +23,13 @@ from frontends.torch.trace import Trace
 
 Executed = tuple[str, tuple[tuple[int, ...], ...], int]
 """Kind of a collective, its groups by position in the mesh, and the bytes that a device got."""
+
+
+class Sliceable(Protocol):
+    """A tensor, or what reads parts of one from a file."""
+
+    def __getitem__(self, region: Any, /) -> Tensor:
+        """The part between some bounds, a slice for each dim."""
 
 
 class TorchEngine:
@@ -76,23 +84,24 @@ class TorchEngine:
         assert found is not None, "only stages of this process run in it"
         return found
 
-    def placer(self, stage: int, name: str, spec: Spec) -> Callable[[Tensor], Shards]:
+    def placer(self, stage: int, name: str, spec: Spec) -> Callable[[Sliceable], Shards]:
         """From a whole tensor to the shards of this process, which are parts of it."""
         mesh, shape = self._plan.stages[stage].mesh, self._graph.value(name).shape
         part = local_shape(shape, spec, mesh)
-        cuts = [(dim, axes) for dim, axes in enumerate(spec.plain_dims) if axes]
 
-        def one(whole: Tensor, coordinates: Coordinates) -> Tensor:
-            for dim, axes in cuts:
-                start = part[dim] * place_along(mesh, axes, coordinates)
-                whole = whole.narrow(dim, start, part[dim])
-            return whole
+        def region(coordinates: Coordinates) -> tuple[slice, ...]:
+            found = []
+            for size, axes in zip(part, spec.plain_dims, strict=True):
+                start = size * place_along(mesh, axes, coordinates)
+                found.append(slice(start, start + size))
+            return tuple(found)
 
         coordinates = self.collectives(stage).coordinates
         first_of = like(coordinates, differing_axes([spec]))
+        regions = {i: region(coordinates[i]) for i in set(first_of.values())}
 
-        def place(whole: Tensor) -> Shards:
-            made = {i: one(whole, coordinates[i]) for i in set(first_of.values())}
+        def place(whole: Sliceable) -> Shards:
+            made = {i: whole[region] for i, region in regions.items()}
             return [made[first_of[i]] for i in range(len(coordinates))]
 
         return place

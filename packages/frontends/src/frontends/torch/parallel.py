@@ -21,6 +21,7 @@ from frontends.torch.arguments import State, name_leaves
 from frontends.torch.calls import Tensor
 from frontends.torch.capture import training_step
 from frontends.torch.forms import Form
+from frontends.torch.initial import Build, init_weights
 from frontends.torch.processes import join, plan_together
 from frontends.torch.runtime import Runtime
 from frontends.torch.trace import Capture, Trace
@@ -89,8 +90,14 @@ class ParallelStep:
 
     def compile(self, *args: Any, **named: Any) -> Runtime:
         """Plan the step if it is not planned, and place its state on the devices."""
+        self.prepare(*args, **named)
+        return self.runtime
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs the plan; `PlanError` before there is one."""
         if self._runtime is None:
-            planned = self.prepare(*args, **named)
+            planned = self.planned
             assert self._capture is not None
             assert self._cluster is not None
             state = self._capture.state.tensors
@@ -111,12 +118,22 @@ class ParallelStep:
         """How the step runs; prints as a table."""
         return self.planned.plan
 
-    @property
-    def runtime(self) -> Runtime:
-        """What runs the plan; `PlanError` before the first call."""
-        if self._runtime is None:
-            raise PlanError("a step runs after its first call, or after compile(*arguments)")
-        return self._runtime
+    def init_weights(self, build: Build) -> None:
+        """Initialise a model from the meta device, each process only the parts that it keeps.
+
+        Every number is that of `model = build()` on one device with the same `torch.manual_seed`,
+        and the generator is left as there. What has values already, as from a checkpoint, keeps
+        them; if nothing that is random is left, no numbers are drawn.
+
+        Args:
+            build: Makes the model as on one device; or model and optimizer, if the optimizer makes
+                state when it is built.
+
+        Raises:
+            InitializationError: `build` makes another model, or cannot be followed without values.
+            PlanError: The step has no plan yet.
+        """
+        init_weights(self.runtime, self._state(), build)
 
     def state_dict(self) -> dict[str, Any]:
         """The state as it is now, whole: what model and optimizer would have as `state_dict()`.
@@ -160,7 +177,12 @@ class ParallelStep:
         self._runtime.load(found)
 
     def write_back(self) -> None:
-        """Let the user's model and optimizer have the state as it is now."""
+        """Let the user's model and optimizer have the state as it is now.
+
+        Raises:
+            PlanError: They are on the meta device.
+        """
+        self._check_has_memory("state is written back to a model and an optimizer")
         now = self._now()
         with torch.no_grad():
             for name, tensor in self._state().tensors.items():
@@ -177,8 +199,10 @@ class ParallelStep:
             named: The same, by name.
 
         Raises:
+            PlanError: The model is on the meta device.
             VerificationError: Losses differ, or what ran is not what the plan says.
         """
+        self._check_has_memory("a run is compared with eager steps of a model")
         runtime = self.compile(*args, **named)
         assert self._form is not None
         batch = self._batch(args, named)
@@ -191,6 +215,14 @@ class ParallelStep:
             return self.planned.trace.unflatten(runtime(self._values(batch)))
 
         return verify(runtime, self._state(), eager, parallel, n_steps)
+
+    def _check_has_memory(self, what: str) -> None:
+        lacking = [name for name, tensor in self._state().tensors.items() if tensor.is_meta]
+        if lacking:
+            raise PlanError(
+                f"{what} with memory on one device; {lacking[0]} and {len(lacking) - 1} others are "
+                "on the meta device: take a model of the same kind that a device can hold"
+            )
 
     def _state(self) -> State:
         return State(self.model, self.optimizer)
@@ -221,10 +253,7 @@ class ParallelStep:
                 number = now[argument.setting]
                 values[argument.name] = torch.tensor(number, dtype=argument.dtype)
         read = {n for early in trace.early for n in early.reads if n in state.tensors}
-        updated = self.planned.layered.updated
-        for name in read:
-            is_new = name in updated
-            values[name] = self._runtime.value(name) if is_new else state.tensors[name].detach()
+        values |= {name: self._runtime.value(name) for name in read}
         found = trace.complete(values)
         return {name: value for name, value in found.items() if name not in read}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from costmodel import Cluster
@@ -23,10 +24,22 @@ from frontends.layers import LayeredStep
 from frontends.plan import Plan, Stored
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Shards
-from frontends.torch.engine import Executed, TorchEngine
+from frontends.torch.engine import Executed, Sliceable, TorchEngine
 from frontends.torch.team import Team
 from frontends.torch.trace import Trace
 from frontends.transfers import plan_transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Values of some of a step's state, as a process keeps them."""
+
+    shards: dict[Key, Shards] = field(default_factory=dict)
+    whole: dict[str, Tensor] = field(default_factory=dict)
+    """Of what each process keeps whole, by name."""
+
+    names: set[str] = field(default_factory=set)
+    """Of all that has these values, also in other processes."""
 
 
 class Runtime:
@@ -38,7 +51,7 @@ class Runtime:
         plan: What to run.
         cluster: Tells which devices share a host.
         state: Whole tensors to begin with, by name; they are copied. Those on the meta device are
-            to be there before the first step: see `load` and `hold`.
+            to be there before the first step: see `load` and `take`.
         rank: Of this process, which is its device; None if all devices are virtual ones of this
             process.
 
@@ -107,49 +120,70 @@ class Runtime:
             self._updates[register] = stage, Stored(alias, slot.spec), None
         self._n_registers = len(binder.registers)
         self._kept: dict[Key, Shards] = {}
-        self.unread: dict[str, Tensor] = {}
-        """State that no stage reads, whole in every process."""
+        self.whole: dict[str, Tensor] = {}
+        """State that each process has whole: no stage reads it, or it is read beforehand."""
 
-        self.load(state)
+        early = {name for early in trace.early for name in early.reads} - layered.updated
+        placed = {key[1].value for key in self._places}
+        self._is_whole = {name: name in early or name not in placed for name in state}
+        self.missing = frozenset(state)
+        """State that has no values yet, in no process."""
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from another state.
+        self.load({**trace.constants, **state})
+
+    @property
+    def state_names(self) -> frozenset[str]:
+        """All that is kept from step to step."""
+        return frozenset(self._is_whole)
+
+    def has(self, name: str) -> bool:
+        """Whether this process keeps some of a tensor of the state."""
+        return self._is_whole[name] or any(key[1].value == name for key in self._placers)
+
+    def load(self, state: Mapping[str, Sliceable]) -> None:
+        """Go on from other values of some of the state.
 
         Args:
-            state: Whole tensors, by name; they are copied.
+            state: Whole tensors, or what reads parts of them, by name; they are copied.
         """
-        self.state_names = frozenset(state)
-        read = {key[1].value for key in self._places}
-        unread = {n: t.detach().clone() for n, t in state.items() if n not in read}
-        known = {**self._trace.constants, **state}
-        kept: dict[Key, Shards] = {}
-        for key, place in self._placers.items():
-            if key[1].value in known:
-                copies: dict[int, Tensor] = {}
-                placed = place(known[key[1].value].detach())
-                kept[key] = [
-                    copies.setdefault(id(t), t.clone(memory_format=torch.contiguous_format))
-                    for t in placed
-                ]
-        self._kept, self.unread = kept, unread
+        parts = Parts()
+        for name, whole in state.items():
+            self.cut(name, whole, parts)
+        self.take(parts)
 
-    def hold(self, shards: Mapping[Key, Shards], unread: Mapping[str, Tensor]) -> None:
-        """Go on from what `empty_state` made, filled."""
-        self._kept.update(shards)
-        self.unread = dict(unread)
+    def cut(self, name: str, whole: Sliceable, parts: Parts) -> None:
+        """Add to `parts` copies of what this process keeps of a tensor."""
+        if not (isinstance(whole, Tensor) and whole.is_meta):
+            parts.names.add(name)
+        for key, place in self._placers.items():
+            if key[1].value == name:
+                copies: dict[int, Tensor] = {}
+                parts.shards[key] = [copies.setdefault(id(t), _copy(t)) for t in place(whole)]
+        if self._is_whole.get(name):
+            parts.whole[name] = _copy(whole[...])
+
+    def take(self, parts: Parts) -> None:
+        """Go on from other values of some of the state, as `cut` or `empty` makes them."""
+        self._kept.update(parts.shards)
+        self.whole.update(parts.whole)
+        self.missing = self.missing - parts.names
 
     @property
     def shards(self) -> dict[Key, Shards]:
-        """What this process has of the state that the plan lays out."""
-        return {k: shards for k, shards in self._kept.items() if k[1].value in self.state_names}
+        """What this process has of the state that is not whole everywhere."""
+        return {k: s for k, s in self._kept.items() if self._is_whole.get(k[1].value) is False}
 
-    def empty_state(self) -> tuple[dict[Key, Shards], dict[str, Tensor]]:
-        """Tensors like those of `shards` and `unread`, to be filled."""
-        empty: dict[Key, Shards] = {}
+    def empty(self) -> Parts:
+        """Tensors like those of `shards` and `whole`, to be filled."""
+        parts = Parts(names=set(self.state_names))
         for key, shards in self.shards.items():
             made: dict[int, Tensor] = {}
-            empty[key] = [made.setdefault(id(t), torch.empty_like(t, device="cpu")) for t in shards]
-        return empty, {n: torch.empty_like(t, device="cpu") for n, t in self.unread.items()}
+            parts.shards[key] = [
+                made.setdefault(id(t), torch.empty_like(t, device="cpu")) for t in shards
+            ]
+        for name, tensor in self.whole.items():
+            parts.whole[name] = torch.empty_like(tensor, device="cpu")
+        return parts
 
     @torch.no_grad()
     def __call__(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -198,13 +232,13 @@ class Runtime:
         """All state as whole tensors, by name; where there are several processes, all call it.
 
         Raises:
-            PlanError: A step failed while it updated the state.
+            PlanError: Some of it has no values yet, or a step failed while it updated it.
         """
         self._check_there()
-        found = {name: tensor.clone() for name, tensor in self.unread.items()}
+        found = {name: tensor.clone() for name, tensor in self.whole.items()}
         for key in self._places:
             stage, slot, _ = key
-            if slot.value in found or slot.value not in self.state_names:
+            if slot.value in found or slot.value not in self._is_whole:
                 continue
             shards = self._kept.get(key)
             if self._team is not None:
@@ -217,8 +251,8 @@ class Runtime:
 
     def value(self, name: str) -> Tensor:
         """A tensor of the state that is whole on a device of this process."""
-        if name in self.unread:
-            return self.unread[name]
+        if name in self.whole:
+            return self.whole[name]
         return next(shards[0] for (_, slot, _), shards in self._kept.items() if slot.value == name)
 
     @contextmanager
@@ -238,16 +272,15 @@ class Runtime:
                 "a step goes on from a state that is there; a step failed while it updated "
                 f"{lost[0]} and {len(lost) - 1} others: load it, by load_state_dict or restore"
             )
+        if self.missing:
+            raise PlanError(
+                "a step runs on weights that are there; "
+                f"{min(self.missing)} and {len(self.missing) - 1} others are on the meta device: "
+                "make them by init_weights, or load them by load_state_dict or restore"
+            )
 
     def _check(self, values: Mapping[str, Tensor]) -> None:
         self._check_there()
-        homeless = [k[1].value for k, shards in self._kept.items() if shards[0].is_meta]
-        if homeless:
-            raise PlanError(
-                "a step runs on weights that are there; "
-                f"{homeless[0]} and {len(homeless) - 1} others are on the meta device: load them "
-                "first, by load_state_dict or restore"
-            )
         for name, given in values.items():
             expected = self._arguments[name]
             if tuple(given.shape) != expected.shape or given.dtype != expected.dtype:
@@ -256,3 +289,7 @@ class Runtime:
                     f"{name} of {given.dtype}{list(given.shape)} instead of "
                     f"{expected.dtype}{list(expected.shape)}: plan again with parallelize"
                 )
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
