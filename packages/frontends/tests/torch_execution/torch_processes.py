@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from costmodel import Cluster
 from frontends import InitializationError
-from frontends.torch.collectives import Grouped, LockStep
+from frontends.torch.collectives import LockStep
+from frontends.torch.grouped import Grouped
 from frontends.torch.processes import join
 from shardspec import Layout, Mesh
 from torch import nn
@@ -114,23 +115,50 @@ def check_initial() -> int:
 
 def check_collectives(rank: int) -> int:
     """Between all layouts of a matrix, a device gets what lock-step gives it; returns how many."""
-    whole = torch.arange(64.0).view(8, 8)
     axes = [(0,), (1,), (0, 1), (1, 0)]
     mine, all_ = Grouped(MIXED, rank, axes), LockStep(MIXED)
+    place = list(MIXED.device_ids).index(rank)
     specs = autoshard.stored_specs((8, 8), MIXED.shape)
     partial = [shardspec.Spec.parse(text) for text in ("RR+P0", "RS0+P1")]
+    bound: list[tuple[shardspec.Step, list[torch.Tensor]]] = []
     n = 0
-    for src, dst in itertools.product([*specs, *partial], specs):
-        before, after = Layout((8, 8), MIXED, src), Layout((8, 8), MIXED, dst)
-        shards = shardspec.shard(before, whole.numpy())
+    for (src, dst), size in itertools.product(
+        itertools.product([*specs, *partial], specs), (8, 16)
+    ):
+        shape = size, 8
+        before, after = Layout(shape, MIXED, src), Layout(shape, MIXED, dst)
+        shards = shardspec.shard(before, torch.arange(8.0 * size).view(shape).numpy())
         given = [torch.from_numpy(shards[device].copy()) for device in MIXED.device_ids]
-        place = list(MIXED.device_ids).index(rank)
-        own = [given[place]]
         for step in shardspec.reshard_whole_axes(before, after).steps:
-            own, given = mine(step, own), all_(step, given)
-            assert torch.equal(own[0], given[place]), (src, dst, step)
+            if step.is_local:
+                (own,) = mine.cut(step, [given[place]])
+                given = all_.cut(step, given)
+                assert torch.equal(own, given[place]), (src, dst, step)
+            else:
+                bound.append((step, given))
+                (given,) = all_.bind([step])([given])()
             n += 1
+    for alone in bound:
+        check_together(mine, all_, place, [alone])
+    kinds = [(step.kind, step.mesh_axes, step.reduction) for step, _ in bound]
+    for kind in sorted(set(kinds), key=str):  # in one order everywhere
+        together = [one for one, other in zip(bound, kinds, strict=True) if other == kind]
+        check_together(mine, all_, place, together)
     return n
+
+
+def check_together(
+    mine: Grouped,
+    all_: LockStep,
+    place: int,
+    together: Sequence[tuple[shardspec.Step, list[torch.Tensor]]],
+) -> None:
+    """Collectives that run as one give a device what each does in lock-step."""
+    steps, given = [step for step, _ in together], [shards for _, shards in together]
+    wait = mine.bind(steps)([[shards[place]] for shards in given])
+    expected = all_.bind(steps)(given)()
+    for step, (own,), shards in zip(steps, wait(), expected, strict=True):
+        assert torch.equal(own, shards[place]), step
 
 
 def main(folder: Path, strategies: Sequence[str]) -> None:

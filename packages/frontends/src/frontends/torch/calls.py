@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -37,20 +38,34 @@ class Call:
 
     def __call__(self, operands: Sequence[Tensor]) -> list[Tensor]:
         """The call's tensors, in the order of the operator's outputs; what is None is left out."""
-        numbers = _numbers_of(self.target)
-        arguments = [
-            operands[argument.place].item()
-            if place in numbers and isinstance(argument, Operand)
-            else fill(argument, operands)
-            for place, argument in enumerate(self.arguments)
+        return self.bound()(operands)
+
+    def bound(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+        """The same call, with all looked up that does not depend on the operands' values."""
+        target, numbers = self.target, _numbers_of(self.target)
+        arguments = [_known(argument) for argument in self.arguments]
+        keywords = {name: _known(value) for name, value in self.keywords.items()}
+        by_place = [
+            (at, _getter(argument, at in numbers))
+            for at, argument in enumerate(self.arguments)
+            if _reads(argument)
         ]
-        keywords = {
-            name: operands[value.place].item()
-            if name in numbers and isinstance(value, Operand)
-            else fill(value, operands)
+        by_name = [
+            (name, _getter(value, name in numbers))
             for name, value in self.keywords.items()
-        }
-        return tensors_of(self.target(*arguments, **keywords))
+            if _reads(value)
+        ]
+
+        def run(operands: Sequence[Tensor]) -> list[Tensor]:
+            given = arguments.copy()
+            for at, get in by_place:
+                given[at] = get(operands)
+            if not by_name:
+                return tensors_of(target(*given, **keywords))
+            named = {name: get(operands) for name, get in by_name}
+            return tensors_of(target(*given, **{**keywords, **named}))
+
+        return run
 
     def argument(self, name: str) -> Any:
         """An argument by its name in the operator's schema, or its default."""
@@ -100,6 +115,27 @@ def fill(argument: Any, operands: Sequence[Any]) -> Any:
     if isinstance(argument, list | tuple):
         return [fill(item, operands) for item in argument]
     return argument
+
+
+def _reads(argument: Any) -> bool:
+    """Whether operands are in an argument."""
+    if isinstance(argument, list | tuple):
+        return any(map(_reads, argument))
+    return isinstance(argument, Operand)
+
+
+def _known(argument: Any) -> Any:
+    """An argument without operands as torch takes it."""
+    return None if _reads(argument) else fill(argument, ())
+
+
+def _getter(argument: Any, is_number: bool) -> Callable[[Sequence[Tensor]], Any]:
+    """From the operands to an argument with what it reads."""
+    if not isinstance(argument, Operand):
+        return lambda operands: fill(argument, operands)
+    if is_number:
+        return lambda operands: operands[argument.place].item()
+    return operator.itemgetter(argument.place)
 
 
 def tensors_of(result: Any) -> list[Tensor]:

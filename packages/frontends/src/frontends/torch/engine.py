@@ -15,10 +15,12 @@ from frontends.binding import Shards as Arrays
 from frontends.chunks import Chunk
 from frontends.plan import Plan, Stored, Transfer
 from frontends.torch.calls import Tensor
-from frontends.torch.collectives import Collectives, Grouped, LockStep, Shards
+from frontends.torch.collectives import Collectives, LockStep, Shards
 from frontends.torch.execute import executable
+from frontends.torch.grouped import Grouped
 from frontends.torch.local import Coordinates, differing_axes, like, local_shape, place_along
 from frontends.torch.lower import Communicate, Program, collectives_of, lower_chunk
+from frontends.torch.overlap import overlapped
 from frontends.torch.trace import Trace
 
 Executed = tuple[str, tuple[tuple[int, ...], ...], int]
@@ -157,7 +159,7 @@ class TorchEngine:
                 counted[step.kind, positions.groups(step.mesh_axes), n_bytes] += 1
 
         axes = [differing_axes([slot.spec]) for slot in found.totals]
-        return executable(program, self.collectives(found.stage), axes, record)
+        return executable(overlapped(program), self.collectives(found.stage), axes, record)
 
     def sharder(self, stage: int, slot: Stored) -> Callable[[Shards], Arrays]:
         """Sees the shards of a value as arrays."""

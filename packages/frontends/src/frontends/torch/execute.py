@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Collectives, Shards
 from frontends.torch.local import like
-from frontends.torch.lower import Communicate, Compute, Program
+from frontends.torch.lower import Begin, Communicate, Compute, Finish, Node, Program
 
-Registers = list[Shards | None]
+Registers = list[Any]
+"""The shards of values; what waits for a collective; None where nothing is."""
 
 Record = Callable[[Communicate, Tensor], None]
 """Told of each collective that ran, and what a device got."""
@@ -27,17 +29,12 @@ def executable(
     nothing writes to a tensor that it did not make, but to the totals.
 
     Args:
-        program: Of a chunk.
+        program: Of a chunk, from `frontends.torch.overlap`.
         collectives: Those of the stage's mesh.
         added_axes: For each total the axes along which devices hold something different of it.
         record: Told of collectives.
     """
-    run_nodes = [
-        _compute(node, collectives)
-        if isinstance(node, Compute)
-        else _communicate(node, collectives, record)
-        for node in program.nodes
-    ]
+    run_nodes = [_bound(node, collectives, record) for node in program.nodes]
     adders = [_firsts(collectives, axes) for axes in added_axes]
     n_totals, n_free = len(program.totals), program.n_registers - len(program.reads)
 
@@ -48,12 +45,26 @@ def executable(
         for node in run_nodes:
             node(values)
         for total, register, firsts in zip(totals, program.totals, adders, strict=True):
-            made = _there(values, register)
+            made = values[register]
             for i in firsts:
                 total[i] += made[i]
-        return [*totals, *(_there(values, register) for register in program.writes)]
+        return [*totals, *(values[register] for register in program.writes)]
 
     return run
+
+
+def _bound(node: Node, collectives: Collectives, record: Record) -> Callable[[Registers], None]:
+    match node:
+        case Compute():
+            if len(collectives.coordinates) == 1:
+                return _compute_alone(node, collectives)
+            return _compute(node, collectives)
+        case Communicate():
+            return _cut(node, collectives)
+        case Begin():
+            return _begin(node, collectives)
+        case Finish():
+            return _finish(node, record)
 
 
 def _compute(node: Compute, collectives: Collectives) -> Callable[[Registers], None]:
@@ -64,7 +75,7 @@ def _compute(node: Compute, collectives: Collectives) -> Callable[[Registers], N
     whose = [firsts.index(first_of[i]) for i in range(len(coordinates))]
 
     def run(values: Registers) -> None:
-        read = [_there(values, register) for register in operands]
+        read = [values[register] for register in operands]
         made = [call([shards[i] for shards in read], coordinates[i]) for i in firsts]
         for k, register in enumerate(node.results):
             values[register] = [made[i][k] for i in whose]
@@ -74,17 +85,53 @@ def _compute(node: Compute, collectives: Collectives) -> Callable[[Registers], N
     return run
 
 
-def _communicate(
-    node: Communicate, collectives: Collectives, record: Record
-) -> Callable[[Registers], None]:
-    step, last = node.step, node.last
-    (operand,), (result,) = node.operands, node.results
+def _compute_alone(node: Compute, collectives: Collectives) -> Callable[[Registers], None]:
+    """The same for a process that has one device."""
+    call, operands, results, last = node.call, node.operands, node.results, node.last
+    (coordinates,) = collectives.coordinates
 
     def run(values: Registers) -> None:
-        made = collectives(step, _there(values, operand))
-        if not step.is_local:
-            record(node, made[0])
-        values[result] = made
+        made = call([values[register][0] for register in operands], coordinates)
+        for register, tensor in zip(results, made, strict=True):
+            values[register] = [tensor]
+        for register in last:
+            values[register] = None
+
+    return run
+
+
+def _cut(node: Communicate, collectives: Collectives) -> Callable[[Registers], None]:
+    step, last = node.step, node.last
+    (operand,), (result,) = node.operands, node.results
+    assert step.is_local, "what devices send begins and finishes apart"
+
+    def run(values: Registers) -> None:
+        values[result] = collectives.cut(step, values[operand])
+        for register in last:
+            values[register] = None
+
+    return run
+
+
+def _begin(node: Begin, collectives: Collectives) -> Callable[[Registers], None]:
+    operands, (result,), last = node.operands, node.results, node.last
+    begin = collectives.bind([part.step for part in node.parts])
+
+    def run(values: Registers) -> None:
+        values[result] = begin([values[register] for register in operands])
+        for register in last:
+            values[register] = None
+
+    return run
+
+
+def _finish(node: Finish, record: Record) -> Callable[[Registers], None]:
+    (operand,), results, last = node.operands, node.results, node.last
+
+    def run(values: Registers) -> None:
+        for part, register, made in zip(node.parts, results, values[operand](), strict=True):
+            record(part, made[0])
+            values[register] = made
         for register in last:
             values[register] = None
 
@@ -94,9 +141,3 @@ def _communicate(
 def _firsts(collectives: Collectives, axes: Sequence[int]) -> list[int]:
     """One device of each set of devices that have the same."""
     return sorted(set(like(collectives.coordinates, axes).values()))
-
-
-def _there(values: Registers, register: int) -> Shards:
-    shards = values[register]
-    assert shards is not None, "a register is read after it was written"
-    return shards

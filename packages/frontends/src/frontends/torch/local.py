@@ -62,7 +62,8 @@ class LocalCall:
         ]
         self._call = _of_any_strides(call_of_part(call, parts[0], parts[1]))
         self._mesh = mesh
-        self._function: Function = lambda operands, coordinates: self._call(operands)
+        bound = self._call.bound()
+        self._function: Function = lambda operands, coordinates: bound(operands)
         axes: set[int] = set()
         if call.name in _COUNTING:
             axes = {axis for dim in result_specs[0].plain_dims for axis in dim}

@@ -45,12 +45,41 @@ class Communicate:
 
     phase: int
     step: shardspec.Step
+    dtype: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
     last: tuple[int, ...] = ()
 
 
-Node = Compute | Communicate
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Collectives that begin together, as one."""
+
+    parts: tuple[Communicate, ...]
+    """Of one kind, over the same axes, of one type; see `frontends.torch.overlap`."""
+
+    operands: tuple[int, ...]
+    """One for each part."""
+
+    results: tuple[int, ...]
+    """What to wait for."""
+
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Wait for what a `Begin` began."""
+
+    parts: tuple[Communicate, ...]
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    """One for each part."""
+
+    last: tuple[int, ...] = ()
+
+
+Node = Compute | Communicate | Begin | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +119,12 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
         return n_registers - 1
 
     def convert(conversion: Conversion) -> None:
-        name, shape = conversion.value, graph.value(conversion.value).shape
+        name, value = conversion.value, graph.value(conversion.value)
         source = registers[Stored(name, conversion.src)]
-        for step in _steps(shape, mesh, conversion.src, conversion.dst):
-            nodes.append(Communicate(conversion.phase, step, (source,), (result := new(),)))
-            source = result
+        for step in _steps(value.shape, mesh, conversion.src, conversion.dst):
+            made = new()
+            nodes.append(Communicate(conversion.phase, step, value.dtype, (source,), (made,)))
+            source = made
         registers[Stored(name, conversion.dst)] = source
 
     def run(placement: Placement) -> None:
@@ -123,9 +153,8 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
             run(action)
     totals = tuple(registers[slot] for slot in chunk.totals)
     writes = tuple(registers[slot] for slot in chunk.writes)
-    kept = {*totals, *writes}
     reads = tuple(range(len(chunk.reads)))
-    return Program(_with_last(nodes, kept), reads, totals, writes, n_registers)
+    return with_last(Program((), reads, totals, writes, n_registers), nodes, n_registers)
 
 
 def collectives_of(programs: Iterable[Program]) -> list[shardspec.Step]:
@@ -142,12 +171,12 @@ def _steps(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Sequence
     return shardspec.reshard_whole_axes(Layout(shape, mesh, src), Layout(shape, mesh, dst)).steps
 
 
-def _with_last(nodes: Sequence[Node], kept: set[int]) -> tuple[Node, ...]:
-    """The nodes, each with the registers that nothing reads after it."""
-    seen = set(kept)
+def with_last(program: Program, nodes: Sequence[Node], n_registers: int) -> Program:
+    """A program of other nodes, each with the registers that nothing reads after it."""
+    seen = {*program.totals, *program.writes}
     found: list[Node] = []
     for node in reversed(nodes):
         last = {*node.operands, *node.results} - seen
         seen |= last
         found.append(replace(node, last=tuple(sorted(last))))
-    return tuple(reversed(found))
+    return replace(program, nodes=tuple(reversed(found)), n_registers=n_registers)
