@@ -1,8 +1,15 @@
-"""Every model of the PyTorch zoo: captured, planned, run; equal to eager after five steps."""
+"""Every model of the PyTorch zoo: captured, planned, run; equal to eager after five steps.
+
+Some of them in four processes too, whose process groups are asked for what the plan says.
+"""
 
 import pytest
 import torch
-from torch_zoo.check import TOLERANCE, WAYS, check
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch_zoo.check import TOLERANCE, WAYS, Found, check
+from torch_zoo.groups import Recorder
+from torch_zoo.launch import LAUNCHED, LAUNCHED_WAYS, LAUNCHERS, launch
 from torch_zoo.models import MODELS
 
 DAILY = {("GPT-2", "2 x 2"), ("Llama", "2 stages of 2"), ("ViT", "4")}
@@ -17,9 +24,57 @@ CASES = [
 ]
 
 
+def assert_is_eager(found: Found) -> None:
+    assert found.loss < TOLERANCE
+    assert found.parameters < TOLERANCE
+
+
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_training_in_parallel_equals_eager(name: str, way: str) -> None:
     torch.set_num_threads(1)
     found = check(name, way)
-    assert found.loss < TOLERANCE
-    assert found.parameters < TOLERANCE
+    assert_is_eager(found)
+    if way == "4":
+        assert found.stages == ((4,),)
+
+
+def test_four_processes_train_and_communicate_as_planned() -> None:
+    found = launch("torchrun", [("VGG", "2 x 2"), ("U-Net", "2 stages of 2")])
+    assert [len(each.stages) for each in found] == [1, 2]
+    for each in found:
+        assert_is_eager(each)
+        assert each.n_collectives > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", LAUNCHED)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_processes_of_every_launcher_train_and_communicate_as_planned(
+    launcher: str, name: str
+) -> None:
+    for found in launch(launcher, [(name, way) for way in LAUNCHED_WAYS]):
+        assert_is_eager(found)
+
+
+def test_a_recorder_sees_what_process_groups_are_asked_for() -> None:
+    whole, part = torch.ones(4, 3), torch.ones(3)
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    try:
+        pair = dist.new_group([1, 3])
+        with Recorder() as recorder:
+            dist.all_reduce(whole, group=pair)
+            dist.all_gather([part.clone() for _ in range(4)], part)
+            dist.reduce_scatter(part, list(whole))
+            dist.all_to_all_single(whole, whole.clone())
+            dist.broadcast(part, 0)
+        dist.all_reduce(whole)  # not any more
+    finally:
+        dist.destroy_process_group()
+    everyone = (0, 1, 2, 3)
+    assert recorder.seen == {
+        ("all_reduce", (1, 3), 48): 1,
+        ("all_gather", everyone, 48): 1,
+        ("reduce_scatter", everyone, 12): 1,
+        ("all_to_all", everyone, 48): 1,
+        ("broadcast", everyone, 12): 1,
+    }

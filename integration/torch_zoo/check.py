@@ -1,19 +1,29 @@
-"""Train a model both ways and compare: by a plan on virtual devices, and eagerly on one."""
+"""Train a model both ways and compare: by a plan on several devices, and eagerly on one.
+
+The devices are virtual ones of one process, or the processes that a launcher started.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
 import warnings
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import frontends.torch
 import torch
+import torch.distributed as dist
 from costmodel import Cluster
+from frontends import VerificationError
 from torch import nn
 
+from torch_zoo.groups import Collective, Recorder, planned
 from torch_zoo.models import MODELS
 
+N_DEVICES = 4
 STEPS = 5
 TOLERANCE = 1e-5
 """Of losses and of all parameters together, relative."""
@@ -29,14 +39,16 @@ class Way:
 
 _ONE_HOST = Cluster.preset("virtual-cpu").resized(devices_per_host=4)
 _TWO_HOSTS = Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2)
+_FOUR_HOSTS = Cluster.preset("two-hosts").resized(n_hosts=4, devices_per_host=1)
 
 WAYS: dict[str, Way] = {
-    "4": Way(_ONE_HOST, "data_parallel"),
+    "4": Way(_FOUR_HOSTS, "data_parallel"),
     "2 x 2": Way(_ONE_HOST, "megatron"),
     "2 stages of 2": Way(_TWO_HOSTS, "equal_layers"),
     "searched": Way(_TWO_HOSTS, "auto"),
 }
-"""Data parallel, data and tensor parallel, a pipeline of sharded stages, and the planner's."""
+"""Data parallel on a mesh of one axis, data and tensor parallel on one of two, a pipeline of two
+sharded stages, and the planner's."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,13 @@ class Found:
 
     schedule: str
     n_collectives: int
-    """Of all steps; they were as planned in kind, count and bytes."""
+    """Of a step; they were as planned in kind, count and bytes. Of a process, those that reached
+    its process groups."""
+
+
+def as_found(fields: Mapping[str, Any]) -> Found:
+    """What was kept as JSON."""
+    return Found(**{**fields, "stages": tuple(map(tuple, fields["stages"]))})
 
 
 def loss_of(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -91,8 +109,10 @@ def check(name: str, way: str) -> Found:
             strategy=chosen.strategy,
             microbatches=case.microbatches,
         )
+    step.compile(batches[0])
     torch.manual_seed(1)
-    found = [float(step(batch)) for batch in batches]
+    with Recorder() as recorder:
+        found = [float(step(batch)) for batch in batches]
     step.write_back()
     off = whole = 0.0
     for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
@@ -105,8 +125,33 @@ def check(name: str, way: str) -> Found:
         sum(p.numel() for p in model.parameters()),
         tuple(stage.mesh.shape for stage in step.plan.stages),
         step.plan.schedule,
-        step.verify(batches[0], n_steps=1).n_collectives,
+        _verified(step, batches[0], recorder.seen),
     )
+
+
+def _verified(
+    step: frontends.torch.ParallelStep,
+    batch: dict[str, torch.Tensor],
+    seen: Counter[Collective],
+) -> int:
+    """How many collectives a step has, all as planned.
+
+    Args:
+        step: That ran.
+        batch: To run once more.
+        seen: What reached the process groups in all steps, if there are some.
+    """
+    n_collectives = step.verify(batch, n_steps=1).n_collectives
+    if not dist.is_initialized():
+        return n_collectives
+    expected = planned(step.plan, dist.get_rank(), {"loss": torch.float32.itemsize})
+    wanted = Counter({key: STEPS * n for key, n in expected.items()})
+    if seen != wanted:
+        raise VerificationError(
+            f"process groups are asked for what the plan says; process {dist.get_rank()} asked "
+            f"besides for {dict(seen - wanted)} and not for {dict(wanted - seen)}"
+        )
+    return expected.total()
 
 
 def _optimizer(model: nn.Module) -> torch.optim.Optimizer:

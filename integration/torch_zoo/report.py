@@ -7,13 +7,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from torch_zoo.check import WAYS, Found
+from torch_zoo.check import WAYS, Found, as_found
+from torch_zoo.launch import LAUNCHED, LAUNCHED_WAYS, LAUNCHERS
 from torch_zoo.models import MODELS
 
 MARKER = "<!-- From here on written by `python integration/torch_zoo`. -->"
 
 Results = Mapping[str, Mapping[str, Found]]
-"""By model and way."""
+"""By model and way; in several processes, by what `launched` calls it."""
+
+
+def launched(way: str, launcher: str) -> str:
+    """The name of a way in the processes of a launcher."""
+    return f"{way}, {launcher}"
 
 
 def keep(name: str, way: str, found: Found, path: Path) -> None:
@@ -27,10 +33,7 @@ def read(path: Path) -> dict[str, dict[str, Found]]:
     """The results that a file has, in the order of the zoo."""
     known = json.loads(path.read_text(encoding="utf-8"))
     return {
-        name: {
-            way: Found(**{**fields, "stages": tuple(map(tuple, fields["stages"]))})
-            for way, fields in known[name].items()
-        }
+        name: {way: as_found(fields) for way, fields in known[name].items()}
         for name in MODELS
         if name in known
     }
@@ -39,7 +42,10 @@ def read(path: Path) -> dict[str, dict[str, Found]]:
 def write(page: Path, results: Results) -> None:
     """Rewrite what follows the marker in the page."""
     before, _, _ = page.read_text(encoding="utf-8").partition(MARKER)
-    page.write_text(f"{before}{MARKER}\n\n{table(results)}\n", encoding="utf-8")
+    text = (
+        f"## In one process\n\n{table(results)}\n\n## In four processes\n\n{of_processes(results)}"
+    )
+    page.write_text(f"{before}{MARKER}\n\n{text}\n", encoding="utf-8")
 
 
 def table(results: Results) -> str:
@@ -54,6 +60,25 @@ def table(results: Results) -> str:
         for field in ("loss", "parameters"):
             cells += [f"{getattr(by_way[w], field):.0e}" if w in by_way else "" for w in WAYS]
         lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def of_processes(results: Results) -> str:
+    """A line for each model and way that were launched: the plan, and how far eager is."""
+    heads = ["model", "way", "plan", "calls of process groups a step"]
+    heads += [f"{field}, {launcher}" for field in ("loss", "parameters") for launcher in LAUNCHERS]
+    lines = [_line(heads), f"|---|---|{'--:|' * (len(heads) - 2)}"]
+    for name in LAUNCHED:
+        for way in LAUNCHED_WAYS:
+            kept = results.get(name, {})
+            by = {n: kept[launched(way, n)] for n in LAUNCHERS if launched(way, n) in kept}
+            if not by:
+                continue
+            found = next(iter(by.values()))
+            cells = [name, way, _plan(found), str(found.n_collectives)]
+            for field in ("loss", "parameters"):
+                cells += [f"{getattr(by[n], field):.0e}" if n in by else "" for n in LAUNCHERS]
+            lines.append(_line(cells))
     return "\n".join(lines)
 
 
