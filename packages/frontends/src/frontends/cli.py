@@ -1,7 +1,7 @@
 """The command line: plan a model for any cluster, show and compare plans, train, verify.
 
-What can go wrong on purpose ends as one line and exit code 1, wrong usage as exit code 2. JAX is
-imported by the commands that need it, after their arguments are checked.
+What can go wrong on purpose ends as one line and exit code 1, wrong usage as exit code 2. JAX and
+PyTorch are imported by the commands that need one of them, after their arguments are checked.
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ app = typer.Typer(
     help="Plan a training step written for one device, and run it on many.",
 )
 
+_INSTALLED_BY = {
+    "jax": "'meshwright-frontends[jax]'",
+    "optax": "'meshwright-frontends[jax]'",
+    "torch": "'meshwright-frontends[torch]'",
+    "transformers": "'meshwright-frontends[models]'",
+}
+"""What installs a package that a command may need, and that is not always there."""
+
 Steps = Annotated[int, typer.Option(min=1, help="Training steps.")]
 LearningRate = Annotated[float, typer.Option(min=0.0, help="Peak learning rate of AdamW.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the weights and of the pieces of text.")]
@@ -55,18 +63,15 @@ def plan(
 ) -> None:
     """Plan a model for any cluster, also for a larger one than this machine, and print the plan."""
     _check_outputs(save, html, picture)
-    job = options.job()
-    from frontends.jax import plan_for
-
+    cluster, planning = options.where(), options.search()
+    subject = options.subject()
     console = make_console()
     with Display(console) as display:
-        planned = plan_for(
-            job.train_step, job.shapes(), job.cluster, progress=display, **job.planning
-        )
-    console.print(plan_tables(planned.plan))
+        found = subject.plan(cluster, display, planning)
+    console.print(plan_tables(found))
     if save is not None:
-        planned.plan.save(save)
-    _write(planned.plan, html, picture)
+        found.save(save)
+    _write(found, html, picture)
 
 
 @app.command()
@@ -161,12 +166,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=arguments, prog_name="python -m frontends")
     except ModuleNotFoundError as error:
-        if error.name not in ("jax", "optax"):
+        if error.name not in _INSTALLED_BY:
             raise
-        print(
-            f"error: this command needs {error.name}: pip install 'meshwright-frontends[jax]'",
-            file=sys.stderr,
-        )
+        how = _INSTALLED_BY[error.name]
+        print(f"error: this command needs {error.name}: pip install {how}", file=sys.stderr)
         sys.exit(1)
     except (
         FrontendsError,

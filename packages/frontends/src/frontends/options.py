@@ -23,12 +23,19 @@ from frontends.planner import SCHEDULES, STRATEGIES
 from frontends.pricing import Level
 
 if TYPE_CHECKING:
+    from frontends.demo.subject import Subject
     from frontends.demo.train import Job
 
 _MODEL, _CLUSTER, _PLAN = "What to plan", "What to plan for", "How to plan"
 """Headings of the help."""
 
-_SIZES = {"layers": "n_layers", "d_model": "d_model", "heads": "n_heads", "sequence": "sequence"}
+_SIZES = {
+    "layers": "n_layers",
+    "d_model": "d_model",
+    "heads": "n_heads",
+    "sequence": "sequence",
+    "batch": "batch",
+}
 """Options that change a model, and what they are called there."""
 
 _SEARCH = ("microbatches", "schedule", "strategy", "memory", "level", "memory_rule", "pin")
@@ -62,7 +69,12 @@ class PlanOptions:
     model: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="gpt-bytes, gpt-350m, ..., gpt-39b.", rich_help_panel=_MODEL
+            metavar="NAME|FILE",
+            help="In JAX gpt-bytes, gpt-350m, ..., gpt-39b. The command plan also takes, in "
+            "PyTorch, gpt2, bert-large, llama-3-8b, llama-3-70b, mixtral-8x7b, and a config.json "
+            "of Hugging Face; and in both FILE.py:FUNCTION, which returns (model, optimizer, "
+            "loss_fn, batch) or, in JAX, (train_step, arguments).",
+            rich_help_panel=_MODEL,
         ),
     ] = "gpt-bytes"
     layers: Annotated[int | None, _size("Transformer blocks, instead of the model's.")] = None
@@ -129,6 +141,35 @@ class PlanOptions:
         ),
     ] = None
 
+    def subject(self) -> Subject:
+        """What to plan; see `frontends.demo.subject`.
+
+        Raises:
+            typer.BadParameter: Options that mean nothing, or nothing together.
+            PlanError: A model cannot be made, or a file has none.
+        """
+        from frontends.demo.subject import Subject, of_config, of_file, of_torch
+        from frontends.demo.torch_models import TORCH_MODELS
+
+        sizes = self._sizes()
+        file, colon, function = self.model.rpartition(":")
+        if colon and file.endswith(".py"):
+            if sizes:
+                raise typer.BadParameter(
+                    f"sizes change a model that has a name; {self.model} has its own"
+                )
+            return of_file(Path(file), function)
+        if self.model.endswith(".json"):
+            return of_config(Path(self.model), sizes)
+        if self.model in TORCH_MODELS:
+            return of_torch(TORCH_MODELS[self.model], sizes)
+        job = self.job()
+        return Subject("jax", (job.train_step, job.shapes()))
+
+    def where(self) -> Cluster:
+        """What to plan for."""
+        return _cluster(self.cluster, self.devices, self.hosts)
+
     def job(
         self,
         *,
@@ -142,32 +183,40 @@ class PlanOptions:
         Raises:
             typer.BadParameter: Options that mean nothing, or nothing together.
         """
-        cluster = _cluster(self.cluster, self.devices, self.hosts)
-        planning = self._search() if plan is None else self._without_search(plan)
+        cluster = self.where()
+        planning = self.search() if plan is None else self._without_search(plan)
         from frontends.demo.models import MODELS
+        from frontends.demo.torch_models import TORCH_MODELS
         from frontends.demo.train import Job
 
         if self.model not in MODELS:
-            raise typer.BadParameter(f"--model is one of {', '.join(MODELS)}; got {self.model!r}")
-        known = MODELS[self.model]
-        sizes = {size: getattr(self, option) for option, size in _SIZES.items()}
-        given: dict[str, Any] = {size: n for size, n in sizes.items() if n is not None}
+            raise typer.BadParameter(
+                f"--model is one of {', '.join(MODELS)}; plan also takes "
+                f"{', '.join(TORCH_MODELS)}, a config.json and FILE.py:FUNCTION; got {self.model!r}"
+            )
+        known, sizes = MODELS[self.model], self._sizes()
+        batch = sizes.pop("batch", known.batch)
         try:
-            config = replace(known.config, **given)
+            config = replace(known.config, **sizes)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         return Job(
             config=config,
             cluster=cluster,
             steps=steps,
-            batch=known.batch if self.batch is None else self.batch,
+            batch=batch,
             learning_rate=learning_rate,
             seed=seed,
             planning=planning,
         )
 
-    def _search(self) -> dict[str, Any]:
-        """For `frontends.jax.plan_for`; what is not given is its to choose."""
+    def _sizes(self) -> dict[str, Any]:
+        """Those that are given, by what models call them."""
+        found = {size: getattr(self, option) for option, size in _SIZES.items()}
+        return {size: n for size, n in found.items() if n is not None}
+
+    def search(self) -> dict[str, Any]:
+        """For the `plan_for` of both frameworks; what is not given is its to choose."""
         options = {
             "microbatches": self.microbatches,
             "schedule": self.schedule,

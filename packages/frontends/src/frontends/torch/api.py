@@ -80,7 +80,11 @@ def plan_for(
         PlanError: `plan` was made for another step, or an option is of another kind.
     """
     check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers)
+    if progress is not None:
+        progress("capturing", 0, 1)
     capture = Capture(step, model, optimizer, batch)
+    if progress is not None:
+        progress("capturing", 1, 1)
     planned = plan_traces(
         capture.at,
         lambda trace: shares_of_whole(trace.step.graph, trace.calls),
