@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from frontends import Plan
+from frontends import Plan, VerificationError
 from frontends.step import APPLY
+from frontends.torch.lower import Begin
+from frontends.torch.overlap import overlapped
+from frontends.torch.runtime import Runtime
+from shardspec import Mesh
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Collective = tuple[str, tuple[int, ...], int]
 """Kind, ranks, and bytes of what a rank gets."""
+
+Seen = Counter[Collective]
 
 _KINDS = {
     "allreduce_": "all_reduce",
@@ -34,7 +40,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: Counter[Collective] = Counter()
+        self.seen = Counter[Collective]()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -50,22 +56,64 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def planned(plan: Plan, rank: int, results: Mapping[str, int]) -> Counter[Collective]:
-    """What a rank has to do with others in a step, beside what passes between stages.
+def check_groups(runtime: Runtime, rank: int, results: Mapping[str, int], seen: Seen) -> int:
+    """Check that process groups were asked for what the plan says, in one step.
+
+    Each call is a bucket of the plan's collectives: its bytes are theirs together.
 
     Args:
-        plan: Its devices are ranks.
-        rank: Of one of them.
+        runtime: What ran; its plan's devices are ranks.
+        rank: Of this process.
         results: Bytes of what the step returns, by name; every rank gets each by a broadcast.
+        seen: What was recorded.
+
+    Returns:
+        How many calls there were.
+
+    Raises:
+        VerificationError: They differ in kind, members, bytes or count.
     """
-    expected: Counter[Collective] = Counter()
-    for stage in plan.stages:
-        if rank not in stage.mesh.device_ids:
+    plan = runtime.plan
+    parts, calls = Counter[Collective](), Counter[Collective]()
+    for chunk, program in zip(runtime.chunks, runtime.engine.programs, strict=True):
+        if program is None:  # other ranks run it
             continue
-        for c in stage.collectives:
-            (ranks,) = (group for group in stage.mesh.groups(c.axes) if rank in group)
-            times = 1 if c.phase == APPLY else plan.microbatches
-            expected[c.kind, tuple(sorted(ranks)), c.n_bytes] += times
+        times = 1 if chunk.phase == APPLY else plan.microbatches
+        mesh = plan.stages[chunk.stage].mesh
+        for node in overlapped(program).nodes:
+            if isinstance(node, Begin):
+                sizes = [
+                    p.step.dst.local_bytes(getattr(torch, p.dtype).itemsize) for p in node.parts
+                ]
+                kind, axes = node.parts[0].step.kind, node.parts[0].step.mesh_axes
+                calls[kind, _members(mesh, axes, rank), sum(sizes)] += times
+                for n_bytes in sizes:
+                    parts[kind, _members(mesh, axes, rank), n_bytes] += times
     for n_bytes in results.values():
-        expected["broadcast", tuple(plan.device_ids), n_bytes] += 1
-    return expected
+        calls["broadcast", tuple(plan.device_ids), n_bytes] += 1
+    _compare("buckets hold the plan's collectives", parts, planned(plan, rank), rank)
+    _compare("process groups are asked for those buckets", seen, calls, rank)
+    return calls.total()
+
+
+def planned(plan: Plan, rank: int) -> Counter[Collective]:
+    """The collectives of a step that a rank takes part in, by the plan alone."""
+    found: Counter[Collective] = Counter()
+    for stage in plan.stages:
+        for c in stage.collectives if rank in stage.mesh.device_ids else ():
+            times = 1 if c.phase == APPLY else plan.microbatches
+            found[c.kind, _members(stage.mesh, c.axes, rank), c.n_bytes] += times
+    return found
+
+
+def _members(mesh: Mesh, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    (ranks,) = (group for group in mesh.groups(tuple(axes)) if rank in group)
+    return tuple(sorted(ranks))
+
+
+def _compare(rule: str, found: Seen, expected: Seen, rank: int) -> None:
+    if found != expected:
+        raise VerificationError(
+            f"{rule}; process {rank} has besides {dict(found - expected)} and lacks "
+            f"{dict(expected - found)}"
+        )
