@@ -1,4 +1,4 @@
-"""The program of docs/pytorch.md does what the page says, in one process and in four."""
+"""The program of docs/pytorch.md does what the page says: in one process, in four, on two hosts."""
 
 import os
 import re
@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import netlab
 import pytest
+from torch_hosts.launch import Ran, lab, launch
+from torch_hosts.report import BEGIN, END, program_of, record, rewrite
 
-PAGE = (Path(__file__).parents[1] / "docs" / "pytorch.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "pytorch.md").read_text()
 PROGRAM, *MORE = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
 LAUNCHERS = {
     "alone": [],
@@ -34,3 +38,34 @@ def test_the_example_trains_and_verifies_itself(launcher: str, tmp_path: Path) -
         steady = re.sub(r"\d[\d.e-]*e-\d+", "X", line)
         printed = re.sub(r"\d[\d.e-]*e-\d+", "X", done.stdout)
         assert steady in printed or line.startswith("ok: collectives"), line
+
+
+def test_the_example_is_that_of_the_readme() -> None:
+    readme = (ROOT / "packages" / "frontends" / "README.md").read_text()
+    assert f"```python\n{program_of(PAGE)}```" in readme
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(bool(netlab.supported()), reason=f"no lab: {netlab.supported()}")
+def test_the_example_trains_on_two_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "train_llama.py"
+    path.write_text(PROGRAM)
+    with lab(f"th{os.getpid()}") as hosts:
+        ran = launch(hosts, path)
+    shown = PAGE.partition(BEGIN)[2].partition(END)[0]
+    losses = re.findall(r"^loss .*$", shown, flags=re.MULTILINE)
+    assert len(losses) == 3
+    assert re.findall(r"^loss .*$", ran.printed, flags=re.MULTILINE) == losses
+    assert "ok: 2 steps return what eager ones do" in ran.printed
+    assert ran.crossed_bytes > 1e6
+
+
+def test_the_page_shows_what_was_printed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"Before.\n{BEGIN}\nold\n{END}\nAfter.\n")
+    rewrite(page, record({"date": "2026-01-01", "versions": "torch 2"}, Ran("", "hello\n", 10**7)))
+    text = page.read_text()
+    assert (text.startswith("Before.\n"), text.endswith("\nAfter.\n")) == (True, True)
+    assert "```\nhello\n```" in text
+    assert "10.0 MB" in text
+    assert "old" not in text

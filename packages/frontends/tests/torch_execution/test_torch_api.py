@@ -222,3 +222,22 @@ def test_equal_blocks_are_planned_by_a_few_of_them() -> None:
     )
     assert step.planned.layered.n_layers >= 7
     assert step.verify(batch, n_steps=1).state < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("environment", "hosts"),
+    [
+        ({}, ("virtual-cpu", 1, 8)),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, ("virtual-cpu", 1, 4)),
+        ({"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "2"}, ("two-hosts", 3, 2)),
+        ({"PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}, ("two-hosts", 2, 2)),
+        ({"WORLD_SIZE": "5", "LOCAL_WORLD_SIZE": "3"}, ("virtual-cpu", 1, 5)),
+    ],
+)
+def test_the_default_cluster_is_what_the_launcher_started(
+    environment: dict[str, str], hosts: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    cluster = mw.default_cluster()
+    assert (cluster.name, cluster.n_hosts, cluster.devices_per_host) == hosts

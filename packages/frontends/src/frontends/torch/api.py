@@ -16,16 +16,22 @@ from frontends.plan import Plan
 from frontends.planning import Planned, Progress, plan_traces
 from frontends.pricing import Level
 from frontends.torch.arguments import describe, name_leaves
-from frontends.torch.processes import n_processes
+from frontends.torch.processes import n_hosts, n_processes
 from frontends.torch.rules import shares_of_whole
 from frontends.torch.trace import Capture, Trace
 
 
 def default_cluster() -> Cluster:
-    """What is planned for if nothing is said: a device for each process, or 8 virtual ones."""
-    cluster = Cluster.preset("virtual-cpu")
-    n = n_processes()
-    return cluster if n == 1 else cluster.resized(devices_per_host=n)
+    """What is planned for if nothing is said: a device for each process, or 8 virtual ones.
+
+    Processes on several hosts are as many hosts of the preset `two-hosts`. Where they have joined,
+    all of them call this.
+    """
+    n, hosts = n_processes(), n_hosts()
+    if n == 1:
+        return Cluster.preset("virtual-cpu")
+    preset = Cluster.preset("virtual-cpu" if hosts == 1 else "two-hosts")
+    return preset.resized(n_hosts=hosts, devices_per_host=n // hosts)
 
 
 @collector.paused()

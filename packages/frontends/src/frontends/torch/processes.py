@@ -16,6 +16,9 @@ from frontends.plan import Plan
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 """Variables in which launchers of MPI leave the number of processes."""
 
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+"""And how many of them are on this host: torchrun, MPICH, Open MPI."""
+
 _Planned = TypeVar("_Planned")
 
 
@@ -32,6 +35,17 @@ def n_processes() -> int:
     if by_mpi():
         return max(int(os.environ.get(name, "1")) for name in _SIZES)
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def n_hosts() -> int:
+    """On how many hosts they are; 1 if that is not known, or some have more of them than others."""
+    n = n_processes()
+    here = next((int(os.environ[name]) for name in _LOCAL_SIZES if name in os.environ), n)
+    sizes = [here]
+    if n > 1 and dist.is_initialized():  # they have to agree, also where hosts differ
+        sizes = [0] * n
+        dist.all_gather_object(sizes, here)
+    return n // here if set(sizes) == {here} and n % here == 0 else 1
 
 
 def join() -> int | None:

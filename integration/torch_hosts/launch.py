@@ -1,0 +1,75 @@
+"""Starts torchrun on every host of a lab, and gathers what it says."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from netlab import Lab
+
+N_HOSTS, PER_HOST = 2, 2
+RATE = "1gbit"
+PORT = 29500
+TIMEOUT_S = 400
+TORCHRUN = Path(sys.executable).with_name("torchrun")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A program that ran on all hosts."""
+
+    command: str
+    """As it is given on each of them."""
+
+    printed: str
+    """By the first process of host 0."""
+
+    crossed_bytes: int
+    """Between the hosts, both ways, headers included."""
+
+
+def lab(name: str = "lab") -> Lab:
+    """Two hosts."""
+    return Lab(hosts=N_HOSTS, rate=RATE, name=name)
+
+
+def launch(hosts: Lab, program: Path) -> Ran:
+    """Run a program in two processes on each host.
+
+    Raises:
+        RuntimeError: torchrun failed on a host; what all said is in the message.
+        subprocess.TimeoutExpired: It did not end.
+    """
+    options = ["--nnodes", N_HOSTS, "--nproc-per-node", PER_HOST, "--rdzv-backend", "c10d"]
+    options += ["--rdzv-endpoint", f"{hosts.hostname(0)}:{PORT}", "--local-ranks-filter", 0]
+    before = _crossed(hosts)
+    with ExitStack() as stack:
+        started = [
+            hosts.popen(
+                host,
+                [TORCHRUN, *options, program],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for host in range(N_HOSTS)
+        ]
+        for process in started:
+            stack.callback(process.kill)
+        said = [process.communicate(timeout=TIMEOUT_S) for process in started]
+    if any(process.returncode for process in started):
+        codes = [process.returncode for process in started]
+        raise RuntimeError(f"torchrun ended with {codes} on the hosts: {said}"[:6000])
+    command = shlex.join(map(str, ["torchrun", *options, program.name]))
+    return Ran(command, said[0][0], _crossed(hosts) - before)
+
+
+def _crossed(hosts: Lab) -> int:
+    return sum(counted["tx"] for counted in hosts.stats().values())
