@@ -15,12 +15,16 @@ import shardspec
 import torch
 import torch.distributed as dist
 from costmodel import Cluster
-from frontends import InitializationError
+from frontends import CheckpointError, InitializationError, PlanError
 from frontends.torch.collectives import LockStep
+from frontends.torch.dtensors import as_dtensor, check_rising, device_mesh
 from frontends.torch.grouped import Grouped
 from frontends.torch.processes import join
+from safetensors.torch import save_file
 from shardspec import Layout, Mesh
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
 
 STRATEGIES = {"zero": 1, "megatron": 2, "equal_layers": 2}
 """And in how many microbatches."""
@@ -86,8 +90,8 @@ def train(strategy: str, microbatches: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def check_initial() -> int:
-    """Each process makes its parts of a model from the meta device; returns how many it has."""
+def check_initial() -> mw.ParallelStep:
+    """Each process makes its parts of a model from the meta device; returns the step."""
     torch.manual_seed(3)
     model = Model()
     after = torch.rand(4)
@@ -110,7 +114,68 @@ def check_initial() -> int:
     moments = [kept["exp_avg"] for kept in state["optimizer"]["state"].values()]
     assert len(moments) == 11
     assert not any(moment.any() for moment in moments)
-    return len(step.runtime.shards)
+    return step
+
+
+def check_dtensors(rank: int) -> list[str]:
+    """All layouts of a matrix are DTensors; returns how they print."""
+    rising = Mesh((2, 2), ("x", "y"), (0, 2, 1, 3))
+    whole, mesh, found = torch.arange(64.0).view(8, 8), device_mesh(rising), []
+    check_rising(rising)
+    other = [shardspec.Spec.parse(text) for text in ("S10R", "RS10")]
+    for spec in [*autoshard.stored_specs((8, 8), rising.shape), *other]:
+        layout = Layout((8, 8), rising, spec)
+        shard = torch.from_numpy(shardspec.shard(layout, whole.numpy())[rank].copy())
+        dtensor = as_dtensor("w", layout, mesh, shard)
+        assert torch.equal(dtensor.full_tensor(), whole), spec
+        assert dtensor.to_local().data_ptr() == shard.data_ptr()
+        found.append(f"{spec} {dtensor.placements}")
+    with pytest.raises(PlanError, match=r"got \(2, 0, 3, 1\) .* with \(2, 0\) along axis 1: take"):
+        check_rising(MIXED)
+    mixed = Layout((8, 8), rising, shardspec.Spec.parse("RR+P0+Pmax1"))
+    with pytest.raises(PlanError, match=r"cannot say how w lies, .*; take it whole, by state_dict"):
+        as_dtensor("w", mixed, mesh, whole)
+    return found
+
+
+def check_state(folder: Path, target: mw.ParallelStep) -> None:
+    """State goes from one plan to another and back: as DTensors, and its weights from a file."""
+    source, tokens = parallelized("zero", 1)
+    source(tokens)
+    whole = source.state_dict()
+    target.load_state_dict(source.state_dict(full_state_dict=False))
+    assert_equal(target.state_dict(), whole)
+    state = target.state_dict(full_state_dict=False)
+    assert all(isinstance(tensor, DTensor) for tensor in state["model"].values())
+    moments = [
+        kept["exp_avg"] for kept in state["optimizer"]["state"].values() if "exp_avg" in kept
+    ]
+    assert 0 < len(moments) < 11, "of one of two stages"
+    assert {moment.device_mesh.size() for moment in moments} == {2}
+    source(tokens)
+    source.load_state_dict(state)
+    assert_equal(source.state_dict(), whole)
+    source(tokens)
+    weights = source.state_dict()["model"]
+    if dist.get_rank() == 0:
+        save_file(weights, folder / "model.safetensors")
+    dist.barrier()
+    target.load_state_dict(folder)
+    assert_equal(target.state_dict(), {"model": weights, "optimizer": whole["optimizer"]})
+    wrong = weights if dist.get_rank() == 0 else {**weights, "norm.bias": torch.ones(1)}
+    with pytest.raises(
+        CheckpointError, match=r"process 1 has model\['norm.bias'\] of float32\[1\]"
+    ):
+        target.load_state_dict({"model": wrong})
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    ours, theirs = (dict(pytree.tree_flatten_with_path(tree)[0]) for tree in (found, expected))
+    assert ours.keys() == theirs.keys()
+    for path, leaf in theirs.items():
+        assert (
+            torch.equal(ours[path], leaf) if isinstance(leaf, torch.Tensor) else ours[path] == leaf
+        )
 
 
 def check_collectives(rank: int) -> int:
@@ -166,7 +231,10 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     rank = join()
     assert rank is not None
     found: dict[str, Any] = {name: train(name, STRATEGIES[name], folder) for name in strategies}
-    found["initial"] = check_initial()
+    step = check_initial()
+    found["initial"] = len(step.runtime.shards)
+    found["dtensors"] = check_dtensors(rank)
+    check_state(folder, step)
     found["steps"] = check_collectives(rank)
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()

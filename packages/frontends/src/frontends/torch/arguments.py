@@ -54,7 +54,9 @@ class State:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
         parameters = dict(model.named_parameters())
-        self._name_of = {id(p): name for name, p in parameters.items()}
+        self.name_of = {id(p): name for name, p in parameters.items()}
+        """By a parameter's `id`, its name in the model."""
+
         self._check_groups()
         self._make_state()
         self.tensors: dict[str, Tensor] = {f"params[{n!r}]": p for n, p in parameters.items()}
@@ -80,7 +82,7 @@ class State:
 
     def _check_groups(self) -> None:
         for group in self.optimizer.param_groups:
-            if any(id(p) not in self._name_of for p in group["params"]):
+            if any(id(p) not in self.name_of for p in group["params"]):
                 raise UnsupportedStepError(
                     "an optimizer updates parameters of the model that is parallelized; one of "
                     f"{type(self.optimizer).__name__} updates others, too"
@@ -119,18 +121,18 @@ class State:
             A mapping that holds, after the context's body, the tensors as the body left them.
         """
         model, optimizer = self.model, self.optimizer
-        parameters = {n: tensors[f"params[{n!r}]"] for n in self._name_of.values()}
+        parameters = {n: tensors[f"params[{n!r}]"] for n in self.name_of.values()}
         buffers = {n: tensors[f"buffers[{n!r}]"] for n, _ in model.named_buffers()}
         saved = optimizer.state, optimizer.param_groups
         groups = []
         for index, group in enumerate(saved[1]):
             changed = {key: value for (place, key), value in settings.items() if place == index}
             changed |= {k: False for k in ("foreach", "fused", "capturable") if k in group}
-            mine = [parameters[self._name_of[id(p)]] for p in group["params"]]
+            mine = [parameters[self.name_of[id(p)]] for p in group["params"]]
             groups.append({**group, **changed, "params": mine})
         kept: defaultdict[Tensor, Any] = defaultdict(dict)
         for p, values in saved[0].items():
-            name = self._name_of[id(p)]
+            name = self.name_of[id(p)]
             kept[parameters[name]] = {
                 key: tensors.get(f"optimizer[{key!r}][{name!r}]", value)
                 for key, value in values.items()

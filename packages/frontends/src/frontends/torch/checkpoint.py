@@ -14,22 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
-from shardspec import Layout, Mesh
-from shardspec.notation.torch import to_placements
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from frontends.errors import CheckpointError
-from frontends.instructions import Key
 from frontends.torch.calls import Tensor
-from frontends.torch.collectives import Shards
 from frontends.torch.parallel import ParallelStep
-from frontends.torch.parts import contiguous_strides
-from frontends.torch.runtime import Runtime
+from frontends.torch.runtime import Parts, Runtime
 
 _NAME = re.compile(r"""(?:params|buffers)\[(['"])(?P<tensor>.*)\1\]$""")
 _OPTIMIZER = re.compile(r"""optimizer\[(['"])(?P<key>.*?)\1\]\[(['"])(?P<tensor>.*)\3\]$""")
@@ -48,7 +40,7 @@ def save(folder: str | os.PathLike[str], number: int, step: ParallelStep) -> Non
 
     Raises:
         CheckpointError: There is one of this number or a larger.
-        PlanError: The step has not run, nor been compiled.
+        PlanError: The step has no plan yet, or no state.
     """
     last = latest(folder)
     if last is not None and number <= last:
@@ -57,7 +49,8 @@ def save(folder: str | os.PathLike[str], number: int, step: ParallelStep) -> Non
             f"number={number}, and {folder} has one of step {last}: save into another folder"
         )
     runtime = step.runtime
-    tensors = _Tensors(runtime).of(runtime.shards, runtime.whole)
+    runtime.check_there()
+    tensors = _tensors(runtime, Parts(runtime.shards, runtime.whole))
     with _quiet():
         state_dict_saver.save(
             dict(tensors), checkpoint_id=_path(folder, number), no_dist=_is_alone()
@@ -77,7 +70,7 @@ def restore(folder: str | os.PathLike[str], step: ParallelStep, number: int | No
 
     Raises:
         CheckpointError: There is no such checkpoint, or it holds other state.
-        PlanError: The step has not been compiled: call `step.compile(batch)` before.
+        PlanError: The step has no plan yet: call `step.prepare(batch)` before.
     """
     there = _numbers(folder)
     if not there or (number is not None and number not in there):
@@ -86,7 +79,7 @@ def restore(folder: str | os.PathLike[str], step: ParallelStep, number: int | No
     number = there[-1] if number is None else number
     runtime = step.runtime
     parts = runtime.empty()
-    tensors = _Tensors(runtime).of(parts.shards, parts.whole)
+    tensors = _tensors(runtime, parts)
     try:
         with _quiet():
             state_dict_loader.load(
@@ -141,40 +134,16 @@ def _public(name: str) -> str:
     return f"model.{match['tensor']}"
 
 
-class _Tensors:
-    """A runtime's state as `torch.distributed.checkpoint` knows it."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._meshes: dict[Mesh, DeviceMesh] = {}
-        if not _is_alone():  # all processes make all meshes, in one order
-            for stage in runtime.plan.stages:
-                if stage.mesh not in self._meshes:
-                    self._meshes[stage.mesh] = _device_mesh(stage.mesh)
-
-    def of(self, shards: dict[Key, Shards], whole: dict[str, Tensor]) -> dict[str, Tensor]:
-        """By name: whole tensors, or DTensors where there are several processes."""
-        found = {_public(name): tensor for name, tensor in whole.items()}
-        for (stage, slot, _), held in shards.items():
-            name = _public(slot.value)
-            if name in found:
-                continue
-            if _is_alone():
-                found[name] = self._runtime.engine.whole(stage, slot, held)
-                continue
-            mesh = self._runtime.plan.stages[stage].mesh
-            shape = self._runtime.step.graph.value(slot.value).shape
-            found[name] = DTensor.from_local(
-                held[0],
-                self._meshes[mesh],
-                to_placements(Layout(shape, mesh, slot.spec)),
-                run_check=False,
-                shape=torch.Size(shape),
-                stride=tuple(contiguous_strides(shape)),
+def _tensors(runtime: Runtime, parts: Parts) -> dict[str, Tensor]:
+    """As `torch.distributed.checkpoint` knows them: whole, or DTensors if there are processes."""
+    found = {_public(name): tensor for name, tensor in parts.whole.items()}
+    for key, held in parts.shards.items():
+        name = _public(key[1].value)
+        if name not in found:
+            alone = _is_alone()
+            found[name] = (
+                runtime.engine.whole(key[0], key[1], held)
+                if alone
+                else runtime.dtensors.of(key, held[0])
             )
-        return found
-
-
-def _device_mesh(mesh: Mesh) -> DeviceMesh:
-    ranks = torch.tensor(list(mesh.device_ids)).view(mesh.shape)
-    return DeviceMesh("cpu", ranks, mesh_dim_names=mesh.axis_names)
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from frontends.errors import InitializationError, UnsupportedStepError
+from frontends.torch import _compat
 from frontends.torch.arguments import State
 from frontends.torch.recording import Place, Recording, record
 from frontends.torch.runtime import Parts, Runtime
@@ -49,19 +49,29 @@ def init_weights(runtime: Runtime, state: State, build: Build) -> None:
     _make(runtime, recording, state, places)
 
 
-def init_optimizer(runtime: Runtime, state: State) -> None:
+def init_optimizer(runtime: Runtime, state: State, given: Collection[str] = ()) -> None:
     """Give state of the optimizer that has no values those that it begins with.
+
+    Args:
+        runtime: Whose state it is.
+        state: Of the model and the optimizer that were planned.
+        given: Names of what will have values.
 
     Raises:
         InitializationError: They follow from the parameters, or are not made before an update.
     """
-    missing = {name for name in runtime.missing if name.startswith("optimizer[")}
+    missing = {name for name in runtime.missing.difference(given) if name[:10] == "optimizer["}
     if not missing:
         return
     with record() as recording:
-        model = copy.deepcopy(state.model).to_empty(device="cpu")
-        made = _begun(state, model)
-        places = {name: recording.find(tensor) for name, tensor in made.tensors.items()}
+        kept = {**dict(state.model.named_parameters()), **dict(state.model.named_buffers())}
+        empty = {
+            n: torch.empty(t.shape, dtype=t.dtype, requires_grad=t.requires_grad)
+            for n, t in kept.items()
+        }
+        with _compat.with_tensors(state.model, empty):
+            made = _begun(state, state.model)
+            places = {name: recording.find(tensor) for name, tensor in made.tensors.items()}
     _check_names(set(state.tensors), set(places))
     weights = {place.memory for n, place in places.items() if not n.startswith("optimizer[")}
     for name in sorted(missing):
@@ -94,14 +104,13 @@ def _make(
 
 def _begun(state: State, model: nn.Module) -> State:
     """Of another model, with the optimizer as it is before its first update."""
-    names = {id(p): name for name, p in state.model.named_parameters()}
     parameters = dict(model.named_parameters())
     begun: Optimizer = object.__new__(type(state.optimizer))
     # a scheduler puts a step() of the other optimizer there
     begun.__dict__.update((k, v) for k, v in state.optimizer.__dict__.items() if k != "step")
     begun.state = defaultdict(dict)
     begun.param_groups = [
-        {**group, "params": [parameters[names[id(p)]] for p in group["params"]]}
+        {**group, "params": [parameters[state.name_of[id(p)]] for p in group["params"]]}
         for group in state.optimizer.param_groups
     ]
     try:

@@ -20,8 +20,10 @@ from frontends.torch.api import default_cluster, plan_for
 from frontends.torch.arguments import State, name_leaves
 from frontends.torch.calls import Tensor
 from frontends.torch.capture import training_step
+from frontends.torch.entries import assemble
 from frontends.torch.forms import Form
 from frontends.torch.initial import Build, init_weights
+from frontends.torch.loading import Given, load_state_dict
 from frontends.torch.processes import join, plan_together
 from frontends.torch.runtime import Runtime
 from frontends.torch.trace import Capture, Trace
@@ -135,46 +137,58 @@ class ParallelStep:
         """
         init_weights(self.runtime, self._state(), build)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state as it is now, whole: what model and optimizer would have as `state_dict()`.
+    def state_dict(self, *, full_state_dict: bool = True) -> dict[str, Any]:
+        """The state as it is now: what model and optimizer would have as `state_dict()`.
+
+        Args:
+            full_state_dict: Whether tensors are whole. If not, each process gets what it keeps, as
+                DTensors that lie as in the plan and share its memory; what every process has whole
+                (what is read before the first microbatch, or not at all) stays a tensor.
 
         Returns:
             `model` and `optimizer`, for the `load_state_dict` of either.
-        """
-        now = self._now()
-        names = {id(tensor): name for name, tensor in self._state().tensors.items()}
-        model = {
-            name: now[names[id(tensor)]] if id(tensor) in names else tensor
-            for name, tensor in self.model.state_dict(keep_vars=True).items()
-        }
-        optimizer = pytree.tree_map(
-            lambda leaf: now.get(names.get(id(leaf), ""), leaf), self.optimizer.state_dict()
-        )
-        return {"model": model, "optimizer": optimizer}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that `state_dict` gave, of this step or of one with another plan."""
-        if self._runtime is None:
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+        Raises:
+            PlanError: Some state has no values yet; or there is only one process, or DTensor cannot
+                say how a tensor lies, and DTensors are wanted.
+        """
+        if full_state_dict:
+            return assemble(self._state(), self._now())
+        runtime = self.runtime
+        runtime.check_there()
+        runtime.dtensors.check_order()
+        tensors = {
+            key[1].value: runtime.dtensors.of(key, s[0]) for key, s in runtime.shards.items()
+        }
+        return assemble(self._state(), {**tensors, **runtime.whole})
+
+    def load_state_dict(self, state: Given, *, strict: bool = True) -> None:
+        """Go on from other state, of which each process takes or reads the parts that it keeps.
+
+        If this fails, nothing is changed. An optimizer that is given no state keeps what it has,
+        or begins if it has none.
+
+        Args:
+            state: What `state_dict` gave, of this step or of one with another plan: whole tensors,
+                or DTensors of any layout, of which processes may have different ones; `optimizer`
+                may be left out. Or the path of a safetensors file with the model's weights, of an
+                index of several, or of a folder with either, as Hugging Face writes them.
+            strict: Whether exactly the model's names have to be there, and the optimizer's if it is
+                given; else others are skipped, and what is lacking stays as it is.
+
+        Raises:
+            CheckpointError: Names are missing or unexpected, or shapes or types differ; or a file
+                cannot be read.
+            InitializationError: The optimizer's first state follows from weights: `init_weights`
+                before.
+            PlanError: The step has no plan yet, and files are read, or the model has no memory.
+        """
+        if self._planned is None and isinstance(state, Mapping) and not self._lacking_memory():
+            self.model.load_state_dict(state["model"], strict=strict)
+            if "optimizer" in state:
+                self.optimizer.load_state_dict(state["optimizer"])
             return
-        groups = zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True)
-        for group, saved in groups:
-            group.update((key, value) for key, value in saved.items() if key != "params")
-        tensors = self._state().tensors
-        names = {id(tensor): name for name, tensor in tensors.items()}
-        found = dict(tensors)
-        for mine, given in (
-            (self.model.state_dict(keep_vars=True), state["model"]),
-            *(
-                (entries, state["optimizer"]["state"][index])
-                for index, entries in self.optimizer.state_dict()["state"].items()
-            ),
-        ):
-            for key, tensor in mine.items():
-                if id(tensor) in names:
-                    found[names[id(tensor)]] = given[key]
-        self._runtime.load(found)
+        load_state_dict(self.runtime, self._state(), state, strict)
 
     def write_back(self) -> None:
         """Let the user's model and optimizer have the state as it is now.
@@ -216,8 +230,11 @@ class ParallelStep:
 
         return verify(runtime, self._state(), eager, parallel, n_steps)
 
+    def _lacking_memory(self) -> list[str]:
+        return [name for name, tensor in self._state().tensors.items() if tensor.is_meta]
+
     def _check_has_memory(self, what: str) -> None:
-        lacking = [name for name, tensor in self._state().tensors.items() if tensor.is_meta]
+        lacking = self._lacking_memory()
         if lacking:
             raise PlanError(
                 f"{what} with memory on one device; {lacking[0]} and {len(lacking) - 1} others are "
@@ -228,7 +245,7 @@ class ParallelStep:
         return State(self.model, self.optimizer)
 
     def _now(self) -> Mapping[str, Tensor]:
-        return self._state().tensors if self._runtime is None else self._runtime.whole_state()
+        return self._state().tensors if self._planned is None else self.runtime.whole_state()
 
     def _batch(self, args: Any, named: Mapping[str, Any]) -> Any:
         assert self._form is not None

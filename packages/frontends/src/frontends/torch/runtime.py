@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from costmodel import Cluster
@@ -24,6 +25,7 @@ from frontends.layers import LayeredStep
 from frontends.plan import Plan, Stored
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Shards
+from frontends.torch.dtensors import DTensors
 from frontends.torch.engine import Executed, Sliceable, TorchEngine
 from frontends.torch.team import Team
 from frontends.torch.trace import Trace
@@ -168,6 +170,11 @@ class Runtime:
         self.whole.update(parts.whole)
         self.missing = self.missing - parts.names
 
+    @cached_property
+    def dtensors(self) -> DTensors:
+        """Makes DTensors of shards; asked for by all processes together."""
+        return DTensors(self.plan, self.step.graph)
+
     @property
     def shards(self) -> dict[Key, Shards]:
         """What this process has of the state that is not whole everywhere."""
@@ -234,7 +241,7 @@ class Runtime:
         Raises:
             PlanError: Some of it has no values yet, or a step failed while it updated it.
         """
-        self._check_there()
+        self.check_there()
         found = {name: tensor.clone() for name, tensor in self.whole.items()}
         for key in self._places:
             stage, slot, _ = key
@@ -265,7 +272,8 @@ class Runtime:
         finally:
             self.engine.is_recording = False
 
-    def _check_there(self) -> None:
+    def check_there(self) -> None:
+        """`PlanError` if some of the state has no values, or lost them."""
         lost = [key[1].value for key in self._updates.values() if key not in self._kept]
         if lost:
             raise PlanError(
@@ -280,7 +288,7 @@ class Runtime:
             )
 
     def _check(self, values: Mapping[str, Tensor]) -> None:
-        self._check_there()
+        self.check_there()
         for name, given in values.items():
             expected = self._arguments[name]
             if tuple(given.shape) != expected.shape or given.dtype != expected.dtype:
