@@ -51,6 +51,22 @@ def test_as_a_function() -> None:
     assert parallel.plan.cluster == "two-hosts"
 
 
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v"])
+def test_runs_by_the_schedule_that_is_asked_for(schedule: str) -> None:
+    example = adamw()
+    parallel = parallelize(
+        example.function,
+        cluster=CLUSTER,
+        microbatches=4,
+        schedule=schedule,
+        strategy="equal_layers",
+        n_layers=4,
+    )
+    assert_equal(parallel(*example.arguments), example.function(*example.arguments))
+    assert parallel.plan.schedule == schedule
+    assert check_collectives(parallel.compile(*example.arguments)) >= 0
+
+
 def test_as_a_decorator_with_options() -> None:
     @parallelize(cluster=CLUSTER, microbatches=4, schedule="gpipe")
     def decorated(w: Any, x: Any) -> Any:
@@ -338,7 +354,7 @@ def test_rejects_an_unknown_option() -> None:
 
 
 def test_rejects_an_unknown_schedule() -> None:
-    with pytest.raises(PlanError, match=r"a schedule is one of 1f1b, .*got 'zigzag'"):
+    with pytest.raises(PlanError, match=r"a schedule is one of gpipe, 1f1b, .*got 'zigzag'"):
         parallelize(step, cluster=CLUSTER, schedule="zigzag")(W, X)
 
 

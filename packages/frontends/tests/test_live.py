@@ -17,7 +17,7 @@ from frontends.layers import LayeredStep, layer
 from frontends.live import Peaks, peaks_of, step_of
 from frontends.memory import fullest_moment
 from frontends.plan import Plan
-from frontends.planner import SCHEDULES, STRATEGIES, make_plan
+from frontends.planner import STRATEGIES, make_plan
 from frontends.schedule import RUN, schedule_of
 from frontends.testing import random_plan
 from frontends.verify import check_memory, measured_peaks
@@ -42,7 +42,7 @@ def layered(name: str, microbatches: int) -> LayeredStep:
     st.sampled_from(sorted(EXAMPLES)),
     st.sampled_from([1, 2, 4]),
     st.sampled_from(STRATEGIES[1:]),
-    st.sampled_from(SCHEDULES),
+    st.sampled_from(RUN),
 )
 @settings(max_examples=settings().max_examples // 5)
 def test_no_more_lives_at_one_time_than_was_planned(

@@ -20,6 +20,7 @@ from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan
 from frontends.planner import STRATEGIES, make_plan
 from frontends.predict import predict_step_s, simulate
+from frontends.schedule import RUN, stages_a_rank
 from frontends.verify import check_collectives
 from shardspec import Layout, Spec
 
@@ -131,6 +132,34 @@ def test_predicted_time_is_the_simulated_pipeline_then_apply() -> None:
     assert plan.step_s == pytest.approx(timeline.makespan_s + apply_s + once_s)
 
 
+@pytest.mark.parametrize("schedule", RUN)
+def test_every_schedule_that_is_asked_for_is_planned(schedule: str) -> None:
+    plan = make_plan(layered("gpt", 4), SLOW, strategy="equal_layers", schedule=schedule)
+    assert plan.schedule == schedule
+    assert len(plan.stages) == 2 * stages_a_rank(schedule)
+    assert {tuple(stage.mesh.device_ids) for stage in plan.stages} == {(0, 1), (2, 3)}
+    assert plan.n_devices == 4
+    assert plan.memory_bytes == max(
+        sum(stage.memory_bytes for stage in plan.stages if device in stage.mesh.device_ids)
+        for device in range(4)
+    )
+    plan.verify()
+    searched = make_plan(layered("gpt", 4), SLOW, strategy="search", schedule=schedule)
+    assert searched.schedule == schedule or len(searched.stages) == 1
+    assert searched.step_s <= plan.step_s * (1 + 1e-9)
+    searched.verify()
+
+
+def test_stages_of_one_rank_share_a_device_s_memory() -> None:
+    plan = make_plan(layered("gpt", 4), SLOW, strategy="equal_layers", schedule="zb-v")
+    most = max(stage.memory_bytes for stage in plan.stages)
+    assert most < plan.memory_bytes <= 2 * most
+    roomy = {"strategy": "search", "schedule": "zb-v", "memory_bytes": 2 * most}
+    assert make_plan(layered("gpt", 4), SLOW, **roomy).memory_bytes <= 2 * most
+    with pytest.raises(NoPlanError, match="memory"):
+        make_plan(layered("gpt", 4), SLOW, **{**roomy, "memory_bytes": most // 2})
+
+
 def test_gpipe_needs_more_memory_than_1f1b() -> None:
     gpipe, f1b1 = found("mlp", "equal_layers", "gpipe"), found("mlp", "equal_layers")
     assert gpipe.stages[-1].memory_bytes > f1b1.stages[-1].memory_bytes
@@ -175,7 +204,7 @@ def test_finds_a_plan_with_room_for_all_microbatches_in_flight() -> None:
 
 
 def test_rejects_unknown_names() -> None:
-    with pytest.raises(PlanError, match=r"a schedule is one of 1f1b, .*; got 'none'"):
+    with pytest.raises(PlanError, match=r"a schedule is one of gpipe, 1f1b, .*; got 'none'"):
         make_plan(layered("mlp"), CLUSTER, schedule="none")
     with pytest.raises(PlanError, match=r"a strategy is one of auto, search, .*; got 'best'"):
         make_plan(layered("mlp"), CLUSTER, strategy="best")

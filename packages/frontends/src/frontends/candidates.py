@@ -7,32 +7,23 @@ best are made into plans, in each order of work that runs, and simulated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import autoshard
 import crossmesh
 import pipesched
 import stagecut
-from costmodel import Cluster, step_time
 from shardspec import Layout, Mesh
 
-from frontends.explain import as_planned
-from frontends.plan import (
-    Collective,
-    Conversion,
-    Placement,
-    Plan,
-    Stage,
-    Stored,
-    Transfer,
-    TransferPhase,
-)
+from frontends.plan import Plan, Stage, Transfer, TransferPhase
+from frontends.planned_stage import planned_stage
 from frontends.predict import predict_step_s
 from frontends.pricing import Level, Priced, Pricer, stage_cost
-from frontends.step import APPLY, BACKWARD, FORWARD
+from frontends.schedule import PLAIN, most_held, stages_a_rank
+from frontends.split_backward import parts_of
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many of it are done, and of how many."""
@@ -62,7 +53,15 @@ transfers and one without]."""
 
 
 class Candidates:
-    """Makes whole plans out of slicings."""
+    """Makes whole plans out of slicings.
+
+    Args:
+        pricer: Prices runs of layers.
+        schedules: Orders of work to choose among, all with as many stages a rank; the one that
+            holds the fewest microbatches first.
+        unsharded: Kinds of operators without a rule.
+        stage_of_layer: Layers that must be in a stage of that number.
+    """
 
     def __init__(
         self,
@@ -72,13 +71,15 @@ class Candidates:
         stage_of_layer: Mapping[int, int],
     ) -> None:
         self.pricer, self.schedules = pricer, schedules
+        self.per_rank = stages_a_rank(schedules[0])
+        self.of_stage = pricer if self.per_rank == 1 else pricer.sharing(self.per_rank)
         self.layered, self.cluster = pricer.layered, pricer.cluster
         self.shape = (self.cluster.n_hosts, self.cluster.devices_per_host)
         self.unsharded = tuple(unsharded)
         self.stage_of_layer = stage_of_layer
         self._seconds: dict[tuple[Layout, Layout, str], float] = {}
         self._costs: dict[stagecut.Span, tuple[stagecut.StageCost, ...] | None] = {}
-        self._held: dict[tuple[str, int], list[int]] = {}
+        self._held: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
         self._plans: dict[tuple[tuple[stagecut.Span, ...], str, bool], Plan | None] = {}
 
     def make(self, name: str, progress: Progress | None) -> Plan:
@@ -107,6 +108,8 @@ class Candidates:
         overlap with other microbatches as the schedule allows. So the best slicings of both kinds,
         with each number of stages (of many, powers of two), are simulated before one is taken.
         """
+        if self.per_rank > 1:
+            return self._search_ranks(cost)
         # where prices are quick (O2), it is quicker to ask for all than to find out which matter
         bound_s = self._bound_s if self.pricer.level == "O3" or cost != self._cost else None
         most = min(self.layered.n_layers, self.cluster.n_devices)
@@ -130,13 +133,48 @@ class Candidates:
                 report(slicing.n_priced, slicing.n_priced)
             found[tuple((s.first, s.last, s.submesh) for s in slicing.stages)] = None
             found.update((other.spans, None) for other in slicing.alternatives if other.is_priced)
-        allowed = [spans for spans in found if self._has_pinned_stages(spans)]
-        if not allowed:
-            raise autoshard.PinError(
-                "no slicing that was found has the pinned stages where they should be: pin fewer, "
-                "or to other stages"
-            )
+        allowed = self._with_pinned_stages(found)
         return sorted(allowed, key=lambda spans: self._roughly_s(spans, cost))
+
+    def _search_ranks(self, cost: stagecut.CostFunction) -> list[Sequence[stagecut.Span]]:
+        """The best slicing for each number of ranks, where each rank runs several stages.
+
+        All ranks have equal submeshes, so that only layers are sliced: over a row of places, one a
+        stage, each with its share of a device's memory.
+        """
+        found: list[Sequence[stagecut.Span]] = []
+        reasons: list[Exception] = []
+        for submesh in stagecut.submesh_shapes(*self.shape):
+            n_ranks, rest = divmod(self.cluster.n_devices, math.prod(submesh))
+            if rest or n_ranks == 1 or n_ranks * self.per_rank > self.layered.n_layers:
+                continue
+            try:
+                row = self._row(submesh, n_ranks, cost)
+                slicing = stagecut.slice_stages(
+                    self.layered.n_layers,
+                    row.shape,
+                    self.pricer.microbatches,
+                    row.cost,
+                    self.of_stage.memory_bytes,
+                    boundary_s=self.pricer.bounds.boundary_s,
+                    in_flight=row.in_flight,
+                )
+            except (autoshard.InfeasibleError, stagecut.InfeasibleStagesError) as error:
+                reasons.append(error)
+                continue
+            found.append([(s.first, s.last, submesh) for s in slicing.stages])
+        if not found:
+            raise autoshard.InfeasibleError(
+                f"{self.schedules[0]} runs {self.per_rank} stages on each of two ranks or more, "
+                f"with a layer each and {self.of_stage.memory_bytes} bytes of a device's memory; "
+                f"{self.layered.n_layers} layers on {self.cluster.n_devices} devices cannot be cut "
+                f"so{''.join(f': {reason}' for reason in reasons[:1])}"
+            )
+        return self._with_pinned_stages(found)
+
+    def _row(self, submesh: stagecut.Submesh, n_ranks: int, cost: stagecut.CostFunction) -> _Row:
+        n_stages = n_ranks * self.per_rank
+        return _Row(submesh, self._held_by(self.schedules[0], n_stages)[0], cost)
 
     def _planned(
         self, slicings: Sequence[Sequence[stagecut.Span]], *, try_hard: bool = False
@@ -148,8 +186,9 @@ class Candidates:
             try_hard: Search under the memory limit for stages that no quick way fits.
         """
         plans: list[Plan] = []
+        most = _SIMULATED[self.pricer.level] if self.per_rank == 1 else len(slicings)
         for spans in slicings:
-            if len(plans) == _SIMULATED[self.pricer.level]:
+            if len(plans) == most:
                 break
             found = [self._plan(spans, schedule, try_hard) for schedule in self.schedules]
             fitting = [plan for plan in found if plan is not None]
@@ -182,6 +221,17 @@ class Candidates:
         timeline = pipesched.simulate(replace(schedule, edges=tuple(edges)), costs_s)
         return timeline.makespan_s + once_s
 
+    def _with_pinned_stages(
+        self, slicings: Iterable[Sequence[stagecut.Span]]
+    ) -> list[Sequence[stagecut.Span]]:
+        allowed = [spans for spans in slicings if self._has_pinned_stages(spans)]
+        if not allowed:
+            raise autoshard.PinError(
+                "no slicing that was found has the pinned stages where they should be: pin fewer, "
+                "or to other stages"
+            )
+        return allowed
+
     def _has_pinned_stages(self, spans: Sequence[stagecut.Span]) -> bool:
         stage_of = {k: i for i, (a, b, _) in enumerate(spans) for k in range(a, b + 1)}
         return all(stage_of[layer] == stage for layer, stage in self.stage_of_layer.items())
@@ -190,17 +240,7 @@ class Candidates:
         """A plan that anyone would try."""
         last = self.layered.n_layers - 1
         if name == EQUAL_LAYERS:
-            slicing = stagecut.equal_layers(
-                self.layered.n_layers,
-                self.shape,
-                self.pricer.microbatches,
-                self._limited_cost if self.pricer.level == "O3" else self._cost,
-                self.pricer.memory_bytes,
-                n_stages=max(2, self.cluster.n_hosts),
-                boundary_s=self.pricer.bounds.boundary_s,
-                in_flight=self._in_flight,
-            )
-            spans = [(s.first, s.last, s.submesh) for s in slicing.stages]
+            spans = self._equal_layers()
             plans = self._planned([spans], try_hard=True)
             if not plans:
                 limit = self.pricer.memory_bytes
@@ -209,6 +249,38 @@ class Candidates:
         mesh, sharding = self.pricer.baseline(cast("autoshard.Baseline", name))
         priced = Priced(sharding.graph, sharding, stage_cost(sharding.graph, sharding))
         return self._join([(0, last, mesh, priced)], self.schedules[0])
+
+    def _equal_layers(self) -> list[stagecut.Span]:
+        """Of a rank a host, or of two."""
+        n_ranks = max(2, self.cluster.n_hosts)
+        shape, in_flight = self.shape, self._in_flight
+        cost: stagecut.CostFunction = (
+            self._limited_cost if self.pricer.level == "O3" else self._cost
+        )
+        submesh = None
+        if self.per_rank > 1:
+            whole = self.cluster.n_devices
+            fitting = (
+                s for s in stagecut.submesh_shapes(*shape) if math.prod(s) * n_ranks == whole
+            )
+            submesh = next(fitting, None)
+            if submesh is None:
+                raise autoshard.InfeasibleError(
+                    f"{whole} devices cannot be cut into {n_ranks} equal submeshes"
+                )
+            row = self._row(submesh, n_ranks, cost)
+            shape, in_flight, cost = row.shape, row.in_flight, row.cost
+        slicing = stagecut.equal_layers(
+            self.layered.n_layers,
+            shape,
+            self.pricer.microbatches,
+            cost,
+            self.of_stage.memory_bytes,
+            n_stages=n_ranks * self.per_rank,
+            boundary_s=self.pricer.bounds.boundary_s,
+            in_flight=in_flight,
+        )
+        return [(s.first, s.last, submesh or s.submesh) for s in slicing.stages]
 
     def _bound_s(self, first: int, last: int, submesh: stagecut.Submesh) -> float:
         """Infinite where pinned stages forbid the run."""
@@ -223,7 +295,7 @@ class Candidates:
         span = (first, last, submesh)
         if span not in self._costs:  # both searches ask, and every look at a slicing
             forbidden = self._bound_s(*span) == math.inf  # by pins
-            costs = None if forbidden else self.pricer.costs(*span, self._most_held(last))
+            costs = None if forbidden else self.of_stage.costs(*span, self._most_held(last))
             self._costs[span] = costs
         return self._costs[span]
 
@@ -232,27 +304,33 @@ class Candidates:
     ) -> stagecut.StageCost | None:
         """With room for all microbatches that the stage may hold, or for one."""
         for held in dict.fromkeys((self._most_held(last), 1)):
-            priced = self.pricer.price(first, last, submesh, held)
+            priced = self.of_stage.price(first, last, submesh, held)
             if priced is not None:
                 return priced.cost
         return None
 
     def _most_held(self, last: int) -> int:
         """Microbatches that a stage which ends with layer `last` holds at most."""
+        if self.per_rank > 1:
+            return self.pricer.microbatches
         stages = min(self.cluster.n_devices, self.layered.n_layers - last)
         return self._in_flight(stages, self.pricer.microbatches)
 
     def _in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
-        return self._held_by(self.schedules[0], stages_from_here)[0]
+        return self._held_by(self.schedules[0], stages_from_here)[0][0]
 
-    def _held_by(self, schedule: str, n_stages: int) -> list[int]:
-        """Microbatches that each stage holds at most."""
+    def _held_by(self, schedule: str, n_stages: int) -> tuple[list[int], list[int]]:
+        """Microbatches that each stage holds, and has between the parts of backward, at most."""
         key = (schedule, n_stages)
         if key not in self._held:
-            made = pipesched.make(schedule, n_stages, self.pricer.microbatches)
-            timeline = pipesched.simulate(made, pipesched.Costs(1.0, 1.0))
-            self._held[key] = list(timeline.peak_in_flight)
+            self._held[key] = most_held(self._order(schedule, n_stages))
         return self._held[key]
+
+    def _order(self, schedule: str, n_stages: int) -> pipesched.Schedule:
+        try:
+            return pipesched.make(schedule, n_stages, self.pricer.microbatches)
+        except pipesched.ArgumentError as error:
+            raise autoshard.InfeasibleError(str(error)) from error
 
     def _plan(self, spans: Sequence[stagecut.Span], schedule: str, try_hard: bool) -> Plan | None:
         """The stages sharded on their own; None if one does not fit."""
@@ -266,43 +344,52 @@ class Candidates:
     def _make_plan(
         self, spans: Sequence[stagecut.Span], schedule: str, try_hard: bool
     ) -> Plan | None:
-        devices = stagecut.assign_devices([submesh for _, _, submesh in spans], self.shape)
-        held = self._held_by(schedule, len(spans))
+        schedule = schedule if len(spans) > 1 else _of_one_stage(schedule)
+        (route,) = self._order(schedule, len(spans)).placement.routes
+        on_rank = {rank: submesh for rank, (_, _, submesh) in zip(route, spans, strict=True)}
+        devices = stagecut.assign_devices([on_rank[rank] for rank in sorted(on_rank)], self.shape)
+        held, between = self._held_by(schedule, len(spans))
         stages = []
-        for (first, last, submesh), grid, n in zip(spans, devices, held, strict=True):
-            priced = self.pricer.price(first, last, submesh, n, try_hard=try_hard)
+        for (first, last, submesh), rank, n, m in zip(spans, route, held, between, strict=True):
+            split = m > 0
+            priced = self.of_stage.price(first, last, submesh, n, split=split, try_hard=try_hard)
             if priced is None:
                 return None
-            ids = tuple(device for row in grid for device in row)
+            ids = tuple(device for row in devices[rank] for device in row)
             stages.append((first, last, replace(priced.sharding.mesh, device_ids=ids), priced))
-        return self._join(stages, schedule)
+        plan = self._join(stages, schedule)
+        return plan if plan.memory_bytes <= self.pricer.memory_bytes else None
 
     def _join(self, stages: Sequence[tuple[int, int, Mesh, Priced]], schedule: str) -> Plan:
         """Stages, and what passes between them, as a plan."""
-        made = pipesched.make(schedule, len(stages), self.pricer.microbatches)
-        in_flight = self._held_by(schedule, len(stages))
-        planned = tuple(
-            _stage(first, last, mesh, priced, self.cluster, held)
-            for (first, last, mesh, priced), held in zip(stages, in_flight, strict=True)
-        )
-        transfers = self._transfers(planned)
+        schedule = schedule if len(stages) > 1 else _of_one_stage(schedule)
+        held, between = self._held_by(schedule, len(stages))
+        exchanges = list(self.layered.exchanges([(first, last) for first, last, _, _ in stages]))
+        planned: list[Stage] = []
+        for index, (first, last, mesh, priced) in enumerate(stages):
+            n_bytes = priced.cost.peak_bytes(held[index])
+            if between[index]:
+                leaving = {
+                    v for v, phase, src, _ in exchanges if (phase, src) == ("backward", index)
+                }
+                n_bytes += between[index] * parts_of(priced.sharding, leaving).between_bytes
+            planned.append(
+                planned_stage(first, last, mesh, priced, self.cluster, held[index], n_bytes)
+            )
+        transfers = tuple(self._transfer(planned, *exchange) for exchange in exchanges)
         return Plan(
             step=self.layered.step.fingerprint,
             cluster=self.cluster.name,
             memory_limit_bytes=self.pricer.memory_bytes,
             microbatches=self.pricer.microbatches,
             schedule=schedule,
-            stages=planned,
+            stages=tuple(planned),
             transfers=transfers,
-            step_s=predict_step_s(planned, transfers, made),
+            step_s=predict_step_s(planned, transfers, self._order(schedule, len(stages))),
             lower_bound_s=self.pricer.bounds.step_bound_s(),
             unsharded=self.unsharded,
             alternatives=(),
         )
-
-    def _transfers(self, stages: Sequence[Stage]) -> tuple[Transfer, ...]:
-        spans = [(stage.first_layer, stage.last_layer) for stage in stages]
-        return tuple(self._transfer(stages, *item) for item in self.layered.exchanges(spans))
 
     def _transfer(
         self, stages: Sequence[Stage], name: str, phase: TransferPhase, source: int, to: int
@@ -330,55 +417,29 @@ class Candidates:
         return crossmesh.simulate(crossmesh.plan(src, dst, dtype, hosts, links)).time_s
 
 
-def _stage(
-    first: int, last: int, mesh: Mesh, priced: Priced, cluster: Cluster, in_flight: int
-) -> Stage:
-    graph, sharding = priced.graph, priced.sharding
-    collectives = autoshard.collectives(graph, sharding)
-    kinds = {(id(c.step), c.itemsize): c for c in collectives}  # repeated layers send alike
-    links = cluster.links(mesh)
-    sizes = {
-        kind: (
-            c.step.dst.local_bytes(c.itemsize),
-            c.step.sent_bytes(c.itemsize),
-            step_time(c.step, c.itemsize, links),
-        )
-        for kind, c in kinds.items()
-    }
-    phase_s = [c + k for c, k in zip(sharding.compute_s, sharding.communication_s, strict=True)]
-    repeats = [phase.repeats for phase in graph.phases]
-    return Stage(
-        first_layer=first,
-        last_layer=last,
-        mesh=mesh,
-        inputs=tuple(Stored(name, spec) for name, spec in sharding.input_specs),
-        outputs=tuple(
-            Stored(output.value, spec)
-            for output, spec in zip(graph.outputs, sharding.output_specs, strict=True)
-        ),
-        placements=tuple(
-            Placement(op.name, op.phase, s.operand_specs, s.result_specs)
-            for op, s in zip(graph.operators, sharding.strategies, strict=True)
-        ),
-        conversions=tuple(Conversion(c.phase, c.value, c.src, c.dst) for c in sharding.conversions),
-        collectives=tuple(
-            Collective(
-                phase=c.phase,
-                value=c.value,
-                kind=c.step.kind,
-                axes=c.step.mesh_axes,
-                group_size=c.step.group_size,
-                n_bytes=n_bytes,
-                sent_bytes=sent_bytes,
-                repeats=c.repeats,
-                time_s=time_s,
-            )
-            for c in collectives
-            for n_bytes, sent_bytes, time_s in [sizes[id(c.step), c.itemsize]]
-        ),
-        forward_s=phase_s[FORWARD] / repeats[FORWARD],
-        backward_s=phase_s[BACKWARD] / repeats[BACKWARD],
-        apply_s=phase_s[APPLY],
-        memory_bytes=priced.cost.peak_bytes(in_flight),
-        sharding=as_planned(sharding, mesh, in_flight),
-    )
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Ranks with equal submeshes and several stages each, as a row of places, one a stage."""
+
+    submesh: stagecut.Submesh
+    held: Sequence[int]
+    """Microbatches that each stage holds at most."""
+
+    cost_on: stagecut.CostFunction
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return 1, len(self.held)
+
+    def cost(
+        self, first: int, last: int, places: stagecut.Submesh
+    ) -> stagecut.StageCost | Sequence[stagecut.StageCost] | None:
+        return self.cost_on(first, last, self.submesh) if places == (1, 1) else None
+
+    def in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
+        return self.held[len(self.held) - stages_from_here]
+
+
+def _of_one_stage(schedule: str) -> str:
+    """Where nobody waits, there is no reason to split backwards, or to have several stages."""
+    return schedule if schedule in PLAIN else "1f1b"

@@ -32,6 +32,7 @@ from pipesched import Kind, Schedule
 from frontends.errors import PlanError
 from frontends.plan import Conversion, Placement, Plan, Stage, Stored
 from frontends.schedule import schedule_of, split_stages
+from frontends.split_backward import levels_of, sent_backwards
 from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step
 
 
@@ -87,10 +88,12 @@ def build_chunks(step: Step, plan: Plan) -> tuple[Chunk, ...]:
         raise PlanError("the plan was made for another step: it places other operators; plan again")
     schedule = schedule_of(plan)
     split = split_stages(schedule)
-    levels = _levels(graph, stage_of) | _gradient_levels(graph, plan, split, stage_of)
+    levels = _levels(graph, stage_of)
     chunks: list[Chunk] = []
     for index, stage in enumerate(plan.stages):
         operators = [op for op in graph.operators if stage_of[op.name] == index]
+        if index in split:
+            levels.update(levels_of(operators, sent_backwards(plan.transfers, index)))
         joined: tuple[int, ...] = ()
         if _follows_at_once(schedule, index) and not _waits(operators, plan, index):
             is_whole = len(plan.stages) == plan.microbatches == 1 and index not in split
@@ -145,21 +148,6 @@ def _waits(operators: Sequence[Operator], plan: Plan, stage: int) -> bool:
         t.destination == stage and t.phase in ("forward", "backward") and t.value not in read
         for t in plan.transfers
     )
-
-
-def _gradient_levels(
-    graph: Graph, plan: Plan, split: Collection[int], stage_of: Mapping[str, int]
-) -> dict[str, int]:
-    """0 for operators of split backwards that another stage's backward needs, 1 for the rest."""
-    needed = {(t.source, t.value) for t in plan.transfers if t.phase == "backward"}
-    levels = {}
-    for op in reversed(graph.operators):
-        stage = stage_of[op.name]
-        if op.phase == BACKWARD and stage in split:
-            levels[op.name] = int(needed.isdisjoint((stage, name) for name in op.outputs))
-            if levels[op.name] == 0:
-                needed.update((stage, name) for name in op.inputs)
-    return levels
 
 
 class _StageBuilder:

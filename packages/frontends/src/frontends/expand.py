@@ -183,7 +183,11 @@ def expand(
 
 
 def with_memory(
-    sharding: Sharding, in_flight: int, footprint: autoshard.Footprint | None = None
+    sharding: Sharding,
+    in_flight: int,
+    footprint: autoshard.Footprint | None = None,
+    *,
+    split: bool = False,
 ) -> Sharding:
     """The same with so many microbatches in flight: what it holds at its peak.
 
@@ -191,9 +195,14 @@ def with_memory(
         sharding: Of a run of layers.
         in_flight: Microbatches.
         footprint: Of the sharding, if it is known.
+        split: Whether the two parts of backward are programs of their own. Then one microbatch in
+            flight is held as one of several is: until the second part is over.
     """
     if footprint is None:
         footprint = memory.footprint(sharding)
+    if split:
+        alone = tuple(f + s for f, s in zip(footprint.fixed, footprint.saved, strict=True))
+        footprint = replace(footprint, alone=alone)
     return replace(
         sharding,
         options=replace(sharding.options, in_flight=in_flight),

@@ -133,7 +133,7 @@ def _table(
 
 
 def _header(plan: Plan) -> str:
-    peak = max(stage.memory_bytes for stage in plan.stages)
+    peak = plan.memory_bytes
     bound = ""
     if plan.lower_bound_s > 0:
         ratio = plan.step_s / plan.lower_bound_s

@@ -19,8 +19,9 @@ from costmodel import Cluster, presets
 
 from frontends.pins import Pin
 from frontends.plan import Plan
-from frontends.planner import SCHEDULES, STRATEGIES
+from frontends.planner import STRATEGIES
 from frontends.pricing import Level
+from frontends.schedule import PLAIN, RUN
 
 if TYPE_CHECKING:
     from frontends.demo.subject import Subject
@@ -108,8 +109,9 @@ class PlanOptions:
     schedule: Annotated[
         str | None,
         _choice(
-            SCHEDULES,
-            f"Order of the pipeline's work: {', '.join(SCHEDULES)}; the fastest if not set.",
+            RUN,
+            f"Order of the pipeline's work: {', '.join(RUN)}; the fastest of "
+            f"{', '.join(PLAIN)} if not set.",
         ),
     ] = None
     strategy: Annotated[

@@ -193,7 +193,8 @@ class Plan:
     """What made the plan: the search, or one of the obvious plans."""
 
     def __repr__(self) -> str:
-        meshes = " + ".join("x".join(map(str, stage.mesh.shape)) for stage in self.stages)
+        shapes = {tuple(s.mesh.device_ids): "x".join(map(str, s.mesh.shape)) for s in self.stages}
+        meshes = " + ".join(shapes.values())
         return (
             f"<Plan: {len(self.stages)} stages on meshes {meshes}, {self.microbatches} "
             f"microbatches, {self.schedule}, {self.step_s * 1e3:.3g} ms a step predicted>"
@@ -207,12 +208,21 @@ class Plan:
     @property
     def n_devices(self) -> int:
         """Devices of all stages together."""
-        return sum(stage.mesh.size for stage in self.stages)
+        return len(self.device_ids)
 
     @property
     def device_ids(self) -> tuple[int, ...]:
         """Every device that the plan uses."""
-        return tuple(sorted(d for stage in self.stages for d in stage.mesh.device_ids))
+        return tuple(sorted({d for stage in self.stages for d in stage.mesh.device_ids}))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the device that needs most; what stages on the same devices need adds up."""
+        needed: dict[int, int] = {}
+        for stage in self.stages:
+            for device in stage.mesh.device_ids:
+                needed[device] = needed.get(device, 0) + stage.memory_bytes
+        return max(needed.values(), default=0)
 
     def explain(self, name: str) -> Explanation:
         """Why an operator or a value has its layouts and its stage; see `explain.explain`."""

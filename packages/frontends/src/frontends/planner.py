@@ -26,13 +26,10 @@ from frontends.plan import (
     Plan,
 )
 from frontends.pricing import Level, Pricer
+from frontends.schedule import PLAIN, RUN
 
 STRATEGIES = ("auto", SEARCH, *BASELINES, EQUAL_LAYERS)
 """What `make_plan` may be asked for."""
-
-SCHEDULES = ("1f1b", "eager-1f1b", "gpipe")
-"""The schedules that a plan is chosen among: one stage a mesh, whole backwards; the one that holds
-the fewest microbatches first."""
 
 
 def make_plan(
@@ -61,7 +58,7 @@ def make_plan(
             costs time, so that the obvious plans are tried both ways.
         keep_microbatches: Whether a plan for `undivided` is priced only, and not taken.
         strategy: `auto` takes the fastest plan; another name of `STRATEGIES` takes that one.
-        schedule: One of `SCHEDULES`; by default the fastest that fits the memory.
+        schedule: One of `schedule.RUN`; by default the fastest of `PLAIN` that fits the memory.
         memory_bytes: Limit of one device; the cluster's by default.
         level: `O2` ties repeated layers and prices stages layer by layer; `O3` searches each stage
             that it looks at on its own (Rhino's names).
@@ -77,13 +74,13 @@ def make_plan(
         PlanError: There is no such schedule, strategy, level or rule, or nothing has the name of a
             pin.
     """
-    if schedule is not None and schedule not in SCHEDULES:
-        raise PlanError(f"a schedule is one of {', '.join(SCHEDULES)}; got {schedule!r}")
+    if schedule is not None and schedule not in RUN:
+        raise PlanError(f"a schedule is one of {', '.join(RUN)}; got {schedule!r}")
     if strategy not in STRATEGIES:
         raise PlanError(f"a strategy is one of {', '.join(STRATEGIES)}; got {strategy!r}")
     memory = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
     steps = [step for step in (layered, undivided) if step is not None]
-    schedules = SCHEDULES if schedule is None else (schedule,)
+    schedules = PLAIN if schedule is None else (schedule,)
     candidates: list[Candidates] = []
     for step in steps:
         pins = pins_of(step, pin or {}, cluster.n_devices)
@@ -144,11 +141,10 @@ def _choose(found: Mapping[str, Plan | str], microbatches: int | None) -> Plan |
         if not isinstance(other, Plan):
             alternatives.append(Alternative(name, None, None, other))
             continue
-        memory = max(stage.memory_bytes for stage in other.stages)
         ratio = other.step_s / best.step_s if best.step_s else math.inf
         if name not in allowed:
             reason = f"{microbatches} microbatches were asked for"
         else:
             reason = f"{ratio:.2f} times as long a step" if ratio > 1.005 else "no faster"
-        alternatives.append(Alternative(name, other.step_s, memory, reason))
+        alternatives.append(Alternative(name, other.step_s, other.memory_bytes, reason))
     return replace(best, strategy=taken, alternatives=tuple(alternatives))

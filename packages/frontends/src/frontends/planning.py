@@ -184,7 +184,7 @@ def with_microbatches(
         Alternative(
             f"{other.microbatches} microbatches",
             other.step_s,
-            max(stage.memory_bytes for stage in other.stages),
+            other.memory_bytes,
             f"{other.step_s / best.step_s:.2f} times as long a step" if best.step_s else "as fast",
         )
         for other in found

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import le
@@ -112,6 +113,13 @@ class Pricer:
             tuple[int, int, Submesh, Option], tuple[Sharding, autoshard.Footprint] | None
         ] = {}
 
+    def sharing(self, n: int) -> Pricer:
+        """The same where each of `n` stages has its share of a device: 1/n of the memory."""
+        other = copy(self)
+        other.memory_bytes = self.memory_bytes // n
+        other.bounds = Bounds(self.layered, self.cluster, other.memory_bytes)
+        return other
+
     def costs(
         self, first: int, last: int, submesh: Submesh, held: int = 1
     ) -> tuple[StageCost, ...] | None:
@@ -137,7 +145,14 @@ class Pricer:
         return tuple(_undominated(found)) or None
 
     def price(
-        self, first: int, last: int, submesh: Submesh, held: int = 1, *, try_hard: bool = True
+        self,
+        first: int,
+        last: int,
+        submesh: Submesh,
+        held: int = 1,
+        *,
+        split: bool = False,
+        try_hard: bool = True,
     ) -> Priced | None:
         """The best sharding of layers `first` to `last`; None if none fits the memory.
 
@@ -146,6 +161,7 @@ class Pricer:
             last: Included.
             submesh: Where.
             held: Microbatches that the stage holds.
+            split: Whether its backward is split in two programs.
             try_hard: Search under the memory limit, where no quick way fits.
         """
         if self.bounds.held_bytes(first, last, held) > self.memory_bytes * math.prod(submesh):
@@ -159,14 +175,14 @@ class Pricer:
             exact = self._exact(first, last, submesh, each)
             if exact is None:
                 continue
-            found = with_memory(exact[0], held, exact[1])
+            found = with_memory(exact[0], held, exact[1], split=split)
             if found.peak_bytes <= self.memory_bytes:
                 fitting.append(found)
                 way = each.way
             elif leanest is None or found.peak_bytes < leanest.peak_bytes:
                 leanest = found
         if try_hard and not fitting and leanest is not None:
-            limited = self._limited(first, last, submesh, held, leanest)
+            limited = self._limited(first, last, submesh, held, leanest, split)
             fitting = [limited] if limited is not None else []
         if not fitting:
             return None
@@ -323,7 +339,13 @@ class Pricer:
             return prepared.solve(restrict=found.options.restrict, pin=pins, compare=False)
 
     def _limited(
-        self, first: int, last: int, submesh: Submesh, held: int, leanest: Sharding
+        self,
+        first: int,
+        last: int,
+        submesh: Submesh,
+        held: int,
+        leanest: Sharding,
+        split: bool,
     ) -> Sharding | None:
         """By a search under the limit, where all quick ways take more.
 
@@ -341,7 +363,7 @@ class Pricer:
             few = self.shardings.find(first, last, submesh, Option(mesh, way))
             if few is None:
                 return None
-            limit = int(limit * with_memory(few, held).peak_bytes / leanest.peak_bytes)
+            limit = int(limit * with_memory(few, held, split=split).peak_bytes / leanest.peak_bytes)
         try:
             found = prepared.solve(
                 memory_bytes=limit,
@@ -354,7 +376,7 @@ class Pricer:
             whole = expand(self.repeated, found, first, last, self.layered.stage(first, last))
         except (autoshard.InfeasibleError, autoshard.PinError, DifferentCopiesError):
             return None
-        whole = with_memory(whole, held)
+        whole = with_memory(whole, held, split=split)
         return whole if whole.peak_bytes <= self.memory_bytes else None
 
 

@@ -194,7 +194,7 @@ def _header(plan: Plan) -> Text:
     if plan.lower_bound_s > 0:
         ratio = plan.step_s / plan.lower_bound_s
         text.append(f", {ratio:.2f} times the bound {format_seconds(plan.lower_bound_s)}")
-    peak = max(stage.memory_bytes for stage in plan.stages)
+    peak = plan.memory_bytes
     limit = plan.memory_limit_bytes
     text.append(f"\nFullest device {format_bytes(peak)} of {format_bytes(limit)}")
     return text

@@ -25,6 +25,10 @@ RUN = (
 )
 """Names of schedules that run. Others run as text, if each stage is on one rank."""
 
+PLAIN = ("1f1b", "eager-1f1b", "gpipe")
+"""Those of one stage a rank and whole backwards, which a plan is chosen among if none is asked for;
+the one that holds the fewest microbatches first."""
+
 _INSTEAD = {
     "dualpipe": "dualpipe-v, which is idle no longer and holds each stage once",
     "chimera": "zb-v, which has two stages a rank too, or interleaved-1f1b",
@@ -86,3 +90,40 @@ def split_stages(schedule: Schedule) -> frozenset[int]:
         for action in actions
         if action.kind is Kind.WEIGHT_GRADIENT
     )
+
+
+def stages_a_rank(name: str) -> int:
+    """How many stages each rank runs by the schedule of a name."""
+    return 4 // len(pipesched.make(name, 4, 4).ranks)  # every one is defined for 4 and 4
+
+
+def most_held(schedule: Schedule) -> tuple[list[int], list[int]]:
+    """Microbatches that each stage holds at most, and those between the parts of their backward.
+
+    A microbatch is held from its forward, or from when the stage before makes it on the same rank,
+    until its backward, or its weight gradient, is done.
+    """
+    n, split = schedule.n_stages, split_stages(schedule)
+    (route,) = schedule.placement.routes
+    held, between, most_held, most_between = [0] * n, [0] * n, [0] * n, [0] * n
+    for action in (action for actions in schedule.ranks for action in actions):
+        stage = action.stage
+        match action.kind:
+            case Kind.FORWARD:
+                if stage == 0 or route[stage - 1] != route[stage]:
+                    held[stage] += 1
+                if stage + 1 < n and route[stage + 1] == route[stage]:
+                    held[stage + 1] += 1
+                    most_held[stage + 1] = max(most_held[stage + 1], held[stage + 1])
+            case Kind.BACKWARD:
+                held[stage] -= 1
+                if stage in split:  # both parts, one after the other
+                    most_between[stage] = max(most_between[stage], between[stage] + 1)
+            case Kind.INPUT_GRADIENT:
+                between[stage] += 1
+            case Kind.WEIGHT_GRADIENT:
+                held[stage] -= 1
+                between[stage] -= 1
+        most_held[stage] = max(most_held[stage], held[stage])
+        most_between[stage] = max(most_between[stage], between[stage])
+    return most_held, most_between

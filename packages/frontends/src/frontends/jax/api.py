@@ -100,7 +100,8 @@ def plan_for(
             default. All others are state that the step updates, or constants.
         strategy: `auto` takes the fastest plan. `search`, `data_parallel`, `zero2`, `zero`,
             `megatron` and `equal_layers` take that one.
-        schedule: `1f1b`, `eager-1f1b` or `gpipe`; by default the fastest that fits.
+        schedule: One of `frontends.schedule.RUN`, as `zb-h1`; by default the fastest of `1f1b`,
+            `eager-1f1b` and `gpipe` that fits.
         memory_bytes: Limit of one device; the cluster's by default.
         level: `O2` is fast; `O3` searches every stage that may be taken on its own.
         memory_rule: `limit`, or `largest` (Rhino's); see `frontends.planner.make_plan`.

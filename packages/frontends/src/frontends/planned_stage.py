@@ -1,0 +1,83 @@
+"""A priced run of layers as a stage of a plan: what it stores, runs, converts, sends and takes."""
+
+from __future__ import annotations
+
+import autoshard
+from costmodel import Cluster, step_time
+from shardspec import Mesh
+
+from frontends.explain import as_planned
+from frontends.plan import Collective, Conversion, Placement, Stage, Stored
+from frontends.pricing import Priced
+from frontends.step import APPLY, BACKWARD, FORWARD
+
+
+def planned_stage(
+    first: int,
+    last: int,
+    mesh: Mesh,
+    priced: Priced,
+    cluster: Cluster,
+    in_flight: int,
+    memory_bytes: int,
+) -> Stage:
+    """The stage.
+
+    Args:
+        first: Layer.
+        last: Included.
+        mesh: Where it runs.
+        priced: How.
+        cluster: Whose links the mesh has.
+        in_flight: Microbatches that it holds at most.
+        memory_bytes: That a device needs.
+    """
+    graph, sharding = priced.graph, priced.sharding
+    collectives = autoshard.collectives(graph, sharding)
+    kinds = {(id(c.step), c.itemsize): c for c in collectives}  # repeated layers send alike
+    links = cluster.links(mesh)
+    sizes = {
+        kind: (
+            c.step.dst.local_bytes(c.itemsize),
+            c.step.sent_bytes(c.itemsize),
+            step_time(c.step, c.itemsize, links),
+        )
+        for kind, c in kinds.items()
+    }
+    phase_s = [c + k for c, k in zip(sharding.compute_s, sharding.communication_s, strict=True)]
+    repeats = [phase.repeats for phase in graph.phases]
+    return Stage(
+        first_layer=first,
+        last_layer=last,
+        mesh=mesh,
+        inputs=tuple(Stored(name, spec) for name, spec in sharding.input_specs),
+        outputs=tuple(
+            Stored(output.value, spec)
+            for output, spec in zip(graph.outputs, sharding.output_specs, strict=True)
+        ),
+        placements=tuple(
+            Placement(op.name, op.phase, s.operand_specs, s.result_specs)
+            for op, s in zip(graph.operators, sharding.strategies, strict=True)
+        ),
+        conversions=tuple(Conversion(c.phase, c.value, c.src, c.dst) for c in sharding.conversions),
+        collectives=tuple(
+            Collective(
+                phase=c.phase,
+                value=c.value,
+                kind=c.step.kind,
+                axes=c.step.mesh_axes,
+                group_size=c.step.group_size,
+                n_bytes=n_bytes,
+                sent_bytes=sent_bytes,
+                repeats=c.repeats,
+                time_s=time_s,
+            )
+            for c in collectives
+            for n_bytes, sent_bytes, time_s in [sizes[id(c.step), c.itemsize]]
+        ),
+        forward_s=phase_s[FORWARD] / repeats[FORWARD],
+        backward_s=phase_s[BACKWARD] / repeats[BACKWARD],
+        apply_s=phase_s[APPLY],
+        memory_bytes=memory_bytes,
+        sharding=as_planned(sharding, mesh, in_flight),
+    )
