@@ -6,8 +6,11 @@ Some of them in four processes too, whose process groups are asked for what the 
 import pytest
 import torch
 import torch.distributed as dist
+from frontends import UnsupportedStepError
+from frontends.torch.capture import training_step
+from frontends.torch.trace import Capture
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch_zoo.check import TOLERANCE, WAYS, Found, check
+from torch_zoo.check import TOLERANCE, WAYS, Found, check, loss_of
 from torch_zoo.groups import Recorder
 from torch_zoo.launch import LAUNCHED, LAUNCHED_WAYS, LAUNCHERS, launch
 from torch_zoo.models import MODELS
@@ -54,6 +57,14 @@ def test_processes_of_every_launcher_train_and_communicate_as_planned(
 ) -> None:
     for found in launch(launcher, [(name, way) for way in LAUNCHED_WAYS]):
         assert_is_eager(found)
+
+
+def test_layers_that_are_dropped_at_random_are_refused_with_what_to_set() -> None:
+    model = MODELS["OPT"].make().train()
+    model.model.decoder.layerdrop = 0.5
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(UnsupportedStepError, match=r"modeling_opt\.py:\d+: .*layerdrop.* to 0$"):
+        Capture(training_step(loss_of), model, optimizer, MODELS["OPT"].batch())
 
 
 def test_a_recorder_sees_what_process_groups_are_asked_for() -> None:

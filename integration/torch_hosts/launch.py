@@ -62,6 +62,7 @@ def launch(hosts: Lab, program: Path) -> Ran:
             for host in range(N_HOSTS)
         ]
         for process in started:
+            stack.enter_context(process)  # waits for it
             stack.callback(process.kill)
         said = [process.communicate(timeout=TIMEOUT_S) for process in started]
     if any(process.returncode for process in started):

@@ -29,12 +29,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 Tensor = torch.Tensor
 
+DATA_DEPENDENT_SHAPES = (DynamicOutputShapeException,)
+"""What tracing raises where a shape follows from numbers that are not there yet."""
+
 DATA_DEPENDENT = (
     DataDependentOutputException,
-    DynamicOutputShapeException,
     GuardOnDataDependentSymNode,
+    *DATA_DEPENDENT_SHAPES,
 )
-"""What tracing raises where Python asks for a number that is not there yet."""
+"""And where Python asks for such a number, too."""
 
 PHASE = "meshwright_phase"
 """Key of a node's metadata: whether autograd made it, or how far the step had come."""
@@ -54,7 +57,8 @@ def without_values(tensors: Sequence[Tensor]) -> tuple[FakeTensorMode, list[Tens
     What is on the meta device is on the CPU there, as it will be when it has values. A number that
     the step takes out of a tensor stays a name (`item` of a stand-in is a symbol).
     """
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    shapes = ShapeEnv(allow_dynamic_output_shape_ops=False)
+    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
     with mode:
         return mode, [
             torch.empty_strided(
@@ -314,4 +318,4 @@ def calling_line() -> str:
 def _line_of(frames: Sequence[traceback.FrameSummary]) -> str:
     users = [f for f in frames if not f.filename.startswith((*_NOT_THE_USERS, "<"))]
     frame = (users or list(frames))[-1]
-    return f"{frame.filename}:{frame.lineno}: {frame.line}"
+    return f"{frame.filename}:{frame.lineno}: `{frame.line}`"

@@ -16,6 +16,7 @@ from frontends.torch.arguments import Argument, State, describe, name_leaves
 from frontends.torch.decompositions import DECOMPOSITIONS
 from frontends.torch.flat import Flat, known_from
 from frontends.torch.read import AliasedError, Name, read
+from frontends.torch.refusals import explained
 
 Tensor = torch.Tensor
 
@@ -107,19 +108,8 @@ def capture(
         return [v.detach() if isinstance(v, Tensor) else v for v in (*left.values(), *results)]
 
     tree = pytree.tree_structure(batch)
-    try:
+    with explained():
         program = _compat.Program(function, tensors, DECOMPOSITIONS)
-    except _compat.DATA_DEPENDENT as error:
-        raise UnsupportedStepError(
-            "a step that is planned must run the same operators whatever its numbers are; this one "
-            f"asks for a number that is not known before it runs, at {_compat.user_line(error)}: "
-            "compute with tensors there, as torch.where does"
-        ) from error
-    except RuntimeError as error:
-        raise UnsupportedStepError(
-            "a step is traced on tensors that have shapes and types but no values; this one fails "
-            f"so, at {_compat.user_line(error)}: {error}"
-        ) from error
     try:
         flat, returned, draws = read(program.module, names)
     except AliasedError:

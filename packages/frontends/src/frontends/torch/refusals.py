@@ -1,0 +1,75 @@
+"""Why a step cannot be captured: where in the user's code, and what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import random
+from collections.abc import Iterator
+
+import numpy as np
+
+from frontends.errors import UnsupportedStepError
+from frontends.torch import _compat
+
+_WAYS_OUT = {
+    "layerdrop": "layers are left out at random there: set the configuration's layerdrop (or "
+    "encoder_layerdrop and decoder_layerdrop) to 0",
+    "grouped_mm": "experts are run there by an operator that torch has for few types: call "
+    'model.set_experts_implementation("batched_mm")',
+}
+"""What to set in models of libraries, by a word of the line that cannot be captured."""
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Capture inside, and be told why where that fails.
+
+    Raises:
+        UnsupportedStepError: What is run cannot be captured.
+    """
+    before = _states()
+    try:
+        yield
+    except _compat.DATA_DEPENDENT_SHAPES as error:
+        raise _refusal(
+            "tensors of a step that is planned have shapes that do not depend on numbers; this one "
+            "makes one that does",
+            error,
+            "keep the shape and mask what is not meant, as torch.where does",
+        ) from error
+    except _compat.DATA_DEPENDENT as error:
+        raise _refusal(
+            "a step that is planned must run the same operators whatever its numbers are; this one "
+            "asks for a number that is not known before it runs",
+            error,
+            "compute with tensors there, as torch.where does",
+        ) from error
+    except RuntimeError as error:
+        raise _refusal(
+            "a step is traced on tensors that have shapes and types but no values; this one fails "
+            "so",
+            error,
+            str(error),
+        ) from error
+    drawn = [name for name, state in _states().items() if state != before[name]]
+    if drawn:
+        raise UnsupportedStepError(
+            "random numbers of a step are drawn by torch, which draws new ones in every step; this "
+            f"one draws by {' and '.join(drawn)}, and would get those of its capture again and "
+            "again: take torch.rand, or draw them before the step and put them into the batch"
+        )
+
+
+def _refusal(rule: str, error: BaseException, way_out: str) -> UnsupportedStepError:
+    line = _compat.user_line(error)
+    known = (way for word, way in _WAYS_OUT.items() if word in line)
+    return UnsupportedStepError(f"{rule}, at {line}: {next(known, way_out)}")
+
+
+def _states() -> dict[str, object]:
+    """Of the generators of random numbers that a capture does not see."""
+    return {
+        "Python's random": random.getstate(),
+        "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
+    }

@@ -1,0 +1,85 @@
+"""What cannot be captured is refused with the line of the user's code, and a way out."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from frontends.errors import UnsupportedStepError
+from frontends.torch.capture import training_step
+from frontends.torch.trace import Capture
+from torch import nn
+
+
+def capture(loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    Capture(training_step(loss), model, optimizer, torch.randn(4, 4))
+
+
+class Dropping(nn.Module):
+    """As models of `transformers` leave out layers at random."""
+
+    layerdrop = 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dropout_probability = torch.rand([])
+        if dropout_probability < self.layerdrop:
+            return x
+        return x.tanh()
+
+
+def chosen(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = model(x)
+    return y[y > 0].mean()
+
+
+def counted(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).mean() * torch.unique(x).numel()
+
+
+def looped(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    for _ in range(int(x.max())):
+        x = model(x)
+    return x.mean()
+
+
+def dropped(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return Dropping()(model(x)).mean()
+
+
+def grouped(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    offsets = torch.ones(4, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return nn.functional.grouped_mm(model(x), torch.ones(4, 4, 4), offs=offsets).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "line", "way_out"),
+    [
+        (chosen, "return y[y > 0].mean()", "mask what is not meant"),
+        (counted, "return model(x).mean() * torch.unique(x).numel()", "shapes that do not depend"),
+        (looped, "for _ in range(int(x.max())):", "as torch.where does"),
+        (dropped, "if dropout_probability < self.layerdrop:", "set the configuration's layerdrop"),
+        (grouped, "return nn.functional.grouped_mm(", 'set_experts_implementation("batched_mm")'),
+    ],
+)
+def test_what_depends_on_numbers_is_refused_with_its_line(
+    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor], line: str, way_out: str
+) -> None:
+    with pytest.raises(UnsupportedStepError) as refused:
+        capture(loss)
+    message = str(refused.value)
+    assert f"{__file__}:" in message
+    assert line in message
+    assert way_out in message
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"), [(random.random, "Python's random"), (np.random.rand, "numpy.random")]
+)
+def test_random_numbers_that_a_capture_does_not_see_are_refused(
+    draw: Callable[[], float], name: str
+) -> None:
+    with pytest.raises(UnsupportedStepError, match=f"draws by {name}.*take torch.rand"):
+        capture(lambda model, x: model(x).mean() * draw())
