@@ -179,11 +179,12 @@ def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None
         mw.restore(tmp_path, smaller)
 
 
-def test_a_step_that_fails_leaves_the_state_or_says_that_it_is_lost() -> None:
+def test_a_step_that_fails_leaves_the_state_or_says_that_it_is_lost(tmp_path: Path) -> None:
     model, optimizer = model_and_optimizer()
     (batch,) = batches(1)
     step = mw.parallelize(model, optimizer, loss_of, **QUICK)
     runtime = step.compile(batch)
+    mw.save(tmp_path, 1, step)
     calls, begin = list(runtime._calls), step.state_dict()["model"]["0.weight"].clone()
 
     def fail(values: Any) -> None:
@@ -199,6 +200,9 @@ def test_a_step_that_fails_leaves_the_state_or_says_that_it_is_lost() -> None:
     runtime._calls[:] = calls
     with pytest.raises(PlanError, match=r"a step failed while it updated params\['0.weight'\] and"):
         step(batch)
+    mw.restore(tmp_path, step)
+    assert torch.equal(step.state_dict()["model"]["0.weight"], begin)
+    step(batch)
 
 
 class Residual(nn.Module):

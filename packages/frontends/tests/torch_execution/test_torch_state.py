@@ -13,6 +13,7 @@ from frontends.torch.runtime import Parts
 from safetensors.torch import save_file
 from shardspec import Spec
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 
 QUICK: dict[str, Any] = {"cluster": Cluster.preset("two-hosts:1"), "microbatches": 1}
 BATCH = torch.arange(64).view(8, 8) % 8
@@ -207,3 +208,46 @@ def test_an_optimizer_that_copies_weights_begins_with_them(trained: mw.ParallelS
     for name, tensor in expected.named_parameters():
         assert torch.equal(found[f"optimizer['slow'][{name!r}]"], tensor)
     step.load_state_dict(weights)
+
+
+def scheduled(strategy: str, device: str = "cpu") -> tuple[mw.ParallelStep, LRScheduler]:
+    """Momentum, a learning rate that changes at steps, and dropout."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = nn.Sequential(Model(), nn.Dropout(0.5))
+    optimizer = torch.optim.AdamW(
+        [{"params": [p], "lr": 0.01 * (1 + p.ndim)} for p in model.parameters()], eps=1e-2
+    )
+    step = mw.parallelize(model, optimizer, loss_of, BATCH, strategy=strategy, **QUICK)
+    return step, MultiStepLR(optimizer, [1, 3], 0.5)
+
+
+def run(step: mw.ParallelStep, schedule: LRScheduler, n_steps: int) -> list[float]:
+    losses = []
+    for _ in range(n_steps):
+        losses.append(float(step(BATCH)))
+        step.optimizer.step()  # what a schedule wants to see; there are no gradients
+        schedule.step()
+    return losses
+
+
+@pytest.mark.parametrize(("strategy", "off"), [("zero", 0.0), ("equal_layers", 1e-5)])
+def test_a_run_goes_on_as_if_nothing_had_been(strategy: str, off: float, tmp_path: Path) -> None:
+    """Moments, step counts, rates, their schedule and random masks, on the meta device before."""
+    step, schedule = scheduled("zero")
+    run(step, schedule, 2)
+    mw.save(tmp_path, 2, step, extra={"schedule": schedule})
+    expected = run(step, schedule, 3)
+    again, its_schedule = scheduled(strategy, "meta")
+    torch.manual_seed(5)
+    with pytest.raises(
+        CheckpointError, match=r"extra \['schedule'\] and 3 .* for are \['more'\] and 3"
+    ):
+        mw.restore(tmp_path, again, extra={"more": its_schedule})
+    assert again.runtime.missing, "nothing is half restored"
+    mw.restore(tmp_path, again, extra={"schedule": its_schedule})
+    assert its_schedule.last_epoch == 2
+    assert run(again, its_schedule, 3) == pytest.approx(expected, rel=off, abs=0)
+    assert its_schedule.get_last_lr() == schedule.get_last_lr()
+    counts = {int(kept["step"]) for kept in again.state_dict()["optimizer"]["state"].values()}
+    assert counts == {5}

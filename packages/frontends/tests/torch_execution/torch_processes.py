@@ -77,10 +77,8 @@ def train(strategy: str, microbatches: int, folder: Path) -> dict[str, Any]:
     verified = step.verify(tokens, n_steps=3)
     first = float(step(tokens))
     mw.save(folder / strategy, 1, step)
-    torch.manual_seed(1)
     last = float(step(tokens))
     assert mw.restore(folder / strategy, step) == 1
-    torch.manual_seed(1)
     assert float(step(tokens)) == last
     return {
         "losses": [first, last],

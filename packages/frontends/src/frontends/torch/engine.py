@@ -117,6 +117,15 @@ class TorchEngine:
         size = shape[0]
         return lambda whole: place(whole.narrow(0, microbatch * size, size))
 
+    def empty(self, stage: int, slot: Stored) -> Shards:
+        """New shards of a value, to be filled; devices that hold the same share one."""
+        value, mesh = self._graph.value(slot.value), self._plan.stages[stage].mesh
+        shape, dtype = local_shape(value.shape, slot.spec, mesh), getattr(torch, value.dtype)
+        coordinates = self.collectives(stage).coordinates
+        first_of = like(coordinates, differing_axes([slot.spec]))
+        own = {i: torch.empty(shape, dtype=dtype) for i in set(first_of.values())}
+        return [own[first_of[i]] for i in range(len(coordinates))]
+
     def zeros(self, chunk: int) -> Callable[[], list[Shards]]:
         """Makes the totals of a chunk."""
         stage, slots = self._chunks[chunk].stage, self._chunks[chunk].totals

@@ -181,13 +181,11 @@ class Runtime:
         return {k: s for k, s in self._kept.items() if self._is_whole.get(k[1].value) is False}
 
     def empty(self) -> Parts:
-        """Tensors like those of `shards` and `whole`, to be filled."""
-        parts = Parts(names=set(self.state_names))
-        for key, shards in self.shards.items():
-            made: dict[int, Tensor] = {}
-            parts.shards[key] = [
-                made.setdefault(id(t), torch.empty_like(t, device="cpu")) for t in shards
-            ]
+        """New tensors for all that this process keeps of the state, to be filled."""
+        parts = Parts(names=set(self._is_whole))
+        for key in self._placers:
+            if self._is_whole.get(key[1].value) is False:
+                parts.shards[key] = self.engine.empty(key[0], key[1])
         for name, tensor in self.whole.items():
             parts.whole[name] = torch.empty_like(tensor, device="cpu")
         return parts
