@@ -65,7 +65,7 @@ def table(results: Results) -> str:
 
 def of_processes(results: Results) -> str:
     """A line for each model and way that were launched: the plan, and how far eager is."""
-    heads = ["model", "way", "plan", "calls of process groups a step"]
+    heads = ["model", "way", "plan", "calls of process groups a step, by all four"]
     heads += [f"{field}, {launcher}" for field in ("loss", "parameters") for launcher in LAUNCHERS]
     lines = [_line(heads), f"|---|---|{'--:|' * (len(heads) - 2)}"]
     for name in LAUNCHED:
