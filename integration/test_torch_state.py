@@ -1,6 +1,7 @@
 """Hugging Face models from the meta device have the weights of one device, bit for bit."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import frontends.torch as mw
@@ -86,3 +87,30 @@ def test_a_run_from_the_meta_device_is_that_from_weights(name: str) -> None:
         torch.manual_seed(1)
         losses.append([float(step(batch)) for _ in range(2)])
     assert losses[0] == losses[1]
+
+
+def test_files_of_hugging_face_are_read(tmp_path: Path) -> None:
+    """Several files and their index, as `save_pretrained` writes them; tables are not in them."""
+    torch.manual_seed(3)
+    model = BUILDS["llama"]()
+    model.save_pretrained(tmp_path, max_shard_size="30KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    with torch.device("meta"):
+        bare = BUILDS["llama"]()
+    tokens = torch.arange(64).view(4, 16)
+    step = mw.parallelize(
+        bare,
+        torch.optim.AdamW(bare.parameters(), 1e-2),
+        lambda model, batch: model(**batch).loss,
+        {"input_ids": tokens, "labels": tokens},
+        cluster=Cluster.preset("two-hosts:1"),
+        strategy="zero",
+        microbatches=1,
+    )
+    step.load_state_dict(tmp_path)
+    step.init_weights(BUILDS["llama"])
+    state = step.runtime.whole_state()
+    for name, tensor in model.named_parameters():
+        assert torch.equal(state[f"params[{name!r}]"], tensor)
+    for name, tensor in model.named_buffers():
+        assert torch.equal(state[f"buffers[{name!r}]"], tensor)

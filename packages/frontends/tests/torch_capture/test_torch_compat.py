@@ -1,5 +1,6 @@
 """Every private corner of PyTorch that we lean on still does what we lean on it for."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -85,3 +86,35 @@ def test_a_model_can_have_other_tensors() -> None:
     with _compat.with_tensors(layer, ours):
         assert not layer(torch.ones(2)).any()
     assert float(layer.weight.detach().abs().sum()) > 0
+
+
+class Seen:
+    """What watches; all tensors hold threes."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.real: list[torch.Tensor] = []
+
+    def given(self, stand_in: torch.Tensor, real: torch.Tensor) -> None:
+        self.real.append(real)
+
+    def call(self, function: Any, args: Any, named: Any) -> Any:
+        self.names.append(function._schema.name)
+        return function(*args, **named)
+
+    def values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.full(tensor.shape, 3.0) for tensor in tensors]
+
+
+def test_a_watched_construction_has_no_memory_and_asks_for_its_numbers() -> None:
+    seen, real = Seen(), torch.ones(())
+    with _compat.watched_by(seen):
+        model = nn.Linear(2, 2).to(torch.bfloat16)  # swaps parameters, which need no other owners
+        assert real.item() == 3.0
+        made = real + torch.ones(2)
+        with _compat.unwatched():
+            assert torch.ones(2).sum() == 2
+    assert (model.weight.dtype, model.weight.device.type) == (torch.bfloat16, "cpu")
+    assert {"aten::uniform_", "aten::_to_copy", "aten::add"} <= set(seen.names)
+    assert seen.real == [real]
+    assert made.untyped_storage().device.type == "meta"

@@ -177,6 +177,18 @@ def test_what_fits_by_name_is_taken_if_that_is_asked_for(trained: mw.ParallelSte
     assert torch.equal(found["params['body.weight']"], before["params['body.weight']"])
 
 
+def test_a_part_that_a_checkpoint_lacks_is_initialised(trained: mw.ParallelStep) -> None:
+    step, weights = planned(1, "meta"), trained.state_dict()["model"]
+    loaded = {name: tensor for name, tensor in weights.items() if name.startswith("body")}
+    step.load_state_dict({"model": loaded}, strict=False)
+    torch.manual_seed(4)
+    step.init_weights(Model)
+    torch.manual_seed(4)
+    found, fresh = step.state_dict()["model"], Model().state_dict()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, loaded.get(name, fresh[name]))
+
+
 def test_one_process_has_no_dtensors(trained: mw.ParallelStep) -> None:
     with pytest.raises(PlanError, match="this process is alone and has all devices: take whole"):
         trained.state_dict(full_state_dict=False)
