@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,11 +51,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("train")
     data = folder / "data.txt"
     data.write_text("to be, or not to be, that is the question\n" * 20)
-    arguments = ["train", *TINY, "--steps", "6", "--verify-steps", "3", "--data", str(data)]
-    arguments += ["--output", str(folder / "output")]
+    return folder / "output", train(folder, "output")
+
+
+def train(folder: Path, output: str) -> str:
+    """What a run prints that keeps checkpoints in the folder, or goes on from the last there."""
+    arguments = ["train", *TINY, "--steps", "6", "--verify-steps", "3"]
+    arguments += ["--data", str(folder / "data.txt"), "--output", str(folder / output)]
+    arguments += ["--checkpoints", str(folder / "checkpoints"), "--checkpoint-every", "4"]
     result = python(f"from frontends.cli import main; main({arguments!r})")
     assert result.returncode == 0, result.stderr
-    return folder / "output", result.stdout
+    return result.stdout
 
 
 @pytest.fixture
@@ -88,6 +95,23 @@ def test_train_writes_the_plan_it_printed(trained: tuple[Path, str]) -> None:
     assert plan.n_devices == 4
     assert plan.microbatches == 2
     assert str(plan) in "\n".join(line.rstrip() for line in printed.splitlines())
+
+
+def test_train_goes_on_from_the_last_checkpoint_to_the_same_losses(
+    trained: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, _ = trained
+    shutil.copy(folder.parent / "data.txt", tmp_path)
+    shutil.copytree(folder.parent / "checkpoints", tmp_path / "checkpoints")
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["4", "6"]
+    shutil.rmtree(tmp_path / "checkpoints" / "6")  # as if it had been cut off before
+    assert "Going on after step 4, from its checkpoint" in train(tmp_path, "output")
+    whole, rest = (
+        json.loads((path / "losses.json").read_text()) for path in (folder, tmp_path / "output")
+    )
+    assert (whole["after_step"], rest["after_step"]) == (0, 4)
+    assert rest["parallel"] == whole["parallel"][4:]
+    assert "All 6 steps are done" in train(tmp_path, "output")
 
 
 def test_train_writes_losses_and_pictures(trained: tuple[Path, str]) -> None:

@@ -131,11 +131,17 @@ def train(
     verify_steps: Annotated[
         int, typer.Option(min=0, help="Steps that a single device computes too, to compare.")
     ] = 10,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(help="Folder to keep state in, and to go on from if it has a checkpoint."),
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
 ) -> None:
     """Plan a GPT of bytes, train it on virtual devices, and verify it."""
     saved = None if plan is None else Plan.load(plan)
     job = options.job(steps=steps, learning_rate=learning_rate, seed=seed, plan=saved)
     from frontends.demo.gpt import VOCABULARY
+    from frontends.demo.train import Checkpoints
     from frontends.demo.train import train as run
 
     if job.config.vocabulary < VOCABULARY:
@@ -144,7 +150,8 @@ def train(
             f"{options.model} has {job.config.vocabulary}"
         )
     text = standard_library() if data is None else read_text(data)
-    run(job, text, output, verify_steps, make_console())
+    kept = None if checkpoints is None else Checkpoints(checkpoints, checkpoint_every)
+    run(job, text, output, verify_steps, make_console(), kept)
 
 
 @app.command()

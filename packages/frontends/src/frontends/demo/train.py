@@ -36,6 +36,19 @@ _LONG_ENOUGH = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Where a run keeps its state, to go on from after it was cut off."""
+
+    folder: Path
+    every: int
+    """Steps; there is one after the last step, too."""
+
+    def is_due(self, done: int, steps: int) -> bool:
+        """Whether state is kept after so many steps of all."""
+        return done == steps or done % self.every == 0
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A model, how it is trained, and what it is planned for."""
 
@@ -53,10 +66,14 @@ class Job:
         """The step of one device."""
         return gpt.make_train_step(self.config, self._optimizer)
 
-    def state(self) -> tuple[gpt.Params, Any]:
+    def init(self, key: jax.Array) -> tuple[gpt.Params, Any]:
         """Parameters and optimizer state before the first step."""
-        params = gpt.init(jax.random.key(self.seed), self.config)
+        params = gpt.init(key, self.config)
         return params, self._optimizer.init(params)
+
+    def state(self) -> tuple[gpt.Params, Any]:
+        """The same on one device."""
+        return self.init(jax.random.key(self.seed))
 
     def shapes(self) -> tuple[Any, ...]:
         """The step's arguments without their values."""
@@ -95,10 +112,18 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def train(job: Job, text: Text, output: Path, verify_steps: int, console: Console) -> None:
+def train(
+    job: Job,
+    text: Text,
+    output: Path,
+    verify_steps: int,
+    console: Console,
+    checkpoints: Checkpoints | None = None,
+) -> None:
     """Plan, train, verify; write plan.json, plan.html, losses.json and pictures to `output`.
 
     Of several processes the first prints and writes, and compares losses; each checks its programs.
+    Where there is a checkpoint, training goes on from the last one, and no loss is compared.
 
     Raises:
         VerificationError: The parallel run is not what a single device computes, or has not
@@ -108,10 +133,16 @@ def train(job: Job, text: Text, output: Path, verify_steps: int, console: Consol
     job.start()
     is_first = jax.process_index() == 0
     console.quiet = not is_first
+    first = (parallel.latest(checkpoints.folder) or 0) if checkpoints else 0
+    if first >= job.steps:
+        console.print(f"All {job.steps} steps are done: there is a checkpoint of step {first}")
+        return
     if is_first:
         make_folder(output)
     data = batches(text, job.batch, job.config.sequence, job.seed)
     console.print(f"Text: {text}")
+    if first:
+        console.print(f"Going on after step {first}, from its checkpoint")
     display = Display(console)
     step = parallel.parallelize(
         job.train_step, cluster=job.cluster, progress=display, **job.planning
@@ -131,30 +162,39 @@ def train(job: Job, text: Text, output: Path, verify_steps: int, console: Consol
 
     with display:
         runtime = step.compile(*shapes)
-        params, opt_state = job.state()
+        key = jax.random.key(job.seed)
+        if checkpoints and first:
+            state = parallel.restore(checkpoints.folder, step.abstract_state(job.init, key), first)
+        else:
+            state = step.init(job.init, key)
         losses: list[float] = []
         started_s = time.perf_counter()
-        for batch in islice(data, job.steps):
-            params, opt_state, loss = step(params, opt_state, batch)
+        for done, batch in enumerate(islice(data, first, job.steps), first + 1):
+            *state, loss = step(*state, batch)
             losses.append(float(loss))
+            if checkpoints and checkpoints.is_due(done, job.steps):
+                parallel.save(checkpoints.folder, done, tuple(state))
             tokens = len(losses) * job.batch * job.config.sequence
             rate = tokens / (time.perf_counter() - started_s)
             note = f"loss {losses[-1]:.3f}, {rate:,.0f} tokens/s"
-            display("training", len(losses), job.steps, note)
+            display("training", done, job.steps, note)
         single: list[float] = []
         if is_first:
-            single = single_device_losses(job, text, min(verify_steps, job.steps), display)
-            _write_losses(losses, single, output)
+            n_compared = 0 if first else min(verify_steps, job.steps)
+            single = single_device_losses(job, text, n_compared, display)
+            _write_losses(losses, single, output, first)
     try:
         check_collectives(runtime)
         gather("", "check its programs")
         if is_first:
-            _report(losses, single, plan, console)
+            _report(losses, single, plan, console, first)
     finally:
         console.print(f"Results: {output.resolve()}", soft_wrap=True)
 
 
-def _report(losses: Sequence[float], single: Sequence[float], plan: Plan, console: Console) -> None:
+def _report(
+    losses: Sequence[float], single: Sequence[float], plan: Plan, console: Console, first: int
+) -> None:
     if single:
         difference = check_losses(losses[: len(single)], single)
         console.print(
@@ -163,7 +203,10 @@ def _report(losses: Sequence[float], single: Sequence[float], plan: Plan, consol
         )
     n_collectives = sum(len(stage.collectives) for stage in plan.stages)
     console.print(f"Verified: the {n_collectives} collectives of the programs are the plan's")
-    console.print(check_fallen(losses))
+    if first:
+        console.print(f"Loss {losses[0]:.3f} after step {first} to {losses[-1]:.3f}")
+    else:
+        console.print(check_fallen(losses))
 
 
 def single_device_losses(job: Job, text: Text, n_steps: int, display: Display) -> list[float]:
@@ -197,9 +240,12 @@ def check_fallen(losses: Sequence[float]) -> str:
     return f"Loss fell from {losses[0]:.3f} to {mean:.3f} nats a byte in {len(losses)} steps"
 
 
-def _write_losses(losses: Sequence[float], single: Sequence[float], output: Path) -> None:
+def _write_losses(
+    losses: Sequence[float], single: Sequence[float], output: Path, first: int
+) -> None:
     path = output / "losses.json"
-    content = json.dumps({"parallel": list(losses), "single_device": list(single)}, indent=1)
+    found = {"after_step": first, "parallel": list(losses), "single_device": list(single)}
+    content = json.dumps(found, indent=1)
     try:
         path.write_text(content + "\n", encoding="utf-8")
     except OSError as error:
