@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 from frontends import Plan, PlanError
 from frontends.cli import main
@@ -46,6 +47,8 @@ def test_plans_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_named_model_is_made_without_memory(name: str) -> None:
     model, _, _, batch = TORCH_MODELS[name].make({"n_layers": 1})
     assert {p.device.type for p in model.parameters()} == {"meta"}
+    blocks = [m for _, m in model.named_modules() if isinstance(m, torch.nn.ModuleList)]
+    assert len(blocks[0]) == 1
     assert batch["input_ids"].shape == (TORCH_MODELS[name].batch, TORCH_MODELS[name].sequence)
 
 
@@ -59,6 +62,15 @@ def test_a_named_model_is_made_without_memory(name: str) -> None:
 def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         TORCH_MODELS["llama-tiny"].make(sizes)
+
+
+def test_a_model_without_tokens_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(
+        json.dumps({"model_type": "vit", "architectures": ["ViTForImageClassification"]})
+    )
+    with pytest.raises(PlanError, match=r"takes pixel_values, .*: plan it by FILE\.py:FUNCTION"):
+        from_config(path).make({"batch": 1, "sequence": 1, "n_layers": 1})
 
 
 def test_a_class_that_transformers_does_not_have_is_refused(tmp_path: Path) -> None:

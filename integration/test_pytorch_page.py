@@ -14,18 +14,23 @@ from torch_hosts.report import BEGIN, END, program_of, record, rewrite
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "pytorch.md").read_text()
 PROGRAM, *MORE = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
+SCRIPTS = Path(sys.executable).parent
 LAUNCHERS = {
-    "alone": [],
-    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"],
+    "alone": [sys.executable],
+    "torchrun": [SCRIPTS / "torchrun", "--standalone", "--nproc-per-node", "4"],
+    "mpiexec": [SCRIPTS / "mpiexec", "-n", "4", sys.executable],
 }
 
 
-@pytest.mark.parametrize("launcher", ["alone", pytest.param("torchrun", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "launcher",
+    ["alone", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("torchrun", "mpiexec"))],
+)
 def test_the_example_trains_and_verifies_itself(launcher: str, tmp_path: Path) -> None:
     path = tmp_path / "train_llama.py"
     path.write_text("".join((PROGRAM, *MORE)))
     done = subprocess.run(
-        [sys.executable, *LAUNCHERS[launcher], str(path)],
+        [*LAUNCHERS[launcher], path],
         cwd=tmp_path,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

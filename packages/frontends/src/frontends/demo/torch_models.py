@@ -5,6 +5,7 @@ Whatever else `transformers` has is planned from its `config.json`.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class TorchModel:
             sizes: Instead of the model's: `n_layers`, `d_model`, `n_heads`, `sequence`, `batch`.
 
         Raises:
-            PlanError: There is no such model, or it cannot have these sizes.
+            PlanError: There is no such model, it cannot have these sizes, or learns no tokens.
         """
         import torch
         import transformers
@@ -74,6 +75,12 @@ class TorchModel:
             why = " ".join(str(error).split())
             raise PlanError(f"transformers makes no {self.architecture} so: {why}") from error
         _check(config, sequence)
+        taken = inspect.signature(model.forward).parameters
+        if not {"input_ids", "labels"} <= taken.keys():
+            raise PlanError(
+                f"models by name and by configuration learn tokens, in input_ids and labels; "
+                f"{self.architecture} takes {', '.join(taken)}: plan it by FILE.py:FUNCTION"
+            )
         if hasattr(config, "num_local_experts"):
             model.set_experts_implementation("batched_mm")
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
