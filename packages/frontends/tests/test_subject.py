@@ -70,7 +70,9 @@ def test_plans_what_a_function_of_a_file_returns(
         ("nowhere.py:tiny", "there is no file nowhere.py"),
         ("{folder}/mine.py:large", "mine.py has no function large"),
         ("{folder}/mine.py:three", "returns ['int', 'int', 'int']"),
-        ("{folder}/mine.py:swapped", "got SGD"),
+        ("{folder}/mine.py:swapped", "got model=SGD"),
+        ("{folder}/mine.py:lost", "got loss_fn=None"),
+        ("{folder}/mine.py:sized", "mine.py:sized needs width: give them defaults"),
         ("{folder}/config.json", "a configuration has no batch: give --batch and --sequence"),
     ],
 )
@@ -81,6 +83,8 @@ def test_a_file_without_a_model_is_one_line(
     (tmp_path / "mine.py").write_text(
         IN_TORCH + "def three(): return 1, 2, 3\n"
         "def swapped():\n    a, b, c, d = tiny()\n    return b, a, c, d\n"
+        "def lost():\n    a, b, c, d = tiny()\n    return a, b, None, d\n"
+        "def sized(width, *, depth=1): return tiny()\n"
     )
     code, printed, errors = run(capsys, "plan", "--model", model.format(folder=tmp_path))
     assert (code, printed) == (1, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from frontends.planning import Progress
 
 RETURNS = "(model, optimizer, loss_fn, batch) in PyTorch, or (train_step, arguments) in JAX"
 """What a function of a file returns; there is no third framework."""
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,12 @@ def of_file(path: Path, name: str) -> Subject:
     function = getattr(_run(path), name, None)
     if not callable(function):
         raise PlanError(f"--model is FILE.py:FUNCTION; {path} has no function {name}")
+    parameters = inspect.signature(function).parameters.values()
+    if needed := [p.name for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]:
+        raise PlanError(
+            f"what --model names is called without arguments; {path}:{name} needs "
+            f"{', '.join(needed)}: give them defaults"
+        )
     found = function()
     if isinstance(found, tuple) and len(found) == 4:
         return _in_torch(*found)
@@ -93,9 +102,13 @@ def _in_torch(model: Any, optimizer: Any, loss_fn: Any, batch: Any) -> Subject:
 
     from frontends.torch.capture import training_step
 
-    for given, kind in ((model, torch.nn.Module), (optimizer, torch.optim.Optimizer)):
-        if not isinstance(given, kind):
-            raise PlanError(f"what is planned is {RETURNS}; got {given!r} as {kind.__name__}")
+    for name, given, is_one in (
+        ("model", model, isinstance(model, torch.nn.Module)),
+        ("optimizer", optimizer, isinstance(optimizer, torch.optim.Optimizer)),
+        ("loss_fn", loss_fn, callable(loss_fn)),
+    ):
+        if not is_one:
+            raise PlanError(f"what is planned is {RETURNS}; got {name}={given!r}")
     return Subject("torch", (training_step(loss_fn), model, optimizer, batch))
 
 
