@@ -1,5 +1,6 @@
 """Weights from the meta device: each process makes its parts, with the numbers of one device."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -128,6 +129,7 @@ class Unusual(nn.Module):
         self.register_buffer("given", given)
         self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
         self.recurrent = nn.LSTM(4, 4)
+        self.twin = copy.deepcopy(self.normed)
         self.to(torch.bfloat16)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -262,7 +263,9 @@ class Watcher(Protocol):
 def watched_by(watcher: Watcher) -> Iterator[None]:
     """Let all tensors meanwhile be stand-ins that have no memory."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode, _Watch(mode, watcher):
+    with warnings.catch_warnings(), mode, _Watch(mode, watcher):
+        # deepcopy compares it with 0, for which the one of a stand-in does
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
         yield
 
 
@@ -291,8 +294,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 args, kwargs = pytree.tree_unflatten(given, tree)
                 return func(*args, **kwargs)
         result = self._watcher.call(func, *pytree.tree_unflatten(leaves, tree))
-        # of what it made it keeps weak references, with which Module.to() cannot swap parameters
-        self._mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
+        # it keeps weak references to stand-ins, with which Module.to() cannot swap parameters
+        converter = self._mode.fake_tensor_converter.meta_converter
+        converter.tensor_memo.clear()
+        converter.describer.lookup_tensor.clear()
         return result
 
     def _stand_in(self, tensor: Tensor) -> Tensor:

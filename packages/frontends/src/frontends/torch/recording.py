@@ -254,7 +254,8 @@ class Recording:
             raise InitializationError(
                 "weights are initialised by the CPU's generators, and then go where they are kept; "
                 f"got a draw on {', '.join(sorted(map(str, devices)))} at "
-                f"{_compat.calling_line()}: build the model on the CPU"
+                f"{_compat.calling_line()}: build the model on the CPU; files of weights, as "
+                "from_pretrained takes, are read by load_state_dict"
             )
         with _compat.unwatched():
             token = torch.Generator().manual_seed(_TOKENS + number).get_state()
