@@ -7,8 +7,8 @@ from an earlier phase is converted again in each phase, and a gradient that was 
 partial sums is reduced once, in apply. An alias is an edge back to its input.
 
 A relay makes a shared conversion cost once and keeps the problem pairwise: its strategies are the
-sets of copies that its readers start from (see `relay`). Tables are made once for all layers that
-are alike (see `copies`).
+sets of copies that its readers start from (see `relay`). Tables are made once for all that is alike
+(see `outline` and `copies`).
 
 What an operator computes from nothing, such as a mask, is never sent: every device can compute it
 as it needs it, and XLA would merge or fold such a collective away.
@@ -25,7 +25,6 @@ is stored back into an input takes the input's place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,9 +33,9 @@ from shardspec import Spec
 
 from autoshard.conversion import Converter
 from autoshard.copies import Copies, CopyTables, Relay
-from autoshard.graph import Graph, Operator, Value
-from autoshard.lifetime import lifetimes, phase_ends
+from autoshard.graph import Graph, Operator
 from autoshard.options import Options
+from autoshard.outline import Outline, Reading, outline_of
 from autoshard.problem import Array, Problem
 from autoshard.tables import (
     Column,
@@ -68,87 +67,91 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
-    """One operand of an operator, or an output."""
+class _Link:
+    """What leads to one reader, from a value or from the copies that its readers share."""
 
-    node: int
-    asked: Column
-    time: int | None
-    """The operator's; `None` for what is stored back into an input, and so takes no memory."""
+    use: int
+    """The first of the reading's uses that is this reader's."""
+    own: Relay | None
+    """The copy that only this operand reads, where the memory of copies counts."""
+    seconds: Array
+    """Of making that copy, or else of what the reader asks for."""
+    match: Array | None
+    """Which copies the strategies of the reader take."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wiring:
+    """What is between a value and all that read it in a phase."""
+
+    shared: Relay | None
+    seconds: Array | None
+    """Of making the copies that are shared."""
+    links: tuple[_Link, ...]
 
 
 class _Builder:
-    """The growing lists of a problem, and who makes and reads each value."""
+    """The growing lists of a problem."""
 
-    def __init__(self, graph: Graph, tables: CopyTables) -> None:
+    def __init__(self, graph: Graph, outline: Outline, tables: CopyTables) -> None:
         self.graph = graph
+        self.outline = outline
         self.tables = tables
         self.costs: list[Array] = []
         self.usages: list[Array] = []
-        self.intervals: list[tuple[int, int]] = []
+        self.intervals = list(outline.intervals)
         self.edges: list[tuple[int, int]] = []
         self.edge_costs: list[Array] = []
-        self.produced: dict[str, tuple[int, Column]] = {}
-        self.read: dict[tuple[str, int], list[_Use]] = {}
         self.relays: dict[tuple[str, int], int] = {}
         self.copies: dict[int, Copies] = {}
         self.is_exact = True
 
-    def add_node(self, cost: Array, usage: Array, interval: tuple[int, int] = (0, 0)) -> int:
-        self.costs.append(cost)
+    def add_stored(self, part: Column, of_element: int) -> None:
+        """A node for how a value lies, with that many bytes of an element."""
+        usage = of_element * part.elements
+        self.copies[len(self.costs)] = tuple((part.distinct.specs[i],) for i in part.index)
+        self.costs.append(np.zeros_like(usage))
         self.usages.append(usage)
-        self.intervals.append(interval)
-        return len(self.costs) - 1
 
-    def add_stored(self, value: Value, part: Column, interval: tuple[int, int], held: int) -> int:
-        """A node for how a value lies; `held` times in memory."""
-        usage = value.itemsize * held * part.elements
-        node = self.add_node(np.zeros_like(usage), usage, interval)
-        self.copies[node] = tuple((part.distinct.specs[i],) for i in part.index)
-        return node
+    def repeat(self, node: int) -> None:
+        """A node like an earlier one."""
+        if node in self.copies:
+            self.copies[len(self.costs)] = self.copies[node]
+        self.costs.append(self.costs[node])
+        self.usages.append(self.usages[node])
 
     def add_edge(self, i: int, j: int, cost: Array) -> None:
         self.edges.append((i, j))
         self.edge_costs.append(cost)
 
-    def add_use(self, name: str, phase: int, use: _Use) -> None:
-        self.read.setdefault((name, phase), []).append(use)
-
-    def connect(self, name: str, phase: int) -> None:
-        """Edges from a value to those who read it in a phase, and the relays between them."""
-        tables, uses = self.tables, self.read[name, phase]
-        kind = tables.kind(self.graph.value(name), is_constant=name in self.graph.constants)
-        repeats = self.graph.phases[phase].repeats
-        node, part = self.produced[name]
-        source = tables.made(part)
-        times = [use.time for use in uses if use.time is not None]
-        until = max(times, default=0) + 1
-        if len(uses) > 1:
+    def wire(self, reading: Reading, wiring: _Wiring) -> None:
+        """Edges from a value to those who read it, and the relays between them."""
+        node = reading.maker
+        if wiring.shared is not None and wiring.seconds is not None:
+            times = [time for time in reading.times if time is not None]
             # Without their memory the interval is empty, and the bytes only break ties.
-            held = (min(times, default=0), until if tables.with_memory and times else 0)
-            relay = tables.shared(kind, source, tuple(use.asked for use in uses))
-            node = self.add_relay(node, relay, repeats, held)
-            source = relay.available
-            self.relays[name, phase] = node
-        by_node: dict[int, list[_Use]] = {}
-        for use in uses:
-            by_node.setdefault(use.node, []).append(use)
-        for reader, of_node in by_node.items():
-            if not tables.with_memory or of_node[0].time is None:
-                seconds = tables.reading(kind, source, tuple(use.asked for use in of_node))
-                self.add_edge(node, reader, tables.times(seconds, repeats))
+            until = max(times) + 1 if self.tables.with_memory and times else 0
+            held = min(times, default=0), until
+            node = self.add_relay(node, wiring.shared, wiring.seconds, held)
+            self.relays[reading.value, reading.phase] = node
+        for link in wiring.links:
+            reader = reading.readers[link.use]
+            if link.own is None or link.match is None:
+                self.add_edge(node, reader, link.seconds)
                 continue
-            # operands that are asked for alike are one copy
-            for use in {id(use.asked): use for use in of_node}.values():
-                own, match = tables.own(kind, source, use.asked)
-                begin = use.time or 0
-                held = (begin, begin + 1)
-                self.add_edge(self.add_relay(node, own, repeats, held), reader, match)
+            begin = reading.times[link.use] or 0
+            own = self.add_relay(node, link.own, link.seconds, (begin, begin + 1))
+            self.add_edge(own, reader, link.match)
 
-    def add_relay(self, source: int, relay: Relay, repeats: int, interval: tuple[int, int]) -> int:
+    def add_relay(
+        self, source: int, relay: Relay, seconds: Array, interval: tuple[int, int]
+    ) -> int:
         """A node whose strategies are sets of copies of a value, and its edge from the source."""
-        node = self.add_node(np.zeros_like(relay.usage), relay.usage, interval)
-        self.add_edge(source, node, self.tables.times(relay.making, repeats))
+        node = len(self.costs)
+        self.costs.append(self.tables.once(("nothing", relay), lambda: np.zeros_like(relay.usage)))
+        self.usages.append(relay.usage)
+        self.intervals.append(interval)
+        self.add_edge(source, node, seconds)
         self.copies[node] = relay.copies
         self.is_exact &= relay.is_exact
         return node
@@ -171,35 +174,24 @@ def build(
         options: Of the search; those of single solves, such as limits, play no role.
         copies: Whether the memory of what conversions make counts.
     """
-    mesh = converter.mesh
+    mesh_shape = converter.mesh.shape
+    outline = outline_of(graph, options.in_flight, options.strided)
     tables = CopyTables(converter, with_memory=copies)
-    builder = _Builder(graph, tables)
-    one = options.in_flight == 1
-    life = graph.lifetimes[0] if one else lifetimes(graph, options.in_flight)
-    of_operators = tuple(_tables(graph, mesh.shape, options))
-    inputs = {}
-    for name in graph.inputs:
-        value, held = graph.value(name), life[name]
-        specs = stored_specs_of(graph, name, mesh.shape, options)
-        part = column(specs, value.shape, mesh.shape)
-        inputs[name] = builder.add_stored(value, part, (held.first, held.last), held.copies)
-        builder.produced[name] = (inputs[name], part)
-    in_place = {output.value for output in graph.outputs if output.alias is not None}
-    for index, (operator, table) in enumerate(zip(graph.operators, of_operators, strict=True)):
-        cost = _seconds(tables, graph, operator, table, cluster.device)
-        made = [graph.value(name) for name in operator.outputs]
-        of_element = [0 if v.name in in_place else v.itemsize * life[v.name].copies for v in made]
-        usage = _usage(tables, table, tuple(of_element))
-        first = min(life[name].first for name in operator.outputs)
-        last = max(life[name].last for name in operator.outputs)
-        node = builder.add_node(cost, usage, (first, last))
-        for name, part in zip(operator.inputs, table.operands, strict=True):
-            builder.add_use(name, operator.phase, _Use(node, part, index))
-        for name, part in zip(operator.outputs, table.results, strict=True):
-            builder.produced[name] = (node, part)
-    outputs = _add_outputs(builder, mesh.shape, options)
-    for name, phase in builder.read:
-        builder.connect(name, phase)
+    builder = _Builder(graph, outline, tables)
+    stored = _add_inputs(builder, mesh_shape, options)
+    of_operators = _add_operators(builder, mesh_shape, options, cluster.device)
+    asked = _add_outputs(builder, stored, mesh_shape, options)
+    wirings: dict[int, _Wiring] = {}
+    pairs = zip(outline.readings, outline.readings_alike, strict=True)
+    for index, (reading, first) in enumerate(pairs):
+        if first == index:
+            made = _made(graph, reading, stored, of_operators)
+            uses = [
+                asked[position] if operator < 0 else of_operators[operator].operands[position]
+                for operator, position in reading.asked
+            ]
+            wirings[index] = _wiring(tables, graph, reading, made, uses)
+        builder.wire(reading, wirings[first])
     problem = Problem(
         tuple(builder.costs),
         tuple(builder.edges),
@@ -207,20 +199,109 @@ def build(
         tuple(builder.usages),
         tuple(builder.intervals),
     )
-    where = (inputs, outputs, builder.relays, builder.copies)
+    inputs = {name: node for node, name in enumerate(graph.inputs)}
+    where = (inputs, outline.outputs, builder.relays, builder.copies)
     return Built(problem, *where, builder.is_exact, of_operators)
 
 
-def _tables(graph: Graph, mesh_shape: tuple[int, ...], options: Options) -> Iterator[OperatorTable]:
-    """Of each operator; repeated layers share rules, and these are long to compare."""
-    known: dict[int, OperatorTable] = {}
-    for op in graph.operators:
-        if options.strided:  # then it depends on the values, too
-            yield table_of(graph, op, mesh_shape, options)
+def _add_inputs(
+    builder: _Builder, mesh_shape: tuple[int, ...], options: Options
+) -> tuple[Column, ...]:
+    """A node for each input; the specs that it may be stored in."""
+    graph, outline, parts = builder.graph, builder.outline, list[Column]()
+    for node, (name, first) in enumerate(zip(graph.inputs, outline.inputs, strict=True)):
+        if first < node:
+            parts.append(parts[first])
+            builder.repeat(first)
             continue
-        if id(op.rule) not in known:
-            known[id(op.rule)] = table_of(graph, op, mesh_shape, options)
-        yield known[id(op.rule)]
+        value = graph.value(name)
+        specs = stored_specs_of(graph, name, mesh_shape, options)
+        parts.append(column(specs, value.shape, mesh_shape))
+        builder.add_stored(parts[-1], value.itemsize * outline.copies[node])
+    return tuple(parts)
+
+
+def _add_operators(
+    builder: _Builder, mesh_shape: tuple[int, ...], options: Options, device: Device
+) -> tuple[OperatorTable, ...]:
+    """A node for each operator; its strategies."""
+    graph, outline, tables = builder.graph, builder.outline, builder.tables
+    found: list[OperatorTable] = []
+    n_inputs = len(graph.inputs)
+    for index, (operator, first) in enumerate(zip(graph.operators, outline.operators, strict=True)):
+        if first < index:
+            found.append(found[first])
+            builder.repeat(n_inputs + first)
+            continue
+        found.append(table_of(graph, operator, mesh_shape, options))
+        builder.costs.append(_seconds(tables, graph, operator, found[-1], device))
+        builder.usages.append(_usage(tables, found[-1], outline.held[index]))
+    return tuple(found)
+
+
+def _add_outputs(
+    builder: _Builder,
+    stored: tuple[Column, ...],
+    mesh_shape: tuple[int, ...],
+    options: Options,
+) -> list[Column]:
+    """A node for each output, but for what is stored back into an input: that is the input's.
+
+    Returns:
+        What is asked of each output.
+    """
+    graph, asked = builder.graph, list[Column]()
+    for output, node in zip(graph.outputs, builder.outline.outputs, strict=True):
+        if output.alias is not None:
+            asked.append(stored[node])
+            continue
+        value = graph.value(output.value)
+        specs = stored_specs_of(graph, output.value, mesh_shape, options)
+        if output.whole:
+            specs = (Spec.replicated(len(value.shape)),)
+        asked.append(column(specs, value.shape, mesh_shape))
+        builder.add_stored(asked[-1], 0)
+    return asked
+
+
+def _made(
+    graph: Graph,
+    reading: Reading,
+    stored: tuple[Column, ...],
+    of_operators: tuple[OperatorTable, ...],
+) -> Column:
+    """The specs that the value which is read may be made or stored in."""
+    if reading.maker < len(graph.inputs):
+        return stored[reading.maker]
+    index, position = graph.producers[reading.value]
+    return of_operators[index].results[position]
+
+
+def _wiring(
+    tables: CopyTables, graph: Graph, reading: Reading, made: Column, uses: list[Column]
+) -> _Wiring:
+    """What is between a value and its readers, on one mesh."""
+    name, repeats = reading.value, graph.phases[reading.phase].repeats
+    kind = tables.kind(graph.value(name), is_constant=name in graph.constants)
+    source, shared, seconds = tables.made(made), None, None
+    if len(uses) > 1:
+        shared = tables.shared(kind, source, tuple(uses))
+        seconds, source = tables.times(shared.making, repeats), shared.available
+    by_node: dict[int, list[int]] = {}
+    for use, node in enumerate(reading.readers):
+        by_node.setdefault(node, []).append(use)
+    links = []
+    for of_node in by_node.values():
+        asked = tuple(uses[use] for use in of_node)
+        if not tables.with_memory or reading.times[of_node[0]] is None:
+            price = tables.times(tables.reading(kind, source, asked), repeats)
+            links.append(_Link(of_node[0], None, price, None))
+            continue
+        # operands that are asked for alike are one copy
+        for use in {id(uses[use]): use for use in of_node}.values():
+            own, match = tables.own(kind, source, uses[use])
+            links.append(_Link(use, own, tables.times(own.making, repeats), match))
+    return _Wiring(shared, seconds, tuple(links))
 
 
 def _seconds(
@@ -252,29 +333,3 @@ def _usage(tables: CopyTables, table: OperatorTable, held: tuple[int, ...]) -> A
         return usage
 
     return tables.once(("usage", table, held), make)
-
-
-def _add_outputs(
-    builder: _Builder, mesh_shape: tuple[int, ...], options: Options
-) -> tuple[int, ...]:
-    """A node for each output, but for what is stored back into an input: that is the input's."""
-    graph = builder.graph
-    ends = phase_ends(graph)
-    nodes = []
-    for output in graph.outputs:
-        value, phase = graph.value(output.value), graph.phase_of_output(output)
-        if output.alias is not None:
-            node, part = builder.produced[output.alias]
-            time = None
-        else:
-            whole = (Spec.replicated(len(value.shape)),)
-            stored = stored_specs_of(graph, output.value, mesh_shape, options)
-            specs = whole if output.whole else stored
-            part = column(specs, value.shape, mesh_shape)
-            # the copy that leaves is a copy like any other, read at the end of the phase
-            node = builder.add_stored(value, part, (0, 0), 0)
-            time = max(ends[phase] - 1, 0)
-        if output.alias != output.value:
-            builder.add_use(output.value, phase, _Use(node, part, time))
-        nodes.append(node)
-    return tuple(nodes)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from autoshard import record
 from autoshard.arrays import shown
@@ -19,6 +19,9 @@ from autoshard.lifetime import Lifetime, lifetimes, saved_activations
 from autoshard.names import quote
 from autoshard.propagate import Pieces, pieces_of_dims
 from autoshard.rule import Rule
+
+if TYPE_CHECKING:
+    from autoshard.outline import Outline
 
 Role = Literal["intermediate", "parameter", "optimizer_state", "batch", "activation", "other"]
 
@@ -138,6 +141,11 @@ class Graph:
     def lifetimes(self) -> tuple[dict[str, Lifetime], dict[str, Lifetime]]:
         """When each value is held: with one microbatch in flight, and with several (two)."""
         return lifetimes(self, 1), lifetimes(self, 2)
+
+    @cached_property
+    def outlines(self) -> dict[tuple[int, bool], Outline]:
+        """Those that were asked for, by the arguments of `outline_of`."""
+        return {}
 
     @cached_property
     def saved(self) -> tuple[str, ...]:
