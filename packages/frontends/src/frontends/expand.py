@@ -28,7 +28,7 @@ class DifferentCopiesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LayerSeconds:
-    """What one layer takes in a step, per phase, all repeats together."""
+    """What one layer or several take in a step, per phase, all repeats together."""
 
     compute_s: tuple[float, ...]
     communication_s: tuple[float, ...]
@@ -37,6 +37,18 @@ class LayerSeconds:
     def total_s(self) -> tuple[float, ...]:
         """Of both, per phase."""
         return tuple(c + k for c, k in zip(self.compute_s, self.communication_s, strict=True))
+
+    @property
+    def objective_s(self) -> float:
+        """Of both, of all phases."""
+        return sum(self.compute_s) + sum(self.communication_s)
+
+    @classmethod
+    def of(cls, each: Sequence[LayerSeconds], layers: Sequence[int]) -> LayerSeconds:
+        """Of some layers together, as often as they occur."""
+        compute = zip(*(each[k].compute_s for k in layers), strict=True)
+        sent = zip(*(each[k].communication_s for k in layers), strict=True)
+        return cls(tuple(map(sum, compute)), tuple(map(sum, sent)))
 
 
 def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[LayerSeconds]:
@@ -115,7 +127,12 @@ def local_elements(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ..
 
 
 def expand(
-    repeated: Repeated, sharding: Sharding, first: int, last: int, graph: Graph | None = None
+    repeated: Repeated,
+    sharding: Sharding,
+    first: int,
+    last: int,
+    graph: Graph | None = None,
+    seconds: LayerSeconds | None = None,
 ) -> Sharding:
     """The sharding of layers `first` to `last` of the whole, from that of what stands for them.
 
@@ -127,6 +144,7 @@ def expand(
         first: Layer of the whole.
         last: Included.
         graph: Of these layers, if it is known.
+        seconds: What these layers take together, if it is known.
 
     Raises:
         DifferentCopiesError: The copies do not do the same.
@@ -160,10 +178,8 @@ def expand(
     conversions = _conversions(
         graph, strategies, tuple(output_specs), home, sharding.conversions, names.value
     )
-    seconds = layer_seconds(short, sharding, low)
-    phases = range(len(graph.phases))
-    compute_s = tuple(sum(seconds[k].compute_s[phase] for k in layers) for phase in phases)
-    sent_s = tuple(sum(seconds[k].communication_s[phase] for k in layers) for phase in phases)
+    if seconds is None:
+        seconds = LayerSeconds.of(layer_seconds(short, sharding, low), layers)
     return replace(
         sharding,
         graph=graph,
@@ -171,9 +187,9 @@ def expand(
         strategies=strategies,
         conversions=conversions,
         output_specs=tuple(output_specs),
-        compute_s=compute_s,
-        communication_s=sent_s,
-        objective_s=sum(compute_s) + sum(sent_s),
+        compute_s=seconds.compute_s,
+        communication_s=seconds.communication_s,
+        objective_s=seconds.objective_s,
         lower_bound_s=0.0,
         hidden_s=(0.0,) * len(graph.phases),
         bucketed_s=(0.0,) * len(graph.phases),

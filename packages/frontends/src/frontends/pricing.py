@@ -12,10 +12,10 @@ their own. At O3 every stage is that anybody asks for, and nothing is tied.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from operator import le
 from typing import Literal, get_args
 
@@ -29,6 +29,7 @@ from frontends.bounds import Bounds
 from frontends.errors import PlanError
 from frontends.expand import (
     DifferentCopiesError,
+    LayerSeconds,
     expand,
     layer_seconds,
     local_elements,
@@ -39,7 +40,7 @@ from frontends.memory import footprint, held
 from frontends.repeat import Repeated, all_layers, without_repeats
 from frontends.shardings import Shardings
 from frontends.step import APPLY, FORWARD
-from frontends.ways import WAYS, Option, Way, logical_meshes, options_of
+from frontends.ways import WAYS, Option, logical_meshes, options_of
 
 Level = Literal["O2", "O3"]
 """How thoroughly to search: fast, or everything."""
@@ -112,6 +113,7 @@ class Pricer:
         self._expanded: dict[
             tuple[int, int, Submesh, Option], tuple[Sharding, autoshard.Footprint] | None
         ] = {}
+        self._layer_seconds: dict[tuple[Hashable, ...], list[LayerSeconds]] = {}
 
     def sharing(self, n: int) -> Pricer:
         """The same where each of `n` stages has its share of a device: 1/n of the memory."""
@@ -166,28 +168,25 @@ class Pricer:
         """
         if self.bounds.held_bytes(first, last, held) > self.memory_bytes * math.prod(submesh):
             return None
-        fitting: list[Sharding] = []
         leanest: Sharding | None = None
-        way: Way | None = None
-        for each in self._likely(first, last, submesh, held):
-            if fitting and each.way != way:
-                break
-            exact = self._exact(first, last, submesh, each)
-            if exact is None:
-                continue
-            found = with_memory(exact[0], held, exact[1], split=split)
-            if found.peak_bytes <= self.memory_bytes:
-                fitting.append(found)
-                way = each.way
-            elif leanest is None or found.peak_bytes < leanest.peak_bytes:
-                leanest = found
-        if try_hard and not fitting and leanest is not None:
-            limited = self._limited(first, last, submesh, held, leanest, split)
-            fitting = [limited] if limited is not None else []
-        if not fitting:
+        likely = self._likely(first, last, submesh, held)
+        for _, options in groupby(likely, key=lambda option: option.way):
+            # the fastest that fits is taken, so that slower ones need not be looked at
+            for option in sorted(options, key=lambda o: self._about_s(first, last, submesh, o)):
+                exact = self._exact(first, last, submesh, option)
+                if exact is None:
+                    continue
+                found = with_memory(exact[0], held, exact[1], split=split)
+                if found.peak_bytes <= self.memory_bytes:
+                    return Priced(found.graph, found, stage_cost(found.graph, found, held))
+                if leanest is None or found.peak_bytes < leanest.peak_bytes:
+                    leanest = found
+        if not try_hard or leanest is None:
             return None
-        best = min(fitting, key=lambda sharding: sharding.objective_s)
-        return Priced(best.graph, best, stage_cost(best.graph, best, held))
+        limited = self._limited(first, last, submesh, held, leanest, split)
+        if limited is None:
+            return None
+        return Priced(limited.graph, limited, stage_cost(limited.graph, limited, held))
 
     def _likely(self, first: int, last: int, submesh: Submesh, held: int) -> list[Option]:
         """The options that fit, by what is known of layers in the whole; then the leanest."""
@@ -323,16 +322,36 @@ class Pricer:
             found = self.shardings.find(first, last, submesh, option)
             self._expanded[key] = None
             if found is not None:
-                whole = self._back(found, first, last)
+                seconds = self._seconds(first, last, submesh, option, found)
+                whole = self._back(found, first, last, seconds)
                 over_time = footprint(whole)
                 self._expanded[key] = with_memory(whole, 1, over_time), over_time
         return self._expanded[key]
 
-    def _back(self, found: Sharding, first: int, last: int) -> Sharding:
+    def _about_s(self, first: int, last: int, submesh: Submesh, option: Option) -> float:
+        """What a step takes by an option; exactly, if equal layers can do what stands for them."""
+        found = self.shardings.find(first, last, submesh, option)
+        if found is None:
+            return math.inf
+        return self._seconds(first, last, submesh, option, found).objective_s
+
+    def _seconds(
+        self, first: int, last: int, submesh: Submesh, option: Option, found: Sharding
+    ) -> LayerSeconds:
+        """What a run of layers takes by an option, layer by layer as what stands for them."""
+        layers, *ends = self.repeated.shortened(first, last)
+        key = (*ends, submesh, option)
+        if key not in self._layer_seconds:
+            self._layer_seconds[key] = layer_seconds(self.repeated.short, found, ends[0])
+        return LayerSeconds.of(self._layer_seconds[key], layers)
+
+    def _back(
+        self, found: Sharding, first: int, last: int, seconds: LayerSeconds | None = None
+    ) -> Sharding:
         """The sharding of the layers themselves, of that of what stands for them."""
         graph = self.layered.stage(first, last)
         try:
-            return expand(self.repeated, found, first, last, graph)
+            return expand(self.repeated, found, first, last, graph, seconds)
         except DifferentCopiesError:  # then each layer is looked at
             prepared = autoshard.prepare(graph, found.mesh, self.cluster)
             pins = self.shardings.pinned(graph)
