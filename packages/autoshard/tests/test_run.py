@@ -151,6 +151,8 @@ def test_an_unknown_method_is_refused_with_those_there_are():
         ({"time_s": "x"}, "time_s > 0"),
         ({"steps": 0}, "steps >= 1"),
         ({"steps": 1.5}, "steps >= 1"),
+        ({"gap": -0.1}, "a gap >= 0, relative; got -0.1"),
+        ({"gap": math.inf}, "a gap >= 0"),
         ({"seed": -1}, "a seed is a whole number >= 0; got -1"),
         ({"seed": "x"}, "a seed is a whole number"),
     ],
@@ -180,3 +182,17 @@ def test_what_was_not_found_in_time_says_so():
 
 def one_node():
     return Problem((np.array([1.0, 2.0]),), (), (), (np.zeros(2),), ((0, 0),))
+
+
+@given(offers(), st.floats(0.0, 0.5))
+def test_a_run_ends_where_its_best_is_within_the_gap_of_the_bound(case, gap):
+    problem, choices = case
+    run = Run(problem, time_s=math.inf, gap=gap)
+    for choice in choices:
+        run.offer(choice)
+    if run.best is None or run.objective <= 0.0:
+        return
+    run.raise_bound(run.objective * (1.0 - gap) * (1.0 - 1e-6) - 1e-6)
+    assert run.step()
+    run.raise_bound(run.objective * (1.0 - gap / 2))
+    assert not run.step()

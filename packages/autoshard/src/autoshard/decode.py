@@ -120,6 +120,11 @@ def _conversions(
     copies: dict[tuple[str, int], tuple[Spec, ...]],
 ) -> tuple[tuple[Conversion, ...], tuple[float, ...]]:
     """All conversions in order of execution, each one once; and their seconds per phase."""
+    # most of what is asked for is there: specs are quick to tell apart where they are one object
+    away = {
+        (name, phase) for phase, name, spec in asks if spec is not made[name] and spec != made[name]
+    }
+    asks = [(phase, name, spec) for phase, name, spec in asks if (name, phase) in away]
     asked: dict[tuple[str, int], list[Spec]] = {}
     for phase, name, spec in asks:
         asked.setdefault((name, phase), []).append(spec)

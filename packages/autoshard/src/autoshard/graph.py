@@ -15,7 +15,7 @@ from autoshard import record
 from autoshard.arrays import shown
 from autoshard.boundary import of_class
 from autoshard.errors import GraphError
-from autoshard.lifetime import Lifetime, lifetimes, saved_activations
+from autoshard.lifetime import Kind, Lifetime, kinds_of, lifetimes, saved_activations
 from autoshard.names import quote
 from autoshard.propagate import Pieces, pieces_of_dims
 from autoshard.rule import Rule
@@ -141,6 +141,11 @@ class Graph:
     def lifetimes(self) -> tuple[dict[str, Lifetime], dict[str, Lifetime]]:
         """When each value is held: with one microbatch in flight, and with several (two)."""
         return lifetimes(self, 1), lifetimes(self, 2)
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """See `kinds_of`."""
+        return kinds_of(self)
 
     @cached_property
     def outlines(self) -> dict[tuple[int, bool], Outline]:
@@ -328,6 +333,16 @@ def _problems(graph: Graph) -> Iterator[str]:
             yield f"an alias has its input's shape and dtype; got '{made}' for '{stored}'"
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Stands for what is long to write, and is there many times."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def structural_hash(graph: Graph) -> str:
     """A digest of all that decides a sharding: equal for graphs that differ in names only."""
     of_class(GraphError, "graph", graph, Graph, "as GraphBuilder and Graph.parse make it")
@@ -338,12 +353,14 @@ def structural_hash(graph: Graph) -> str:
         for name in operator.outputs:
             number[name] = len(number)
     ordered = sorted(number, key=number.__getitem__)
+    rules = {id(op.rule): op.rule for op in graph.operators}
+    written = {key: _Written(repr(rule)) for key, rule in rules.items()}
     description = (
         tuple(phase.repeats for phase in graph.phases),
         tuple((graph.value(n).shape, graph.value(n).dtype, graph.value(n).role) for n in ordered),
         len(graph.inputs),
         tuple(
-            (op.kind, tuple(number[n] for n in op.inputs), op.rule, op.flops, op.phase)
+            (op.kind, tuple(number[n] for n in op.inputs), written[id(op.rule)], op.flops, op.phase)
             for op in graph.operators
         ),
         tuple(

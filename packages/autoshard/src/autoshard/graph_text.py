@@ -13,9 +13,15 @@ from autoshard.rule import Rule
 
 def text_of(graph: Graph) -> str:
     """All of a graph but the order of its values; see `Graph.parse` for an example."""
+    rules: dict[int, str] = {}  # repeated layers share them, and they are long to write
 
     def values(names: tuple[str, ...]) -> str:
         return ", ".join(str(graph.value(name)) for name in names)
+
+    def rule(of: Rule) -> str:
+        if id(of) not in rules:
+            rules[id(of)] = str(of)
+        return rules[id(of)]
 
     phases = (
         quote(phase.name) + (f"*{phase.repeats}" if phase.repeats != 1 else "")
@@ -28,7 +34,7 @@ def text_of(graph: Graph) -> str:
             f"{quote(graph.phases[operator.phase].name)}: {values(operator.outputs)} = "
             f"{quote(operator.kind)}({', '.join(map(quote, operator.inputs))})  "
             + (f"{quote(operator.name)}: " if own_name else "")
-            + str(operator.rule)
+            + rule(operator.rule)
             + (f" flops={operator.flops!r}" if operator.flops else "")
         )
     outputs = (

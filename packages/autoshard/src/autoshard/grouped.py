@@ -90,11 +90,18 @@ def grouped(problem: Problem, groups: Groups, times: Sequence[int] = ()) -> Prob
             costs[a] = costs[a] + table[mine, other]
             continue
         # repeated layers have the same arrays, which are added up by counting
-        key = (id(table), id(mine), id(other), int(a < b))
-        alike.setdefault((min(a, b), max(a, b)), {}).setdefault(key, []).append(edge)
+        like = (id(table), id(mine), id(other), int(a < b))
+        alike.setdefault((min(a, b), max(a, b)), {}).setdefault(like, []).append(edge)
     tables: dict[tuple[int, int], Array] = {}
+    known: dict[tuple[int, ...], Array] = {}
     for pair, counted in alike.items():
-        parts = (len(edges) * _between(problem, groups, edges[0]) for edges in counted.values())
+        parts = []
+        for of, edges in counted.items():
+            key = (*of, len(edges))
+            if key not in known:
+                table = _between(problem, groups, edges[0])
+                known[key] = table if len(edges) == 1 else len(edges) * table
+            parts.append(known[key])
         tables[pair] = reduce(np.add, parts)
     usages = [np.zeros(len(cost)) for cost in costs]
     intervals = [(0, 0)] * n

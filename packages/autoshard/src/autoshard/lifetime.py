@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from autoshard.graph import Graph
+
+
+Kind = Literal[
+    "parameter", "optimizer_state", "input", "gradient", "activation", "temporary", "copy"
+]
+"""`gradient`: made in a later phase than the first and read in one after that; `activation`: made
+in the first phase and read in a later one; `copy`: made by a conversion; `temporary`: the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,11 @@ class Lifetime:
     """Exclusive."""
     copies: int
     """Microbatches whose value is held at a time."""
+
+
+def lifetimes_of(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
+    """The lifetime of every value; those with one microbatch in flight and with two are kept."""
+    return graph.lifetimes[in_flight - 1] if in_flight <= 2 else lifetimes(graph, in_flight)
 
 
 def lifetimes(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
@@ -41,7 +53,7 @@ def lifetimes(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
             found[name] = Lifetime(0, end, copies)
             continue
         first = graph.producers[name][0]
-        last = max(read[name], default=first)
+        last = read[name][-1] if read[name] else first
         made_in, last_read_in = graph.operators[first].phase, graph.operators[last].phase
         summed = graph.phases[made_in].repeats > graph.phases[last_read_in].repeats
         until = max(last + 1, leaves.get(name, 0))
@@ -50,6 +62,21 @@ def lifetimes(graph: Graph, in_flight: int) -> dict[str, Lifetime]:
         else:
             found[name] = Lifetime(0 if summed else first, until, copies)
     return found
+
+
+def kinds_of(graph: Graph) -> dict[str, Kind]:
+    """What kind of memory each value takes."""
+    saved = set(graph.saved)
+    kinds: dict[str, Kind] = {}
+    for name, read in graph.readers.items():
+        role = graph.value(name).role
+        if name not in graph.producers:
+            kinds[name] = role if role in ("parameter", "optimizer_state") else "input"
+            continue
+        made_in = graph.operators[graph.producers[name][0]].phase
+        later = bool(read) and graph.operators[read[-1]].phase > made_in
+        kinds[name] = "activation" if name in saved else "gradient" if later else "temporary"
+    return kinds
 
 
 def saved_activations(graph: Graph) -> tuple[str, ...]:

@@ -12,24 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from shardspec import Spec
 
 from autoshard.boundary import is_sharding
 from autoshard.graph import Graph
-from autoshard.lifetime import lifetimes, phase_ends
+from autoshard.lifetime import Kind, lifetimes_of, phase_ends
 from autoshard.options import Options
 from autoshard.tables import largest_part
 
 if TYPE_CHECKING:
     from autoshard.sharding import Sharding
-
-Kind = Literal[
-    "parameter", "optimizer_state", "input", "gradient", "activation", "temporary", "copy"
-]
-"""`gradient`: made in a later phase than the first and read in one after that; `activation`: made
-in the first phase and read in a later one; `copy`: made by a conversion; `temporary`: the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,25 +144,12 @@ def _specs(sharding: Sharding) -> Iterator[tuple[str, Spec]]:
 
 def _values(sharding: Sharding) -> Iterator[Held]:
     graph, in_flight = sharding.graph, sharding.options.in_flight
-    life = graph.lifetimes[0] if in_flight == 1 else lifetimes(graph, in_flight)
-    kinds = _kinds(graph)
+    life = lifetimes_of(graph, in_flight)
+    kinds = graph.kinds
     for name, spec in _specs(sharding):
-        n_bytes = life[name].copies * _bytes(sharding, name, spec)
-        yield Held(name, spec, kinds[name], life[name].first, life[name].last, n_bytes)
-
-
-def _kinds(graph: Graph) -> dict[str, Kind]:
-    saved = set(graph.saved)
-    kinds: dict[str, Kind] = {}
-    for name, read in graph.readers.items():
-        role = graph.value(name).role
-        if name not in graph.producers:
-            kinds[name] = role if role in ("parameter", "optimizer_state") else "input"
-            continue
-        made_in = graph.operators[graph.producers[name][0]].phase
-        later = bool(read) and graph.operators[read[-1]].phase > made_in
-        kinds[name] = "activation" if name in saved else "gradient" if later else "temporary"
-    return kinds
+        its = life[name]
+        n_bytes = its.copies * _bytes(sharding, name, spec)
+        yield Held(name, spec, kinds[name], its.first, its.last, n_bytes)
 
 
 def _copies(sharding: Sharding) -> Iterator[Held]:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from autoshard.graph import Graph
-from autoshard.lifetime import Lifetime, lifetimes, phase_ends
+from autoshard.lifetime import Lifetime, lifetimes_of, phase_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,7 @@ def outline_of(graph: Graph, in_flight: int, strided: bool) -> Outline:
     """
     key = in_flight, strided
     if key not in graph.outlines:
-        life = graph.lifetimes[0] if in_flight == 1 else lifetimes(graph, in_flight)
-        graph.outlines[key] = _Drawing(graph, life, strided).outline()
+        graph.outlines[key] = _Drawing(graph, lifetimes_of(graph, in_flight), strided).outline()
     return graph.outlines[key]
 
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from autoshard.boundary import is_sharding
 from autoshard.errors import MissingExtraError, PictureError
 from autoshard.ledger import Work, entries
-from autoshard.memory import Kind, live_bytes
+from autoshard.lifetime import Kind
+from autoshard.memory import live_bytes
 from autoshard.table import summary
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ def solve_quickly(
     method: str = "auto",
     time_s: float = 60.0,
     steps: int | None = None,
+    gap: float = 0.0,
     seed: int = 0,
     progress: Callable[[Incumbent], None] | None = None,
 ) -> Solution:
@@ -53,6 +54,7 @@ def solve_quickly(
         method: As of `solve`, like all that follow; each solve has the whole budget.
         time_s: When to stop.
         steps: A budget that makes the answer the same on every machine.
+        gap: As of `solve`.
         seed: Of random numbers.
         progress: Called with each improvement of the whole problem's objective or bound.
 
@@ -68,12 +70,13 @@ def solve_quickly(
         raise ProblemError(
             f"a coarse graph is one of {get_args(Level)}, or None for every operator; got {level!r}"
         )
-    budget = partial(solve, method=method, time_s=time_s, steps=steps, seed=seed)
+    budget = partial(solve, method=method, time_s=time_s, steps=steps, gap=gap, seed=seed)
     run = Run(problem, time_s=time_s, seed=seed, progress=progress)
-    groups = each_alone(problem)
     if tie:
         pairs = zip(operator_nodes, graph.repeats, strict=True)
         groups = tied(problem, {node: operator_nodes[other] for node, other in pairs})
+    else:
+        groups = each_alone(problem)
     try:
         if level == "O2":
             start = _by_coarse_graphs(graph, problem, groups, operator_nodes, budget)

@@ -14,6 +14,7 @@ Reference:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -50,7 +51,7 @@ def copy_sets(
     # counted first, as on three axes there may be tens of thousands
     n_pairs = int(np.triu(apart, 1).sum())
     if n_pairs and len(singles) + n_pairs > COPY_SETS:
-        return (*singles, *_reduced_pairs(specs, COPY_SETS - len(singles))), False
+        return (*singles, *_reduced_pairs(tuple(specs), COPY_SETS - len(singles))), False
     for _ in range(2, n_uses):
         grown = [
             (*held, new)
@@ -67,15 +68,16 @@ def copy_sets(
     return tuple(found), True
 
 
-def _reduced_pairs(specs: Sequence[Spec], room: int) -> list[CopySet]:
+@lru_cache(maxsize=1 << 12)
+def _reduced_pairs(specs: tuple[Spec, ...], room: int) -> tuple[CopySet, ...]:
     """A partial sum and what some of it is reduced to: the pairs that linear readers gain by."""
     pairs: list[CopySet] = []
     for i, j in combinations(range(len(specs)), 2):
         if len(pairs) > room:
-            return []
+            return ()
         if _is_reduced(specs[i], specs[j]) or _is_reduced(specs[j], specs[i]):
             pairs.append((i, j))
-    return pairs if len(pairs) <= room else []
+    return tuple(pairs) if len(pairs) <= room else ()
 
 
 def _is_reduced(before: Spec, after: Spec) -> bool:
@@ -108,7 +110,11 @@ def making(sets: Sequence[CopySet], seconds: Array) -> Array:
 
 def serving(sets: Sequence[CopySet], seconds: Array) -> Array:
     """What it takes to get each spec from the cheapest copy, shape (sets, specs)."""
-    return np.stack([seconds[held, :].min(axis=0) for held in sets])
+    found = seconds[[held[0] for held in sets]]
+    for index, held in enumerate(sets):
+        if len(held) > 1:
+            found[index] = seconds[held, :].min(axis=0)
+    return found
 
 
 def own_copies(sets: Sequence[CopySet]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

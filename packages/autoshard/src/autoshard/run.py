@@ -88,6 +88,7 @@ class Run:
         time_s: When to stop.
         steps: When to stop at the latest, in steps of the method, so that the answer depends on
             nothing but problem and seed; `None` is no such limit.
+        gap: Relative, between the best choice and the bound, at which the best is good enough.
         seed: Of every random number that the method draws.
         start: A choice to begin with; kept if it is feasible.
         progress: Called with each improvement.
@@ -103,12 +104,13 @@ class Run:
         *,
         time_s: float,
         steps: int | None = None,
+        gap: float = 0.0,
         seed: int = 0,
         start: Sequence[int] | None = None,
         progress: Callable[[Incumbent], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        for misfit in _misfits(time_s, steps, seed, progress):
+        for misfit in _misfits(time_s, steps, gap, seed, progress):
             raise ProblemError(misfit)
         self.problem = problem
         self.seed = seed
@@ -127,6 +129,7 @@ class Run:
         self.n_steps = 0
         self._time_s = time_s
         self._steps = steps
+        self._gap = max(CLOSED, gap)
         self._progress = progress
         self._clock = clock
         self._begun = clock()
@@ -172,10 +175,10 @@ class Run:
 
     @property
     def is_proved(self) -> bool:
-        """Whether nothing can be better than the best choice (or nothing is feasible)."""
+        """Whether nothing can be better by more than the gap (or nothing is feasible)."""
         if self.best is None:
             return self.lower_bound == math.inf
-        return self.lower_bound >= self.objective - CLOSED * abs(self.objective)
+        return self.lower_bound >= self.objective - self._gap * abs(self.objective)
 
     @property
     def steps_left(self) -> int | None:
@@ -248,12 +251,16 @@ def _choice(start: Sequence[int]) -> tuple[int, ...]:
         raise ProblemError(f"a start has a whole number for each node; got {error}") from error
 
 
-def _misfits(time_s: object, steps: object, seed: object, progress: object) -> Iterator[str]:
+def _misfits(
+    time_s: object, steps: object, gap: object, seed: object, progress: object
+) -> Iterator[str]:
     """What is wrong with the arguments of a solve, as sentences."""
     if not (isinstance(time_s, Real) and float(time_s) > 0.0):
         yield f"a solve has a time_s > 0, in seconds; got {time_s!r}"
     if steps is not None and not (isinstance(steps, Integral) and int(steps) >= 1):
         yield f"a solve has steps >= 1, or None for no limit; got {steps!r}"
+    if not (isinstance(gap, Real) and 0.0 <= float(gap) < math.inf):
+        yield f"a solve has a gap >= 0, relative; got {gap!r}"
     if not (isinstance(seed, Integral) and int(seed) >= 0):
         yield f"a seed is a whole number >= 0; got {seed!r}"
     if progress is not None and not callable(progress):

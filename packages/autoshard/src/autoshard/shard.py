@@ -66,6 +66,7 @@ def shard(
     method: str = "auto",
     time_s: float = 60.0,
     steps: int | None = STEPS,
+    gap: float = 0.0,
     progress: Callable[[Incumbent], None] | None = None,
 ) -> Sharding:
     """Find how to run a graph on a mesh in the least time.
@@ -96,6 +97,7 @@ def shard(
         time_s: When the solver stops at the latest; up to twice that under a memory limit, and as
             long for each baseline.
         steps: A budget for each solve; `None` leaves it to the time.
+        gap: Stop a solve where its sharding is proved to take at most this part of itself too long.
         progress: Told of each improvement of each solve.
 
     Returns:
@@ -130,6 +132,7 @@ def shard(
         method=method,
         time_s=time_s,
         steps=steps,
+        gap=gap,
         progress=progress,
     )
 
@@ -225,10 +228,11 @@ class Prepared:
         method: str = "auto",
         time_s: float = 60.0,
         steps: int | None = STEPS,
+        gap: float = 0.0,
         progress: Callable[[Incumbent], None] | None = None,
     ) -> Sharding:
         """The best sharding under a limit and with some things pinned; see `shard`."""
-        search = _Search(tie, coarse, polish, method, time_s, steps, progress)
+        search = _Search(tie, coarse, polish, method, time_s, steps, gap, progress)
         for what, given in (("compare", compare), ("tie", tie), ("polish", polish)):
             if not isinstance(given, bool):
                 raise OptionError(f"{what} is True or False; got {what}={given!r}")
@@ -366,6 +370,7 @@ class Prepared:
                     method=search.method,
                     time_s=search.time_s,
                     steps=search.steps,
+                    gap=search.gap,
                     progress=search.progress,
                 )
             else:
@@ -374,6 +379,7 @@ class Prepared:
                     search.method,
                     search.time_s,
                     steps=search.steps,
+                    gap=search.gap,
                     progress=search.progress,
                 )
         except InfeasibleError as error:
@@ -412,6 +418,7 @@ class _Search:
     method: str
     time_s: float
     steps: int | None
+    gap: float
     progress: Callable[[Incumbent], None] | None
 
 

@@ -54,6 +54,7 @@ def solve(
     time_s: float = 60.0,
     *,
     steps: int | None = None,
+    gap: float = 0.0,
     seed: int = 0,
     start: Sequence[int] | None = None,
     progress: Callable[[Incumbent], None] | None = None,
@@ -66,6 +67,7 @@ def solve(
         time_s: When to stop.
         steps: A budget that makes the answer the same on every machine; each method says what a
             step of it is. `time_s` still ends it.
+        gap: Stop where the choice is proved to cost at most this part of itself too much.
         seed: Of the random numbers of methods that draw some.
         start: A choice to begin with.
         progress: Called with each improvement of objective or bound.
@@ -91,6 +93,8 @@ def solve(
         raise ProblemError(f"what is solved is a Problem; got {shown(problem)}")
     if not isinstance(method, str) or method not in METHODS:
         raise ProblemError(f"a method is one of {', '.join(METHODS)}; got {method!r}")
-    run = Run(problem, time_s=time_s, steps=steps, seed=seed, start=start, progress=progress)
+    run = Run(
+        problem, time_s=time_s, steps=steps, gap=gap, seed=seed, start=start, progress=progress
+    )
     METHODS[method](problem, run)
     return run.solution(method)
