@@ -19,7 +19,7 @@ from shardspec import Spec
 
 from frontends import memory
 from frontends.layers import LayeredStep
-from frontends.repeat import Repeated, own_values
+from frontends.repeat import Repeated
 
 
 class DifferentCopiesError(Exception):
@@ -63,10 +63,10 @@ def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[
     n_phases, n_layers = len(graph.phases), layered.n_layers
     compute = [[0.0] * n_phases for _ in range(n_layers)]
     sent = [[0.0] * n_phases for _ in range(n_layers)]
+    dtypes = {value.name: value.dtype for value in graph.values}
     known: dict[Hashable, float] = {}  # repeated layers share rules and strategies
     for op, strategy in zip(graph.operators, sharding.strategies, strict=True):
-        dtypes = (graph.value(name).dtype for name in (*op.inputs, *op.outputs))
-        key = (id(op.rule), op.flops, id(strategy), *dtypes)
+        key = (id(op.rule), op.flops, id(strategy), *(dtypes[n] for n in (*op.inputs, *op.outputs)))
         if key not in known:
             known[key] = operator_seconds(graph, op, strategy, sharding.mesh.shape, cluster.device)
         compute[layered.layer_of[op.name]][op.phase] += graph.phases[op.phase].repeats * known[key]
@@ -250,17 +250,11 @@ class _Names:
                 for a, b in zip(mine.inputs, theirs.inputs, strict=True):
                     if b not in few.producers:
                         received.setdefault(a, b)
-        own, their_own = _own(whole), _own(short)
         for layer, other in short_of.items():
-            received.update(zip(own[layer], their_own[other], strict=True))
+            pairs_of_own = zip(whole.own_values[layer], short.own_values[other], strict=True)
+            received.update((a, b) for a, b in pairs_of_own if b not in few.producers)
         for name in graph.inputs:
             self.value[name] = received.get(name, name)
-
-
-def _own(layered: LayeredStep) -> list[list[str]]:
-    """Per layer the inputs that are its own."""
-    inputs = set(layered.step.graph.inputs)
-    return [[name for name in names if name in inputs] for names in own_values(layered)]
 
 
 def _conversions(

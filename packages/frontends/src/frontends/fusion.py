@@ -23,7 +23,11 @@ def fused_in_apply(graph: Graph, laid_out: Collection[str]) -> frozenset[str]:
         laid_out: Values that are there as arrays in any case, being converted or sent.
     """
     apply = [op for op in graph.operators if op.phase == APPLY]
-    elementwise = {op.name for op in apply if is_elementwise(op)}
+    known: dict[int, bool] = {}  # repeated layers share rules
+    for op in apply:
+        if id(op.rule) not in known:
+            known[id(op.rule)] = is_elementwise(op)
+    elementwise = {op.name for op in apply if known[id(op.rule)]}
     readers: dict[str, list[Operator]] = defaultdict(list)
     for op in apply:
         for name in op.inputs:

@@ -61,6 +61,22 @@ class LayeredStep:
         return {name: tuple(sorted(layers)) for name, layers in found.items()}
 
     @cached_property
+    def own_values(self) -> list[list[str]]:
+        """Per layer, in an order that is the same for equal layers: its inputs, and what it makes.
+
+        Its inputs are those that no other layer reads or keeps.
+        """
+        graph = self.step.graph
+        found: list[list[str]] = [[] for _ in range(self.n_layers)]
+        for name in graph.inputs:
+            layers = {*self.readers_of.get(name, ())} | {self.home[name]}
+            if len(layers) == 1:
+                found[layers.pop()].append(name)
+        for layer, operators in enumerate(self.operators_of):
+            found[layer] += [name for i in operators for name in graph.operators[i].outputs]
+        return found
+
+    @cached_property
     def kept_in(self) -> tuple[tuple[str, ...], ...]:
         """Per layer the inputs that the step updates and that are kept there."""
         found: list[list[str]] = [[] for _ in range(self.n_layers)]

@@ -93,6 +93,7 @@ def plan_traces(
 
     given = plan
     steps: dict[int, tuple[TracedT, LayeredStep]] = {}
+    shares: dict[int, Mapping[str, float]] = {}
 
     def traced(microbatches: int) -> tuple[TracedT, LayeredStep]:
         if microbatches not in steps:
@@ -101,10 +102,14 @@ def plan_traces(
             steps[microbatches] = (found, layered)
         return steps[microbatches]
 
+    def whole(microbatches: int) -> Mapping[str, float]:
+        if microbatches not in shares:
+            shares[microbatches] = shares_of_whole(traced(microbatches)[0])
+        return shares[microbatches]
+
     def planned(microbatches: int, undivided: bool) -> Plan:
-        found, layered = traced(microbatches)
         return make_plan(
-            layered,
+            traced(microbatches)[1],
             cluster,
             undivided=traced(1)[1] if undivided and microbatches > 1 else None,
             strategy=strategy,
@@ -113,7 +118,7 @@ def plan_traces(
             level=level,
             memory_rule=memory_rule,
             pin=pin,
-            unsharded=tuple(shares_of_whole(found)),
+            unsharded=tuple(whole(microbatches)),
             progress=progress,
         )
 
@@ -130,7 +135,7 @@ def plan_traces(
         else:
             plan = with_microbatches(planned, microbatches, sizes)
     trace, layered = traced(plan.microbatches)
-    _warn_of_whole(shares_of_whole(trace))
+    _warn_of_whole(whole(plan.microbatches))
     if plan.step != layered.step.fingerprint:
         raise PlanError(
             "a plan runs the step that it was made for; this one is for step "

@@ -40,13 +40,17 @@ from frontends.memory import footprint, held
 from frontends.repeat import Repeated, all_layers, without_repeats
 from frontends.shardings import Shardings
 from frontends.step import APPLY, FORWARD
-from frontends.ways import WAYS, Option, logical_meshes, options_of
+from frontends.ways import WAYS, Option, Way, logical_meshes, options_of
 
 Level = Literal["O2", "O3"]
 """How thoroughly to search: fast, or everything."""
 
 _LIMITED_STEPS = 10
 """Budget of a search under a memory limit, which comes last; about a second each [chosen]."""
+
+_PRICE_GAP = 1e-4
+"""Relative gap of the search of the whole that layers are priced by [chosen: far less than such
+prices are off; a stage that is taken is searched on its own, and to the end]."""
 
 _MARGIN = 1.1
 """By how much too high the memory of layers in the whole may be, for the whole of them [chosen]."""
@@ -276,8 +280,19 @@ class Pricer:
 
     def _by_layers(self, submesh: Submesh, option: Option) -> _Totals | None:
         """One sharding of the whole short step, and what each layer has of it."""
-        found = self.shardings.find(0, self.layered.n_layers - 1, submesh, option)
-        return None if found is None else self._totals_of(found)
+        last = self.layered.n_layers - 1
+
+        def found(way: Way) -> Sharding | None:
+            return self.shardings.find(0, last, submesh, replace(option, way=way), gap=_PRICE_GAP)
+
+        sharding = found(option.way)
+        if sharding is None:
+            return None
+        for way in WAYS[: WAYS.index(option.way)]:  # a faster way may be as lean
+            totals = self._totals.get((submesh, replace(option, way=way)))
+            if totals is not None and found(way) is sharding:
+                return totals
+        return self._totals_of(sharding)
 
     def _totals_of(self, found: Sharding) -> _Totals:
         """What each layer has of a sharding of the whole short step."""

@@ -84,22 +84,6 @@ def all_layers(layered: LayeredStep) -> Repeated:
     return Repeated(layered, layered, tuple((k, k) for k in every), every)
 
 
-def own_values(layered: LayeredStep) -> list[list[str]]:
-    """Per layer, in an order that is the same for equal layers: its inputs, and what it makes.
-
-    Its inputs are those that no other layer reads or keeps.
-    """
-    graph = layered.step.graph
-    found: list[list[str]] = [[] for _ in range(layered.n_layers)]
-    for name in graph.inputs:
-        layers = {*layered.readers_of.get(name, ())} | {layered.home[name]}
-        if len(layers) == 1:
-            found[layers.pop()].append(name)
-    for layer, operators in enumerate(layered.operators_of):
-        found[layer] += [name for i in operators for name in graph.operators[i].outputs]
-    return found
-
-
 def _neighbourly(layered: LayeredStep) -> dict[str, tuple[int, int]]:
     """Values that only neighbours of their layer read: which neighbour, and the how many-th."""
     graph = layered.step.graph
@@ -118,7 +102,7 @@ def _neighbourly(layered: LayeredStep) -> dict[str, tuple[int, int]]:
 def _described(layered: LayeredStep, marked: Collection[str]) -> list[Hashable]:
     """Per layer all that makes it equal to another."""
     graph = layered.step.graph
-    own, near = own_values(layered), _neighbourly(layered)
+    own, near = layered.own_values, _neighbourly(layered)
     place = {name: (layer, i) for layer, names in enumerate(own) for i, name in enumerate(names)}
     leaves: dict[str, list[tuple[object, bool]]] = defaultdict(list)
     for output in graph.outputs:
@@ -168,7 +152,7 @@ def _short(
 ) -> LayeredStep:
     """The step with only the layers `kept`."""
     graph = layered.step.graph
-    own, near = own_values(layered), _neighbourly(layered)
+    own, near = layered.own_values, _neighbourly(layered)
     place = {name: (layer, i) for layer, names in enumerate(own) for i, name in enumerate(names)}
     index = {layer: i for i, layer in enumerate(kept)}
     run_of = {

@@ -32,23 +32,33 @@ class Shardings:
         self._pins = dict(pins)
         self._structures: dict[tuple[int, int], str] = {}
         self._prepared: dict[tuple[tuple[int, int], Submesh, int], Prepared] = {}
-        self._found: dict[tuple[str, Submesh, Option], tuple[Graph, Sharding] | None] = {}
+        self._found: dict[tuple[str, float, Submesh, Option], tuple[Graph, Sharding] | None] = {}
 
-    def find(self, first: int, last: int, submesh: Submesh, option: Option) -> Sharding | None:
-        """What stands for a run of layers, sharded one way; None if pins forbid it."""
+    def find(
+        self, first: int, last: int, submesh: Submesh, option: Option, *, gap: float = 0.0
+    ) -> Sharding | None:
+        """What stands for a run of layers, sharded one way; None if pins forbid it.
+
+        Args:
+            first: Layer.
+            last: Included.
+            submesh: Where.
+            option: How.
+            gap: As of `autoshard.Prepared.solve`.
+        """
         prepared = self.prepare(first, last, submesh, option.mesh)
         graph = prepared.graph
-        key = (self._structure(self._ends(first, last)), submesh, option)
+        key = (self._structure(self._ends(first, last)), gap, submesh, option)
         if key not in self._found:
             pins: dict[str, tuple[Spec, ...]] = lean_specs(graph, prepared.mesh, option.way)
             pins |= self.pinned(graph)
             earlier = (replace(option, way=way) for way in WAYS[: WAYS.index(option.way)])
-            same = (self._found.get((*key[:2], other)) for other in earlier)
+            same = (self._found.get((*key[:3], other)) for other in earlier)
             if good := [found for found in same if found is not None and _has(found[1], pins)]:
                 self._found[key] = good[0]  # the best of all is the best of those
-                return self.find(first, last, submesh, option)
+                return self.find(first, last, submesh, option, gap=gap)
             try:
-                found = prepared.solve(pin=pins, compare=False, tie=self.tie)
+                found = prepared.solve(pin=pins, compare=False, tie=self.tie, gap=gap)
             except autoshard.PinError:
                 self._found[key] = None
             else:
