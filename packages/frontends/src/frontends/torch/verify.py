@@ -16,7 +16,7 @@ from frontends.step import APPLY, PHASE_NAMES
 from frontends.torch.arguments import State
 from frontends.torch.calls import Tensor
 from frontends.torch.runtime import Runtime
-from frontends.verify import check_losses, planned_collectives
+from frontends.verify import check_losses, planned_collectives, tolerance_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class Verified:
     results: float
     """The largest relative difference of a number that the step returns."""
 
+    tolerance: float
+    """What that difference may be, in the types that the step computes in."""
+
     state: float
     """The largest relative difference of a kind of state afterwards, such as all parameters, in the
     norm. Of single tensors some have gradients that are zero but for rounding."""
@@ -36,8 +39,8 @@ class Verified:
 
     def __str__(self) -> str:
         return (
-            f"ok: {self.n_steps} steps return what eager ones do ({self.results:.1e}), and leave "
-            f"the same state ({self.state:.1e})\n"
+            f"ok: {self.n_steps} steps return what eager ones do ({self.results:.1e} of "
+            f"{self.tolerance:.0e}), and leave the same state ({self.state:.1e})\n"
             f"ok: collectives are those of the plan ({self.n_collectives:,})"
         )
 
@@ -59,7 +62,8 @@ def verify(
         n_steps: How many of each.
 
     Raises:
-        VerificationError: Numbers that the step returns differ, or collectives do.
+        VerificationError: Numbers that the step returns differ by more than rounding in the types
+            that it computes in, or collectives do.
     """
     begin = runtime.whole_state()
     with torch.random.fork_rng():
@@ -73,10 +77,12 @@ def verify(
         ([numbers[i] for numbers in found], [numbers[i] for numbers in expected])
         for i in range(len(expected[0]))
     ]
-    results = max((check_losses(*pair) for pair in pairs), default=0.0)
+    tolerance = tolerance_of(value.dtype for value in runtime.step.graph.values)
+    results = max((check_losses(*pair, tolerance) for pair in pairs), default=0.0)
     return Verified(
         n_steps,
         results,
+        tolerance,
         _largest_difference(ours, after),
         n_collectives,
     )
