@@ -61,7 +61,7 @@ def test_buckets_hold_what_the_program_sends_and_fit_in_their_place(
         for node in begun:
             steps = [part.step for part in node.parts]
             assert len({(s.kind, s.mesh_axes, s.reduction) for s in steps}) == 1
-            assert len({part.dtype for part in node.parts}) == 1
+            assert len({found.kinds[register].dtype for register in node.operands}) == 1
             assert len(steps) == 1 or sum(s.src.local_bytes(4) for s in steps) <= bucket_bytes
         check_registers(found)
         n_parts += sum(len(node.parts) for node in begun)

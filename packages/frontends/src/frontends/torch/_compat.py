@@ -114,6 +114,19 @@ class Program:
             return make_fx(pure, tracing_mode="real")(*self._fakes)
 
 
+def makes_new(target: torch._ops.OpOverload) -> bool:
+    """Whether an operator's results are never views of its operands, nor these themselves.
+
+    Schemas say it, but for operators that are written in others, and two that are views unsaid.
+    """
+    is_written_in_others = target.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+    says_view = any(made.alias_info is not None for made in target._schema.returns)
+    unsaid = (torch.ops.aten._unsafe_view.default, torch.ops.aten.lift.default)
+    return not (is_written_in_others or says_view or target in unsaid)
+
+
 def place_of(tensor: Tensor) -> tuple[int, Any]:
     """Which memory a stand-in shares with others, and which part of it is its."""
     where = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()

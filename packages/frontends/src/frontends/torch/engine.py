@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from frontends.torch.grouped import Grouped
 from frontends.torch.local import Coordinates, differing_axes, like, local_shape, place_along
 from frontends.torch.lower import Communicate, Program, collectives_of, lower_chunk
 from frontends.torch.overlap import overlapped
+from frontends.torch.reuse import in_place, owned_reads
 from frontends.torch.trace import Trace
 
 Executed = tuple[str, tuple[tuple[int, ...], ...], int]
@@ -53,6 +54,9 @@ class TorchEngine:
         """By stage and phase, the collectives that ran while `is_recording`."""
 
         self.is_recording = False
+        self.given: Mapping[int, Collection[int]] = {}
+        """By chunk, the places of reads that are given away to it, if they are state."""
+
         self.programs: list[Program | None] = [
             lower_chunk(chunk, trace, graph, plan.stages[chunk.stage].mesh)
             if self.is_local(chunk.stage)
@@ -168,7 +172,20 @@ class TorchEngine:
                 counted[step.kind, positions.groups(step.mesh_axes), n_bytes] += 1
 
         axes = [differing_axes([slot.spec]) for slot in found.totals]
-        return executable(overlapped(program), self.collectives(found.stage), axes, record)
+        program, collectives = overlapped(program), self.collectives(found.stage)
+        if len(collectives.devices) == 1:
+            program = in_place(program, self._owned(chunk, program))
+        return executable(program, collectives, axes, record)
+
+    def _owned(self, chunk: int, program: Program) -> list[int]:
+        """The reads of a chunk that are state which it gives a new value, and need no more."""
+        found, alias = self._chunks[chunk], {o.value: o.alias for o in self._graph.outputs}
+        pairs = [
+            (program.reads[place], program.writes[place])
+            for place, (old, new) in enumerate(zip(found.reads, found.writes, strict=False))
+            if place in self.given.get(chunk, ()) and alias.get(new.value) == old.value
+        ]
+        return owned_reads(program, pairs)
 
     def sharder(self, stage: int, slot: Stored) -> Callable[[Shards], Arrays]:
         """Sees the shards of a value as arrays."""

@@ -62,8 +62,8 @@ class LocalCall:
         ]
         self._call = _of_any_strides(call_of_part(call, parts[0], parts[1]))
         self._mesh = mesh
-        bound = self._call.bound()
-        self._function: Function = lambda operands, coordinates: bound(operands)
+        plain = alike(self._call)
+        self._function: Function = plain
         axes: set[int] = set()
         if call.name in _COUNTING:
             axes = {axis for dim in result_specs[0].plain_dims for axis in dim}
@@ -77,6 +77,9 @@ class LocalCall:
             self._count_once(once)
         self.axes = tuple(sorted(axes | once))
         """Mesh axes along which devices do something different with equal operands."""
+
+        self.plain = self._call if self._function is plain else None
+        """The call, if that is all that any device does."""
 
     def __call__(self, operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
         """The results' shards on one device.
@@ -148,6 +151,12 @@ class LocalCall:
             return inner(operands, coordinates)
 
         self._function = run
+
+
+def alike(call: Call) -> Function:
+    """A call that is the same on all devices."""
+    bound = call.bound()
+    return lambda operands, coordinates: bound(operands)
 
 
 def place_along(mesh: Mesh, axes: Sequence[int], coordinates: Coordinates) -> int:

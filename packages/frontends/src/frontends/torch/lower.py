@@ -12,12 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import shardspec
+import torch
 from autoshard import Graph
 from shardspec import Layout, Mesh, Spec
 
 from frontends.chunks import Chunk
 from frontends.plan import Conversion, Placement, Stored
-from frontends.torch.local import LocalCall, differing_axes
+from frontends.torch.calls import Call
+from frontends.torch.flat import Kind
+from frontends.torch.local import Function, LocalCall, differing_axes, local_shape
 from frontends.torch.trace import Trace
 
 
@@ -25,7 +28,7 @@ from frontends.torch.trace import Trace
 class Compute:
     """A call on local shards."""
 
-    call: LocalCall
+    call: Function
     operands: tuple[int, ...]
     """Registers that it reads."""
 
@@ -34,6 +37,9 @@ class Compute:
 
     axes: tuple[int, ...]
     """Of the mesh, along which devices compute something different."""
+
+    plain: Call | None
+    """What each device calls, if that is all."""
 
     last: tuple[int, ...] = ()
     """Registers that nothing reads any more."""
@@ -45,7 +51,6 @@ class Communicate:
 
     phase: int
     step: shardspec.Step
-    dtype: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
     last: tuple[int, ...] = ()
@@ -97,6 +102,8 @@ class Program:
     """The registers that hold the chunk's writes when it ends."""
 
     n_registers: int
+    kinds: tuple[Kind, ...]
+    """Of a device's shard in each register that holds a value."""
 
 
 def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program:
@@ -109,21 +116,22 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
         mesh: The stage's mesh.
     """
     operators = {op.name: op for op in graph.operators}
-    registers = {slot: i for i, slot in enumerate(chunk.reads)}
-    n_registers = len(registers)
+    registers: dict[Stored, int] = {}
+    kinds: list[Kind] = []
     nodes: list[Node] = []
 
-    def new() -> int:
-        nonlocal n_registers
-        n_registers += 1
-        return n_registers - 1
+    def new(name: str, spec: Spec) -> int:
+        value = graph.value(name)
+        dtype = getattr(torch, value.dtype)
+        kinds.append(Kind(local_shape(value.shape, spec, mesh), dtype))
+        return len(kinds) - 1
 
     def convert(conversion: Conversion) -> None:
-        name, value = conversion.value, graph.value(conversion.value)
+        name, shape = conversion.value, graph.value(conversion.value).shape
         source = registers[Stored(name, conversion.src)]
-        for step in _steps(value.shape, mesh, conversion.src, conversion.dst):
-            made = new()
-            nodes.append(Communicate(conversion.phase, step, value.dtype, (source,), (made,)))
+        for step in _steps(shape, mesh, conversion.src, conversion.dst):
+            made = new(name, step.dst.spec)
+            nodes.append(Communicate(conversion.phase, step, (source,), (made,)))
             source = made
         registers[Stored(name, conversion.dst)] = source
 
@@ -141,11 +149,13 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
         )
         local = LocalCall(call, (shapes[0], shapes[1]), placement.operands, placement.results, mesh)
         read = tuple(registers[slot] for slot in operands)
-        made = tuple(new() for _ in results)
+        made = tuple(new(slot.value, slot.spec) for slot in results)
         axes = differing_axes(placement.operands, local.axes)
-        nodes.append(Compute(local, read, made, axes))
+        nodes.append(Compute(local, read, made, axes, local.plain))
         registers.update(zip(results, made, strict=True))
 
+    for slot in chunk.reads:
+        registers[slot] = new(slot.value, slot.spec)
     for action in chunk.actions:
         if isinstance(action, Conversion):
             convert(action)
@@ -154,7 +164,8 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
     totals = tuple(registers[slot] for slot in chunk.totals)
     writes = tuple(registers[slot] for slot in chunk.writes)
     reads = tuple(range(len(chunk.reads)))
-    return with_last(Program((), reads, totals, writes, n_registers), nodes, n_registers)
+    program = Program((), reads, totals, writes, len(kinds), tuple(kinds))
+    return with_last(program, nodes, len(kinds))
 
 
 def collectives_of(programs: Iterable[Program]) -> list[shardspec.Step]:

@@ -31,7 +31,7 @@ BUCKET_BYTES = 25 * 2**20
 _NOT_GROWING = ("all_reduce", "reduce_scatter")
 """Kinds whose result is no larger than their operand, which it takes the place of."""
 
-_Alike = tuple[str, tuple[int, ...], str | None, str]
+_Alike = tuple[str, tuple[int, ...], str | None, torch.dtype]
 """Kind, mesh axes, reduction and type of collectives that can be one."""
 
 
@@ -68,7 +68,7 @@ def overlapped(program: Program) -> Program:
         for position, node in enumerate(program.nodes)
         if isinstance(node, Communicate) and sent[position]
     ]
-    buckets = _filled(sorted(found, key=lambda one: one[0]))
+    buckets = _filled(program, sorted(found, key=lambda one: one[0]))
     return _woven(program, sent, buckets)
 
 
@@ -76,14 +76,15 @@ def _is_sent(node: Node) -> bool:
     return isinstance(node, Communicate) and not node.step.is_local
 
 
-def _filled(found: Sequence[tuple[int, int, Communicate]]) -> list[_Bucket]:
+def _filled(program: Program, found: Sequence[tuple[int, int, Communicate]]) -> list[_Bucket]:
     """Put collectives into buckets, in the order in which they can begin."""
     buckets: list[_Bucket] = []
     open_: dict[_Alike, _Bucket] = {}
     for begins, ends, node in found:
         step = node.step
-        alike = step.kind, step.mesh_axes, step.reduction, node.dtype
-        n_bytes = step.src.local_bytes(getattr(torch, node.dtype).itemsize)
+        dtype = program.kinds[node.operands[0]].dtype
+        alike = step.kind, step.mesh_axes, step.reduction, dtype
+        n_bytes = step.src.local_bytes(dtype.itemsize)
         bucket = open_.get(alike)
         if bucket is None or bucket.n_bytes + n_bytes > BUCKET_BYTES or bucket.ends <= begins:
             bucket = _Bucket(0, begins, ends)

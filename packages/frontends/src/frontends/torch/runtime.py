@@ -93,6 +93,14 @@ class Runtime:
         keys = [key for key in self._places if is_local[key[0]]]
         given = {key for key in keys if key[1].value in layered.updated}
         dying = find_dying(self.instructions, plan, self.chunks, given)
+        read_early = {name for early in trace.early for name in early.reads}
+        sent = {(t.source, Stored(t.value, t.src_spec)) for t in plan.transfers}  # some time later
+        mine = {key[:2] for key in given if key[1].value not in read_early} - sent
+        self.engine.given = {
+            index: [i for i in places if (chunk.stage, chunk.reads[i]) in mine]
+            for index, chunk in enumerate(self.chunks)
+            for places in [dying.get(index, ())]
+        }
         binder = Binder(plan, self.chunks, self.engine, dying, planned, mail)
         self._registers = {key: binder.register(key) for key in keys}
         self._calls = [call for _, call in bind_all(binder, self.instructions, is_local)]
@@ -125,7 +133,7 @@ class Runtime:
         self.whole: dict[str, Tensor] = {}
         """State that each process has whole: no stage reads it, or it is read beforehand."""
 
-        early = {name for early in trace.early for name in early.reads} - layered.updated
+        early = read_early - layered.updated
         placed = {key[1].value for key in self._places}
         self._is_whole = {name: name in early or name not in placed for name in state}
         self.missing = frozenset(state)
