@@ -1,8 +1,9 @@
 """Let the collectives of a program run beside its calls, small ones together.
 
 A collective begins as soon as its operand is there, and is waited for where its result is read
-first: gradients travel while backward makes the next ones. What makes a tensor larger begins where
-the plan has it, so that no more is held than was planned.
+first: gradients travel while backward makes the next ones. A view of a result does not read it: it
+is made when somebody reads the view. What makes a tensor larger begins where the plan has it, so
+that no more is held than was planned.
 
 Small collectives that do the same over the same devices, with the same type, are one *bucket*: what
 they send is put together, sent at once, and cut apart when it is there. It begins when the operand
@@ -18,12 +19,13 @@ the same. The plan's price is that of collectives that run one by one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from frontends.torch.lower import Begin, Communicate, Finish, Node, Program, with_last
+from frontends.torch import _compat
+from frontends.torch.lower import Begin, Communicate, Compute, Finish, Node, Program, with_last
 
 BUCKET_BYTES = 25 * 2**20
 """A bucket sends at most this of a device; what is larger runs alone. DDP's `bucket_cap_mb`."""
@@ -51,6 +53,7 @@ class _Bucket:
 
 def overlapped(program: Program) -> Program:
     """The same program, with its collectives in buckets that begin early and end late."""
+    program = replace(program, nodes=tuple(_with_late_views(program)))
     made_at: dict[int, int] = dict.fromkeys(program.reads, -1)
     read_at: dict[int, int] = dict.fromkeys((*program.totals, *program.writes), len(program.nodes))
     sent = [_is_sent(node) for node in program.nodes]
@@ -70,6 +73,40 @@ def overlapped(program: Program) -> Program:
     ]
     buckets = _filled(program, sorted(found, key=lambda one: one[0]))
     return _woven(program, sent, buckets)
+
+
+def _with_late_views(program: Program) -> list[Node]:
+    """The program's nodes, but views of what was received come where they are read."""
+    received: set[int] = set()
+    waiting: dict[int, Node] = {}
+    found: list[Node] = []
+
+    def need(registers: Iterable[int]) -> None:
+        for register in registers:
+            if register in waiting:
+                node = waiting.pop(register)
+                need(node.operands)
+                found.append(node)
+
+    for node in program.nodes:
+        if _is_view(node) and not received.isdisjoint(node.operands):
+            waiting[node.results[0]] = node
+            received.update(node.results)
+            continue
+        need(node.operands)
+        found.append(node)
+        if _is_sent(node):
+            received.update(node.results)
+    need(list(waiting))
+    return found
+
+
+def _is_view(node: Node) -> bool:
+    """Whether a call of one operand does no more than see it in another shape."""
+    if not isinstance(node, Compute) or node.plain is None:
+        return False
+    is_one = len(node.operands) == len(node.results) == 1
+    return is_one and not _compat.makes_new(node.plain.target)
 
 
 def _is_sent(node: Node) -> bool:
