@@ -151,7 +151,6 @@ def test_numbers_that_differ_by_more_than_their_type_rounds_are_found(name: str)
     step = mw.parallelize_step(unsteady, model, optimizer, **QUICK)
     verified = step.verify(batch)
     assert 0 <= verified.results <= verified.tolerance == tolerance
-    assert f" of {tolerance:.0e}), and leave the same state" in str(verified)
     factor = 1 + 3 * tolerance  # in eager steps only: the plan has the other
     with pytest.raises(VerificationError, match=rf"to a relative {tolerance:g}; step 1 has"):
         step.verify(batch)
@@ -213,11 +212,11 @@ def test_a_step_that_fails_leaves_the_state_or_says_that_it_is_lost(tmp_path: Pa
     def fail(values: Any) -> None:
         raise KeyboardInterrupt
 
-    runtime._calls[:] = [fail, *calls]
+    runtime._calls[:] = [(0, fail), *calls]
     with pytest.raises(KeyboardInterrupt):
         step(batch)
     assert torch.equal(step.state_dict()["model"]["0.weight"], begin)
-    runtime._calls[:] = [*calls, fail]
+    runtime._calls[:] = [*calls, (0, fail)]
     with pytest.raises(KeyboardInterrupt):
         step(batch)
     runtime._calls[:] = calls

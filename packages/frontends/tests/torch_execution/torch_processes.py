@@ -1,10 +1,12 @@
 """The processes of test_torch_processes.py: each runs plans, verifies them, and writes to
 FOLDER/rank.json what it found. `torchrun` and `mpiexec` start it alike, with FOLDER STRATEGY..."""
 
+import contextlib
 import itertools
 import json
+import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +82,29 @@ def train(strategy: str, microbatches: int, folder: Path) -> dict[str, Any]:
     last = float(step(tokens))
     assert mw.restore(folder / strategy, step) == 1
     assert float(step(tokens)) == last
+    why = r"step 2, is not: process 1: OSError: .* File too large; the last is still that of step 1"
+    with no_room(dist.get_rank() == 1), pytest.raises(CheckpointError, match=why):
+        mw.save(folder / strategy, 2, step)
+    assert mw.restore(folder / strategy, step) == 1
+    assert float(step(tokens)) == last
     return {
         "losses": [first, last],
         "state": verified.state,
         "collectives": verified.n_collectives,
         "stages": len(step.plan.stages),
     }
+
+
+@contextlib.contextmanager
+def no_room(is_here: bool) -> Iterator[None]:
+    """This process cannot write files of more than some bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if is_here:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def check_initial() -> mw.ParallelStep:

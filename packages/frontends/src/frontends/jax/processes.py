@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -13,10 +11,10 @@ import jax
 
 from frontends.errors import DeviceError, FrontendsError, PlanError
 from frontends.jax import _compat
-from frontends.jax.rollcall import roll_call
 from frontends.jax.watch import watch
-from frontends.mpi import import_mpi
+from frontends.mpi import meet
 from frontends.plan import Plan
+from frontends.rollcall import roll_call
 
 _SIZES = {
     "PMI_SIZE": None,  # MPICH and what descends from it, or srun --mpi=pmi2
@@ -52,7 +50,7 @@ def join(n_devices: int, start_s: float) -> int:
         if launcher is None:
             return n_devices
         method = _SIZES[launcher]
-        with roll_call(start_s):
+        with roll_call("frontends.jax.init", start_s):
             if method is None or (method == "ompi" and _OPEN_MPI_4 not in os.environ):
                 _join_by_mpi(int(os.environ[launcher]), start_s)
             else:
@@ -75,21 +73,8 @@ def _join_by_mpi(n_processes: int, start_s: float) -> None:
 
     JAX's own way by mpi4py takes a port by chance, which may be in use.
     """
-    world = import_mpi().COMM_WORLD
-    if world.size != n_processes:
-        raise DeviceError(
-            f"a launcher starts processes of its own MPI; it started {n_processes}, and mpi4py's "
-            f"library finds {world.size}: take that library's mpiexec, or install mpi4py against "
-            "the launcher's with pip install --no-binary mpi4py mpi4py"
-        )
-    with socket.socket() as found:
-        found.bind(("", 0))
-        here = f"{socket.gethostname()}:{found.getsockname()[1]}"
-    where = world.bcast(here)
-    jax.distributed.initialize(where, world.size, world.rank, initialization_timeout=round(start_s))
-    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-        # MPICH's mpiexec sends it when another process dies, which would end this one unheard.
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    where, process, n_processes = meet(n_processes)
+    jax.distributed.initialize(where, n_processes, process, initialization_timeout=round(start_s))
 
 
 def gather(word: str, doing: str) -> list[str]:

@@ -21,12 +21,13 @@ from frontends.homes import Result, find_placed, find_results
 from frontends.instructions import Key, build_instructions, in_one_order
 from frontends.jax.compile import Submeshes, compile_chunks
 from frontends.jax.engine import JaxEngine
-from frontends.jax.team import Team, Watched
+from frontends.jax.team import Team
 from frontends.jax.trace import Trace
 from frontends.layers import LayeredStep
 from frontends.plan import Plan
 from frontends.planning import Progress
 from frontends.transfers import plan_transfers
+from frontends.watch import Watched
 
 
 class Runtime:

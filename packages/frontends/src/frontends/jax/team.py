@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import crossmesh
 import jax
@@ -16,33 +16,13 @@ from frontends.errors import DeviceError, PlanError
 from frontends.instructions import Instruction
 from frontends.jax.compile import Submeshes
 from frontends.jax.processes import gather
-from frontends.jax.watch import Watch, watch
+from frontends.jax.watch import is_anothers, watch
 from frontends.mpi import connect, import_mpi
 from frontends.plan import Plan
+from frontends.watch import Watched
 
 _RESULTS = -1
 """In the place of a transfer's number: what every process is given at the end of a step."""
-
-
-class Watched:
-    """Where a step is, for the watch."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch, (self._step, _) = watch, watch.position
-        self.place = 0
-
-    @property
-    def place(self) -> int:
-        """Of the instruction that runs."""
-        return self._watch.position[1]
-
-    @place.setter
-    def place(self, place: int) -> None:
-        self._watch.position = self._step, place
-
-    def done(self) -> None:
-        """The step is."""
-        self._watch.position = self._step + 1, -1
 
 
 class Team:
@@ -82,20 +62,10 @@ class Team:
         """Until all processes are ready for the first step: some have more to compile."""
         gather("", "compile its programs")
 
-    @contextmanager
-    def step(self) -> Iterator[Watched]:
+    def step(self) -> AbstractContextManager[Watched]:
         """A step of this process; errors become known to all processes."""
         self.courier.begin()
-        watched = Watched(self._watch)
-        try:
-            yield watched
-        except (jax.errors.JaxRuntimeError, crossmesh.TransferError):
-            self._watch.wait_for_reason()
-            raise
-        except BaseException as error:  # it crosses to the processes that wait in this step
-            self._watch.fail(error)
-            raise
-        watched.done()
+        return self._watch.step(is_anothers)
 
     def share(self, mine: Mapping[str, Shards]) -> dict[str, jax.Array]:
         """Give results to all processes, and get all of them, each whole on one device."""

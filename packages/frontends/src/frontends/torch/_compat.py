@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -125,6 +126,11 @@ def makes_new(target: torch._ops.OpOverload) -> bool:
     says_view = any(made.alias_info is not None for made in target._schema.returns)
     unsaid = (torch.ops.aten._unsafe_view.default, torch.ops.aten.lift.default)
     return not (is_written_in_others or says_view or target in unsaid)
+
+
+def default_store() -> Any:
+    """What the processes of the default group joined by."""
+    return dist.distributed_c10d._get_default_store()
 
 
 def place_of(tensor: Tensor) -> tuple[int, Any]:

@@ -57,7 +57,8 @@ def save(
             `load_state_dict()`, as schedules of learning rates have. It is process 0's.
 
     Raises:
-        CheckpointError: There is one of this number or a larger.
+        CheckpointError: There is one of this number or a larger, or a process could not write; it
+            is raised in all of them.
         PlanError: The step has no plan yet, or no state.
     """
     last = latest(folder)
@@ -73,8 +74,21 @@ def save(
     groups = [{k: v for k, v in g.items() if k != "params"} for g in step.optimizer.param_groups]
     others = {name: one.state_dict() for name, one in (extra or {}).items()}
     state[_SETTINGS] = pickle.dumps({"param_groups": groups, "extra": others})
-    with _quiet():
-        state_dict_saver.save(state, checkpoint_id=_path(folder, number), no_dist=_is_alone())
+    try:
+        with _quiet():
+            state_dict_saver.save(state, checkpoint_id=_path(folder, number), no_dist=_is_alone())
+    except CheckpointException as error:  # of all processes, in each of them
+        reasons = [
+            f"process {process}: {type(failed).__name__}: {failed}"
+            for process, (failed, _) in sorted(error.failures.items())
+        ]
+        kept = (
+            "there is none before it" if last is None else f"the last is still that of step {last}"
+        )
+        raise CheckpointError(
+            f"a checkpoint is there when all processes have written it; {folder}, step {number}, "
+            f"is not: {', '.join(reasons)}; {kept}: make room, and save again"
+        ) from error
 
 
 def restore(

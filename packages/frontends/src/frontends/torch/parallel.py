@@ -45,10 +45,11 @@ class ParallelStep:
         optimizer: Optimizer,
         cluster: Cluster | None,
         options: dict[str, Any],
+        deadline_s: float,
     ) -> None:
         functools.update_wrapper(self, function)
         self._function, self.model, self.optimizer = function, model, optimizer
-        self._cluster, self._options = cluster, options
+        self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
         self._form: Form | None = None
         self._tree: Any = None
         self._planned: Planned[Trace] | None = None
@@ -104,7 +105,13 @@ class ParallelStep:
             assert self._cluster is not None
             state = self._capture.state.tensors
             self._runtime = Runtime(
-                planned.trace, planned.layered, planned.plan, self._cluster, state, rank=join()
+                planned.trace,
+                planned.layered,
+                planned.plan,
+                self._cluster,
+                state,
+                rank=join(),
+                deadline_s=self._deadline_s,
             )
         return self._runtime
 
@@ -282,6 +289,7 @@ def parallelize(
     example_batch: Any = None,
     *,
     cluster: Cluster | None = None,
+    deadline_s: float = 60.0,
     **options: Any,
 ) -> ParallelStep:
     """Train a model on all devices, by a plan that is found at once or at the first call.
@@ -295,6 +303,8 @@ def parallelize(
         example_batch: Shapes and types of the batches; without it the first batch is planned for.
         cluster: What to plan for; by default the processes that the launcher started, or 8 virtual
             devices.
+        deadline_s: Where there are several processes, how long a step may stand still, or nothing
+            be heard of a process, before all end and say which is at fault.
         options: Any of `plan_for`: `microbatches`, `strategy`, `schedule`, `memory_bytes`,
             `level`, `memory_rule`, `pin`, `n_layers`, `plan`, `progress`.
 
@@ -309,7 +319,9 @@ def parallelize(
     def train(batch: Any) -> Any:
         return step(model, optimizer, batch)
 
-    made = parallelize_step(train, model, optimizer, cluster=cluster, **options)
+    made = parallelize_step(
+        train, model, optimizer, cluster=cluster, deadline_s=deadline_s, **options
+    )
     if example_batch is not None:
         made.prepare(example_batch)
     return made
@@ -321,6 +333,7 @@ def parallelize_step(
     optimizer: Optimizer,
     *,
     cluster: Cluster | None = None,
+    deadline_s: float = 60.0,
     **options: Any,
 ) -> ParallelStep:
     """The same for a whole step, in which `loss.backward()` and `optimizer.step()` are called.
@@ -331,6 +344,7 @@ def parallelize_step(
         model: That the step trains.
         optimizer: That it calls.
         cluster: As in `parallelize`.
+        deadline_s: As in `parallelize`.
         options: As in `parallelize`.
 
     Returns:
@@ -344,6 +358,7 @@ def parallelize_step(
     for name in options:
         if name not in known:
             raise TypeError(
-                f"parallelize has the options cluster, {', '.join(sorted(known))}; got {name}"
+                f"parallelize has the options cluster, deadline_s, {', '.join(sorted(known))}; "
+                f"got {name}"
             )
-    return ParallelStep(step, model, optimizer, cluster, options)
+    return ParallelStep(step, model, optimizer, cluster, options, deadline_s)

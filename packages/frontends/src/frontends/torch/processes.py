@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from frontends.errors import DeviceError, PlanError
-from frontends.mpi import import_mpi
+from frontends.errors import PlanError
+from frontends.mpi import meet
 from frontends.plan import Plan
+from frontends.rollcall import roll_call
+from frontends.torch.watch import watch
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 """Variables in which launchers of MPI leave the number of processes."""
@@ -48,39 +49,31 @@ def n_hosts() -> int:
     return n // here if set(sizes) == {here} and n % here == 0 else 1
 
 
-def join() -> int | None:
-    """Join the other processes, if there are some.
+def join(start_s: float = 300.0) -> int | None:
+    """Join the other processes, if there are some, and begin to watch them.
+
+    Args:
+        start_s: How long to wait for processes of this host that do not come.
 
     Returns:
         This process's rank; None if it is alone.
 
     Raises:
-        DeviceError: mpi4py's library is not that of the launcher.
+        DeviceError: A process does not come, or mpi4py's library is not that of the launcher.
     """
     if n_processes() == 1:
         return None
     if not dist.is_initialized():
         if by_mpi():
-            _join_by_mpi()
+            with roll_call("a step of frontends.torch", start_s):
+                where, rank, size = meet(n_processes())
+                dist.init_process_group(
+                    "gloo", init_method=f"tcp://{where}", rank=rank, world_size=size
+                )
         else:
             dist.init_process_group("gloo")
+    watch()
     return dist.get_rank()
-
-
-def _join_by_mpi() -> None:
-    """Meet at a free port of process 0, which it tells the others by MPI."""
-    world = import_mpi().COMM_WORLD
-    if world.size != n_processes():
-        raise DeviceError(
-            f"a launcher starts processes of its own MPI; it started {n_processes()}, and mpi4py's "
-            f"library finds {world.size}: take that library's mpiexec, or install mpi4py against "
-            "the launcher's with pip install --no-binary mpi4py mpi4py"
-        )
-    with socket.socket() as found:
-        found.bind(("", 0))
-        here = f"tcp://{socket.gethostname()}:{found.getsockname()[1]}"
-    where = world.bcast(here)
-    dist.init_process_group("gloo", init_method=where, rank=world.rank, world_size=world.size)
 
 
 def plan_together(

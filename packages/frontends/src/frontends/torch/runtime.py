@@ -30,6 +30,7 @@ from frontends.torch.engine import Executed, Sliceable, TorchEngine
 from frontends.torch.team import Team
 from frontends.torch.trace import Trace
 from frontends.transfers import plan_transfers
+from frontends.watch import Watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Runtime:
             to be there before the first step: see `load` and `take`.
         rank: Of this process, which is its device; None if all devices are virtual ones of this
             process.
+        deadline_s: Where there are several processes, how long a step may stand still before they
+            end and say who is at fault.
 
     Raises:
         DeviceError: There are fewer processes than devices.
@@ -73,6 +76,7 @@ class Runtime:
         state: Mapping[str, Tensor],
         *,
         rank: int | None = None,
+        deadline_s: float = 60.0,
     ) -> None:
         self._trace, self.step, self.plan = trace, layered.step, plan
         graph = layered.step.graph
@@ -85,7 +89,9 @@ class Runtime:
         self._team = None
         if rank is not None:
             asked = {name: result for name, result in found.items() if result.is_whole}
-            self._team = Team(plan, graph, self.engine, self.instructions, planned, asked)
+            self._team = Team(
+                plan, graph, self.engine, self.instructions, planned, asked, deadline_s
+            )
         mail = None if self._team is None else self._team.courier
         self._arguments = {a.name: a for a in trace.arguments}
         other = {a.name for a in trace.arguments if not a.is_batch}
@@ -103,7 +109,7 @@ class Runtime:
         }
         binder = Binder(plan, self.chunks, self.engine, dying, planned, mail)
         self._registers = {key: binder.register(key) for key in keys}
-        self._calls = [call for _, call in bind_all(binder, self.instructions, is_local)]
+        self._calls = bind_all(binder, self.instructions, is_local)
         self._batches = {
             key[1]: register
             for key, register in binder.registers.items()
@@ -213,8 +219,13 @@ class Runtime:
             PlanError: The state is not there yet.
         """
         self._check(values)
-        if self._team is not None:
-            self._team.courier.begin()
+        if self._team is None:
+            return self._step(values, None)
+        with self._team.step() as at:
+            return self._team.share(self._step(values, at))
+
+    def _step(self, values: Mapping[str, Tensor], at: Watched | None) -> dict[str, Tensor]:
+        """What is returned to the user and made in this process."""
         registers: Registers = [None] * self._n_registers
         for key, register in self._registers.items():
             kept = self._kept.get(key)
@@ -224,15 +235,16 @@ class Runtime:
         for key in self._updates.values():  # the old state goes as soon as nothing reads it
             del self._kept[key]
         try:
-            for call in self._calls:
+            for place, call in self._calls:
+                if at is not None:
+                    at.place = place
                 call(registers)
         except BaseException:
             self._take_back(registers)
             raise
         for register, key in self._updates.items():
             self._kept[key] = registers[register]
-        mine = {name: registers[register][0] for name, register in self._results.items()}
-        return mine if self._team is None else self._team.share(mine)
+        return {name: registers[register][0] for name, register in self._results.items()}
 
     def _take_back(self, registers: Registers) -> None:
         """Keep what a step that failed has not updated yet: all, unless it was updating state."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import crossmesh
 import torch
@@ -22,6 +23,8 @@ from frontends.torch.collectives import Shards
 from frontends.torch.engine import TorchEngine, assemble
 from frontends.torch.local import differing_axes, like, local_shape
 from frontends.torch.processes import by_mpi
+from frontends.torch.watch import is_anothers, watch
+from frontends.watch import Watched
 
 
 class Team:
@@ -34,6 +37,7 @@ class Team:
         instructions: Of all processes, in their order.
         planned: How each transfer goes from device to device.
         results: What all processes are given at the end of a step, by name.
+        deadline_s: How long a step may stand still.
 
     Raises:
         DeviceError: There are fewer processes than devices.
@@ -48,7 +52,10 @@ class Team:
         instructions: Sequence[Instruction],
         planned: Sequence[crossmesh.TransferPlan],
         results: Mapping[str, Result],
+        deadline_s: float,
     ) -> None:
+        self._watch = watch()
+        self._watch.deadline_s = deadline_s
         _check(plan)
         self._plan, self._graph = plan, graph
         self._results = {name: results[name].key for name in sorted(results)}
@@ -59,6 +66,11 @@ class Team:
         else:
             connect = functools.partial(_connect, process_of=process_of)
         self.courier = Courier(lanes, dist.get_rank(), connect)
+
+    def step(self) -> AbstractContextManager[Watched]:
+        """A step of this process; errors become known to all processes."""
+        self.courier.begin()
+        return self._watch.step(is_anothers)
 
     def share(self, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Give results to all processes, and get all of them."""

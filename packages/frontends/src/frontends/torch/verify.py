@@ -39,8 +39,8 @@ class Verified:
 
     def __str__(self) -> str:
         return (
-            f"ok: {self.n_steps} steps return what eager ones do ({self.results:.1e} of "
-            f"{self.tolerance:.0e}), and leave the same state ({self.state:.1e})\n"
+            f"ok: {self.n_steps} steps return what eager ones do ({self.results:.1e}), and leave "
+            f"the same state ({self.state:.1e})\n"
             f"ok: collectives are those of the plan ({self.n_collectives:,})"
         )
 

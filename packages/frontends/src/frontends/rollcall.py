@@ -27,12 +27,13 @@ _NAP_S = 0.02
 
 
 @contextmanager
-def roll_call(start_s: float) -> Iterator[None]:
+def roll_call(call: str, start_s: float) -> Iterator[None]:
     """Begin when all processes of this host are there, and be seen by them until the end.
 
     Where the launcher does not say how many are on a host, it begins at once.
 
     Args:
+        call: What all of them call, by name, for who looks for those that are missing.
         start_s: How long to wait.
 
     Raises:
@@ -52,7 +53,7 @@ def roll_call(start_s: float) -> Iterator[None]:
         while len(there) < n_here:
             there.update(p for p in range(n_processes) if _is_bound(f"{name}{p}"))
             if time.monotonic() > until_s:
-                raise DeviceError(_missing(process, n_processes, n_here, there, start_s))
+                raise DeviceError(_missing(call, process, n_processes, n_here, there, start_s))
             time.sleep(_NAP_S)
         yield
 
@@ -73,7 +74,9 @@ def _is_bound(name: str) -> bool:
         return probe.connect_ex(name) == 0
 
 
-def _missing(process: int, n_processes: int, n_here: int, there: Set[int], start_s: float) -> str:
+def _missing(
+    call: str, process: int, n_processes: int, n_here: int, there: Set[int], start_s: float
+) -> str:
     names = ", ".join(map(str, sorted(there)))
     if n_here == n_processes:
         absent = ", ".join(str(p) for p in range(n_processes) if p not in there)
@@ -81,7 +84,7 @@ def _missing(process: int, n_processes: int, n_here: int, there: Set[int], start
     else:
         who = f"{n_here - len(there)} of the {n_here} on {socket.gethostname()}"
     return (
-        f"all processes of a run call frontends.jax.init; {who} has not, and process {process} "
+        f"all processes of a run call {call}; {who} has not, and process {process} "
         f"has waited {start_s:g} s for it (there are {names}): see what it does before, or raise "
         "start_s"
     )

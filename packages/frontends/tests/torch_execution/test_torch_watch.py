@@ -1,0 +1,82 @@
+"""Three real processes, one of which is at fault: torch_faults.py is what they do."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+N, AT_FAULT = 3, 1
+PROGRAM = str(Path(__file__).with_name("torch_faults.py"))
+LAUNCHERS = {
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
+    "mpiexec": [str(Path(sysconfig.get_path("scripts"), "mpiexec")), "-n", str(N)],
+}
+LAUNCHERS["torchrun"] += ["--nproc-per-node", str(N)]
+UNNOTICED = ["sh", "-c", '"$@"; status=$?; [ $status -lt 128 ] || sleep 60; exit $status', "sh"]
+"""Keeps from mpiexec that a process was killed: it would kill the others at once, unheard."""
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+REASONS = {
+    "killed": r"process 1 on \S+ has not been heard of for \d+ s: it was killed or is stopped",
+    "stopped": r"process 1 on \S+ has not been heard of for \d+ s: it was killed or is stopped",
+    "raises": r"process 1 on \S+ failed: ValueError: no batch left",
+    "hangs": r"no step stands still for 6 s; process 1 on \S+ is before step 2, and all others .*",
+    "exits": r"process 1 on \S+ has ended after 2 steps, and process \d is in step 2: all .*",
+}
+CASES = [(launcher, story) for launcher in LAUNCHERS for story in REASONS]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "story"), CASES if NIGHTLY else [("torchrun", "killed"), ("torchrun", "stopped")]
+)
+def test_all_others_end_and_name_the_process_at_fault(
+    launcher: str, story: str, tmp_path: Path
+) -> None:
+    wrapper = []
+    if launcher == "mpiexec":
+        wrapper = [*(UNNOTICED if story == "killed" else []), sys.executable]
+    with subprocess.Popen(
+        [*LAUNCHERS[launcher], *wrapper, PROGRAM, story, str(tmp_path)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as started:
+        try:
+            said = heard(tmp_path)
+            end(tmp_path)  # torchrun waits for it for 30 s
+            status = started.wait(60)
+        finally:
+            started.terminate()
+    assert status != 0
+    assert not list(tmp_path.glob("*.done"))
+    for process, text in said.items():
+        assert re.search(rf"^meshwright: process {process}: {REASONS[story]}$", text, re.M), text
+
+
+def heard(folder: Path) -> dict[int, str]:
+    """What the others have said, when all have said why they end; or when they are late."""
+    others = [process for process in range(N) if process != AT_FAULT]
+    until_s = time.monotonic() + 200
+    said: dict[int, str] = {}
+    while time.monotonic() < until_s:
+        for process in others:
+            with contextlib.suppress(FileNotFoundError):
+                said[process] = Path(folder, f"{process}.err").read_text()
+        if len(said) == len(others) and all("meshwright: " in text for text in said.values()):
+            break
+        time.sleep(0.1)
+    return said
+
+
+def end(folder: Path) -> None:
+    """A process that is stopped does not end otherwise."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(Path(folder, "at-fault").read_text()), signal.SIGKILL)
