@@ -137,12 +137,11 @@ def _verified(
 
     Args:
         step: That ran.
-        batch: To run once more.
-        seen: What reached the process groups in all steps, if there are some.
+        batch: To run once more, where nothing was recorded.
+        seen: What reached the process groups in all steps; nothing in one process.
     """
-    n_collectives = step.verify(batch, n_steps=1).n_collectives
     if not dist.is_initialized():
-        return n_collectives
+        return step.verify(batch, n_steps=1).n_collectives
     a_step = Counter({key: n // STEPS for key, n in seen.items()})
     assert seen == Counter({key: n * STEPS for key, n in a_step.items()}), "steps are alike"
     results = {"loss": torch.float32.itemsize}
