@@ -32,7 +32,7 @@ from costmodel import Cluster, Device
 from shardspec import Spec
 
 from autoshard.conversion import Converter
-from autoshard.copies import Copies, CopyTables, Relay
+from autoshard.copies import Copies, CopyTables, Relay, copy_tables_of
 from autoshard.graph import Graph, Operator
 from autoshard.options import Options
 from autoshard.outline import Outline, Reading, outline_of
@@ -176,7 +176,7 @@ def build(
     """
     mesh_shape = converter.mesh.shape
     outline = outline_of(graph, options.in_flight, options.strided)
-    tables = CopyTables(converter, with_memory=copies)
+    tables = copy_tables_of(converter, copies)
     builder = _Builder(graph, outline, tables)
     stored = _add_inputs(builder, mesh_shape, options)
     of_operators = _add_operators(builder, mesh_shape, options, cluster.device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar, cast
 
 import numpy as np
@@ -20,6 +21,9 @@ from autoshard.graph import Value
 from autoshard.problem import Array
 from autoshard.relay import CopySet, copy_sets, making, own_copies, serving
 from autoshard.tables import Column, largest_part
+
+MOST_TABLES = 1 << 12
+"""That are kept of a mesh from one problem to the next [chosen: those of a few models]."""
 
 T = TypeVar("T")
 Copies = tuple[tuple[Spec, ...], ...]
@@ -65,6 +69,18 @@ class Kind:
     """It depends on no input, and is never sent."""
 
 
+def copy_tables_of(converter: Converter, with_memory: bool) -> CopyTables:
+    """The tables of a mesh: parts of a model, and its microbatches, have most in common."""
+    tables = _kept_tables(converter, with_memory)
+    tables.forget_many()
+    return tables
+
+
+@lru_cache(maxsize=32)
+def _kept_tables(converter: Converter, with_memory: bool) -> CopyTables:
+    return CopyTables(converter, with_memory=with_memory)
+
+
 class CopyTables:
     """Makes tables for one mesh; equal arguments give the same objects."""
 
@@ -85,6 +101,12 @@ class CopyTables:
         if key not in self._known:
             self._known[key] = make()
         return cast(T, self._known[key])
+
+    def forget_many(self) -> None:
+        """Begin anew where there are many; not while a problem is built."""
+        if len(self._known) > MOST_TABLES:
+            self._known.clear()
+            self._kinds.clear()
 
     def kind(self, value: Value, *, is_constant: bool) -> Kind:
         """The kind of a value, one object for all that are alike."""

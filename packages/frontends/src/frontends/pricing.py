@@ -40,7 +40,7 @@ from frontends.memory import footprint, held
 from frontends.repeat import Repeated, all_layers, without_repeats
 from frontends.shardings import Shardings
 from frontends.step import APPLY, FORWARD
-from frontends.ways import WAYS, Option, Way, logical_meshes, options_of
+from frontends.ways import WAYS, Option, logical_meshes, options_of
 
 Level = Literal["O2", "O3"]
 """How thoroughly to search: fast, or everything."""
@@ -280,19 +280,16 @@ class Pricer:
 
     def _by_layers(self, submesh: Submesh, option: Option) -> _Totals | None:
         """One sharding of the whole short step, and what each layer has of it."""
-        last = self.layered.n_layers - 1
-
-        def found(way: Way) -> Sharding | None:
-            return self.shardings.find(0, last, submesh, replace(option, way=way), gap=_PRICE_GAP)
-
-        sharding = found(option.way)
-        if sharding is None:
+        whole = (0, self.layered.n_layers - 1, submesh)
+        found = self.shardings.find(*whole, option, gap=_PRICE_GAP)
+        if found is None:
             return None
         for way in WAYS[: WAYS.index(option.way)]:  # a faster way may be as lean
-            totals = self._totals.get((submesh, replace(option, way=way)))
-            if totals is not None and found(way) is sharding:
+            other = replace(option, way=way)
+            totals = self._totals.get((submesh, other))
+            if totals is not None and found is self.shardings.find(*whole, other, gap=_PRICE_GAP):
                 return totals
-        return self._totals_of(sharding)
+        return self._totals_of(found)
 
     def _totals_of(self, found: Sharding) -> _Totals:
         """What each layer has of a sharding of the whole short step."""
