@@ -231,11 +231,23 @@ def assemble(mesh: Mesh, spec: Spec, shards: Mapping[int, Tensor]) -> Tensor:
 
 
 def _as_array(tensor: Tensor) -> np.ndarray:
-    if tensor.dtype == torch.bfloat16:  # numpy has no such type; its bytes are only carried
-        tensor = tensor.view(torch.int16)
-    return tensor.detach().numpy()
+    carrier = _carrier(tensor.dtype)
+    return (tensor if carrier is None else tensor.view(carrier)).detach().numpy()
 
 
 def _as_tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+    carrier = _carrier(dtype)
+    if carrier is None:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"i{dtype.itemsize}")).view(dtype)
+
+
+def _carrier(dtype: torch.dtype) -> torch.dtype | None:
+    """The integers whose bytes stand for a type that numpy lacks; crossmesh adds as its plan says.
+
+    Where a process has something to give, crossmesh makes arrays like it; else of ml_dtypes' type,
+    or bytes, which torch does not take.
+    """
+    if hasattr(np, str(dtype).removeprefix("torch.")):
+        return None
+    return {1: torch.int8, 2: torch.int16}[dtype.itemsize]
