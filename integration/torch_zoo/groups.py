@@ -83,7 +83,8 @@ def check_groups(runtime: Runtime, rank: int, results: Mapping[str, int], seen: 
         for node in overlapped(program).nodes:
             if isinstance(node, Begin):
                 sizes = [
-                    p.step.dst.local_bytes(getattr(torch, p.dtype).itemsize) for p in node.parts
+                    part.step.dst.local_bytes(program.kinds[part.operands[0]].dtype.itemsize)
+                    for part in node.parts
                 ]
                 kind, axes = node.parts[0].step.kind, node.parts[0].step.mesh_axes
                 calls[kind, _members(mesh, axes, rank), sum(sizes)] += times
