@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from autoshard.graph import Graph
 from autoshard.lifetime import Lifetime, lifetimes_of, phase_ends
+from autoshard.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ class _Drawing:
         inputs = _firsts((kinds[n], life[n].copies, pieces[n]) for n in graph.inputs)
         held = []
         likenesses: list[Hashable] = []
+        rules: dict[Rule, int] = {}
+        by_id: dict[int, int] = {}  # repeated layers may share them, and they are long to compare
         for index, op in enumerate(graph.operators):
             lives = [life[name] for name in op.outputs]
             first, last = min(one.first for one in lives), max(one.last for one in lives)
@@ -97,8 +100,10 @@ class _Drawing:
             ]
             held.append(tuple(made))
             names = (*op.inputs, *op.outputs)
-            # the graph keeps its rules; those of repeated layers are one, and long to compare
-            likeness = (id(op.rule), op.flops, op.phase, *(kinds[n][1] for n in names), *made)
+            if id(op.rule) not in by_id:
+                by_id[id(op.rule)] = rules.setdefault(op.rule, len(rules))
+            rule = by_id[id(op.rule)]
+            likeness = (rule, op.flops, op.phase, *(kinds[n][1] for n in names), *made)
             likenesses.append(
                 (*likeness, *(pieces[n] for n in names)) if self._strided else likeness
             )
