@@ -166,6 +166,7 @@ def main(port: int, sizes: Sizes) -> None:
         seconds = torch.tensor(time.process_time() - start_s, dtype=torch.float64)
         dist.all_reduce(seconds)
         facts = {"cpu_s": float(seconds)}
+    dist.barrier()
     dist.destroy_process_group()
 
 
