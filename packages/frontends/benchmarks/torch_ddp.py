@@ -166,6 +166,8 @@ def main(port: int, sizes: Sizes) -> None:
         seconds = torch.tensor(time.process_time() - start_s, dtype=torch.float64)
         dist.all_reduce(seconds)
         facts = {"cpu_s": float(seconds)}
+    # The reducer of DDP is the last to hold the group, and joins gloo's threads with the GIL, which
+    # they need if they have not let go of their tensors yet: then the process hangs (torch 2.13).
     dist.barrier()
     dist.destroy_process_group()
 
