@@ -256,7 +256,8 @@ class Watch:
                 self._judge(process, told[process], now_s - heard[process][1])
             if self.position != at:
                 at, since_s = self.position, now_s
-            if place >= 0 and now_s - since_s > self.deadline_s and not self._said:
+            is_late = place >= 0 and now_s - since_s > self.deadline_s
+            if is_late and not self._said and not self._is_one_silent(heard, now_s):
                 self._end(self._who_is_behind(told))
 
     def _listen(self) -> dict[int, str] | None:
@@ -302,6 +303,14 @@ class Watch:
         with contextlib.suppress(ConnectionError):
             return self._store.wait(key, _AT_ONCE_S) is not None
         return False
+
+    def _is_one_silent(self, heard: dict[int, tuple[str, float]], now_s: float) -> bool:
+        """Whether a process may be stopped: it is, or its place is known, after a few periods."""
+        return any(
+            now_s - at_s > _SILENT_PERIODS * self._period_s
+            for process, (text, at_s) in heard.items()
+            if process != self._process and not text.startswith((_FAILED, _ENDED))
+        )
 
     def _who_is_behind(self, told: dict[int, str]) -> str:
         """Whoever is at the least place."""
