@@ -139,7 +139,11 @@ def integration(session: nox.Session) -> None:
     session.run("pytest", "--doctest-modules", *left_out, "--pyargs", *PROJECTS)
     benchmarks = present("packages/*/benchmarks/test_*.py")
     session.run(
-        "pytest", "--benchmark-disable", *[b for b in benchmarks if Path(b).name != BASELINES]
+        "pytest",
+        "--benchmark-disable",
+        *[b for b in benchmarks if Path(b).name != BASELINES],
+        *TWO_AT_A_TIME,
+        env=ONE_THREAD,
     )
 
 
