@@ -108,6 +108,8 @@ class Watch:
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_term)
         self._talked_s = time.monotonic()
+        # At once: who is killed before its first word would never be missed.
+        self._say("begun", "{} {}".format(*self.position))
         self._thread = threading.Thread(target=self._work, name="watch", daemon=True)
         self._thread.start()
         threading.Thread(target=self._watch_store, name="watch store", daemon=True).start()
