@@ -168,7 +168,8 @@ class Candidates:
                 f"{self.schedules[0]} runs {self.per_rank} stages on each of two ranks or more, "
                 f"with a layer each and {self.of_stage.memory_bytes} bytes of a device's memory; "
                 f"{self.layered.n_layers} layers on {self.cluster.n_devices} devices cannot be cut "
-                f"so{''.join(f': {reason}' for reason in reasons[:1])}"
+                f"so{''.join(f' ({reason})' for reason in reasons[:1])}: take another schedule, "
+                "other devices or more microbatches"
             )
         return self._with_pinned_stages(found)
 
@@ -266,7 +267,9 @@ class Candidates:
             submesh = next(fitting, None)
             if submesh is None:
                 raise autoshard.InfeasibleError(
-                    f"{whole} devices cannot be cut into {n_ranks} equal submeshes"
+                    f"{self.schedules[0]} needs equal ranks, and {whole} devices cannot be cut "
+                    f"into {n_ranks} submeshes: take other devices, or a schedule of one stage a "
+                    "rank"
                 )
             row = self._row(submesh, n_ranks, cost)
             shape, in_flight, cost = row.shape, row.in_flight, row.cost

@@ -101,7 +101,7 @@ def plan_for(
         strategy: `auto` takes the fastest plan. `search`, `data_parallel`, `zero2`, `zero`,
             `megatron` and `equal_layers` take that one.
         schedule: One of `frontends.schedule.RUN`, as `zb-h1`; by default the fastest of `1f1b`,
-            `eager-1f1b` and `gpipe` that fits.
+            `eager-1f1b` and `gpipe` that fits. A plan of one stage has nothing to order: `1f1b`.
         memory_bytes: Limit of one device; the cluster's by default.
         level: `O2` is fast; `O3` searches every stage that may be taken on its own.
         memory_rule: `limit`, or `largest` (Rhino's); see `frontends.planner.make_plan`.
