@@ -8,6 +8,7 @@ import autoshard
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from autoshard import Graph
 from frontends.errors import AccumulationError
@@ -210,6 +211,34 @@ def test_optimizer_state_lives_with_its_parameter() -> None:
             for leaf in ("w", "b"):
                 state = f"opt_state[0].{part}[{i}]['{leaf}']"
                 assert step.home[state] == step.home[f"params[{i}]['{leaf}']"]
+
+
+def test_nothing_but_scalars_of_apply_crosses_between_residual_blocks() -> None:
+    """The gradient of a block's last bias needs only what the next block makes."""
+
+    def loss(params: list[dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+        for p in params:
+            x = x + jax.nn.gelu(x @ p["up"] + p["inner"]) @ p["down"] + p["outer"]
+        return jnp.mean(x**2)
+
+    def step(params: Any, state: Any, x: jax.Array) -> tuple[Any, Any]:
+        updates, state = optimizer.update(jax.grad(loss)(params, x), state, params)
+        return optax.apply_updates(params, updates), state
+
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+    block = {"up": (8, 32), "inner": (32,), "down": (32, 8), "outer": (8,)}
+    params = [{k: jnp.ones(shape) for k, shape in block.items()} for _ in range(4)]
+    arguments = (params, optimizer.init(params), jnp.ones((8, 8)))
+    found = layer(trace(step, arguments, batch_argnums=(2,), microbatches=2).step)
+    for i in range(4):
+        for leaf in block:
+            home = found.home[f"params[{i}]['{leaf}']"]
+            for part in ("mu", "nu"):
+                assert found.home[f"state[1][0].{part}[{i}]['{leaf}']"] == home == i
+    graph = found.step.graph
+    for name in crossings(graph, stages(found, [*range(1, found.n_layers)])):
+        producer, _ = graph.producers[name]
+        assert graph.operators[producer].phase != APPLY or graph.value(name).shape == ()
 
 
 def test_scalars_of_the_optimizer_cross_a_cut_once() -> None:
