@@ -1,6 +1,7 @@
 """Prices of runs of layers: never below what no sharding can beat, and each made once."""
 
 import math
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -36,6 +37,20 @@ def test_no_price_is_below_its_bound(name: str, submesh: tuple[int, int]) -> Non
         priced = prices.price(first, last, submesh)
         assert priced is not None
         assert prices.bounds.bound_s(first, last, submesh) <= priced.cost.time_s
+
+
+def test_a_bound_is_not_lower_for_a_type_that_the_step_does_not_use() -> None:
+    assert {value.dtype for value in layered("mlp").step.graph.values} == {"float32"}
+    float32 = CLUSTER.device.peak("float32")
+    bounds = []
+    for peaks in ({"float32": float32}, {"float32": float32, "float16": 1000 * float32}):
+        device = replace(
+            CLUSTER.device, flops_per_s=tuple(peaks.items()), memory_bandwidth_bytes_per_s=1e18
+        )
+        hosts = (replace(CLUSTER.hosts[0], device=device),) * CLUSTER.n_hosts
+        prices = Pricer(layered("mlp"), replace(CLUSTER, hosts=hosts), device.memory_bytes)
+        bounds.append(prices.bounds.step_bound_s())
+    assert bounds[0] == bounds[1]
 
 
 @pytest.mark.parametrize("held", [1, 2, 5])

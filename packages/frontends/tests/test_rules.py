@@ -342,6 +342,25 @@ def test_flops_count_multiply_adds_twice() -> None:
     assert flops_of(convolution) == 2 * (4 * 3 * 3 * 8) * (3 * 3 * 4)
 
 
+def test_the_gradients_of_a_strided_convolution_take_as_much_as_itself() -> None:
+    def strided(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    def step(x: jax.Array, kernel: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.vjp(strided, x, kernel)[1](y)
+
+    x, kernel, y = numbers(4, 8, 8, 3), numbers(3, 3, 3, 16), numbers(4, 4, 4, 16)
+    convolutions = [
+        flops_of(equation)
+        for equation in jax.make_jaxpr(step)(x, kernel, y).jaxpr.eqns
+        if equation.primitive.name == "conv_general_dilated"
+    ]
+    assert len(convolutions) >= 2
+    assert set(convolutions) == {2 * y.size * kernel.size / 16}
+
+
 def test_partition_spec_stacks_partial_sums_in_front() -> None:
     spec = shardspec.Spec.parse("S0R+P1")
     assert partition_spec(spec, MESH) == jax.sharding.PartitionSpec(("y",), ("x",), None)

@@ -14,6 +14,7 @@ from autoshard import Operator
 from costmodel import Cluster, Link
 from stagecut import Submesh
 
+from frontends.expand import arithmetic_dtype
 from frontends.layers import LayeredStep
 from frontends.step import APPLY
 
@@ -114,12 +115,12 @@ class Bounds:
         """Seconds that one device needs for all that operators compute in a step, and launches."""
         graph = self.layered.step.graph
         device = self.cluster.device
-        fastest = max(rate for _, rate in device.flops_per_s)
         work_s = launch_s = 0.0
         for op in operators:
             repeats = graph.phases[op.phase].repeats
-            n_bytes = sum(graph.value(name).n_bytes for name in (*op.inputs, *op.outputs))
-            one_s = max(op.flops / fastest, n_bytes / device.memory_bandwidth_bytes_per_s)
+            values = [graph.value(name) for name in (*op.inputs, *op.outputs)]
+            memory_s = sum(v.n_bytes for v in values) / device.memory_bandwidth_bytes_per_s
+            one_s = max(op.flops / device.peak(arithmetic_dtype(values)), memory_s)
             work_s += one_s * repeats
             launch_s += device.launch_s * repeats
         return work_s, launch_s

@@ -115,9 +115,13 @@ def _operator_seconds(
         value.itemsize * local_elements(spec, value.shape, mesh_shape)
         for value, spec in zip(values, specs, strict=True)
     )
-    floating = [v for v in values if "float" in v.dtype or "complex" in v.dtype]
-    dtype = max(floating or values, key=lambda value: value.itemsize).dtype
-    return operator_time(flops * share, float(n_bytes), device, dtype)
+    return operator_time(flops * share, float(n_bytes), device, arithmetic_dtype(values))
+
+
+def arithmetic_dtype(values: Sequence[Value]) -> str:
+    """The dtype at whose rate an operator on some values runs: the widest floating-point one."""
+    floating = [value for value in values if "float" in value.dtype or "complex" in value.dtype]
+    return max(floating or values, key=lambda value: value.itemsize).dtype
 
 
 def local_elements(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:

@@ -7,6 +7,7 @@ runs unsharded, which is always right.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from operator import index
@@ -208,7 +209,9 @@ def flops_of(equation: JaxprEqn) -> float:
         together = max(flops) if name == "cond" else sum(flops)
         return float(equation.params.get("length", 1) * together)
     kind, attributes = _kind_of(equation)
-    return autoshard.flops_of(kind, *_shapes(equation), **attributes)
+    count = autoshard.flops_of(kind, *_shapes(equation), **attributes)
+    # The gradient of a strided convolution has holes in its data, with nothing to multiply.
+    return count / math.prod(equation.params["lhs_dilation"]) if kind == "convolution" else count
 
 
 def whole_share(equations: Iterable[JaxprEqn]) -> float:
