@@ -28,8 +28,9 @@ PROJECTS = {
 COMPILED = [name for name in PROJECTS if Path("packages", name, "CMakeLists.txt").exists()]
 # Plain `torch` brings gigabytes of CUDA, and mpi4py needs an MPI library: ask for these by name.
 LEFT_OUT_EXTRAS = {"torch", "mpi"}
-# A file's tests stay in one process, as they share what they trace and plan.
-TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile")
+# A file's tests stay in one process, as they share what they trace and plan. Files begin in their
+# order: by the number of their tests, the few that start processes would be last, and one alone.
+TWO_AT_A_TIME = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # of torch, in each of the two
 XDIST = "pytest-xdist>=3.6"
 # Benchmarks against libraries that nothing else here needs: a package's group `baselines` has them.
@@ -90,7 +91,10 @@ def wheel(session: nox.Session, package: str) -> str:
 def install(session: nox.Session, requirements: list[str]) -> None:
     """Install requirements, in one pip command with the wheels of this tree's packages."""
     wheels = [wheel(session, package) for package in local_packages(requirements)]
-    session.install(*wheels, *requirements)
+    # pip would compile all of torch and jax, most of which is never imported; what is imported is
+    # compiled then, once.
+    session.install("--no-compile", *wheels, *requirements)
+    session.env["PYTHONDONTWRITEBYTECODE"] = None
     # In a reused environment pip takes a changed wheel of the same version for installed.
     stamp = Path(session.virtualenv.location, "meshwright-wheels.txt")
     if stamp.exists() and stamp.read_text().split("\n") != wheels:
