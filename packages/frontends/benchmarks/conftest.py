@@ -54,8 +54,8 @@ def forget() -> Callable[[], None]:
 
     def empty() -> None:
         jax.clear_caches()
-        every = gc.get_objects()
-        caches = [each for each in every if isinstance(each, functools._lru_cache_wrapper)]
+        # By type(), as isinstance asks torch's deprecated objects for their class, and they warn.
+        caches = [c for c in gc.get_objects() if type(c) is functools._lru_cache_wrapper]
         for cache in caches:
             if cache.__module__.partition(".")[0] in PLANNERS:
                 cache.cache_clear()
