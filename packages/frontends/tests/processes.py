@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import signal
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import frontends.jax as mw
 import jax
 import numpy as np
 from costmodel import Cluster
+from faults import FAULTS
 from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import layer
@@ -45,19 +45,6 @@ PLACES = {
 }
 TWO_STAGES = 4, ((0, 1), (2, 3))
 AT_FAULT = 2
-
-
-def fail() -> None:
-    raise ValueError("no batch left")
-
-
-FAULTS = {  # what a process does before its third step
-    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "raises": fail,
-    "exits": lambda: sys.exit(0),
-    "hangs": lambda: time.sleep(20 * DEADLINE_S),
-}
 
 
 def stay_away(folder: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 N, AT_FAULT = 3, 1
-PROGRAM = str(Path(__file__).with_name("torch_faults.py"))
+PROGRAM = str(Path(__file__).parents[1] / "torch_faults.py")
 LAUNCHERS = {
     "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
     "mpiexec": [str(Path(sysconfig.get_path("scripts"), "mpiexec")), "-n", str(N)],

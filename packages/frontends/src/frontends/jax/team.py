@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -10,9 +9,10 @@ import crossmesh
 import jax
 from shardspec import Layout, Mesh, Spec
 
+from frontends.agreement import check_one_plan, digest_of
 from frontends.binding import Shards
 from frontends.courier import Courier, Lane, lanes_of
-from frontends.errors import DeviceError, PlanError
+from frontends.errors import DeviceError
 from frontends.instructions import Instruction
 from frontends.jax.compile import Submeshes
 from frontends.jax.processes import gather
@@ -51,7 +51,7 @@ class Team:
         _check_mpi()
         self._watch = watch()
         self._watch.deadline_s = deadline_s
-        _check_plan(plan)
+        check_one_plan(gather(digest_of(plan), "have its plan"))
         lanes = lanes_of(plan, instructions, planned, submeshes.processes)
         self._has_results = bool(results)
         if results:
@@ -96,17 +96,6 @@ class Team:
         dtypes = {name: str(abstract.dtype) for name, (_, abstract) in results.items()}
         planned = crossmesh.plan(src, dst, dtypes, self._process_of)
         return Lane(tuple(range(n_processes)), ((_RESULTS, None),), {_RESULTS: planned}, senders)
-
-
-def _check_plan(plan: Plan) -> None:
-    digests = gather(hashlib.sha256(plan.to_json().encode()).hexdigest(), "have its plan")
-    others = [process for process, digest in enumerate(digests) if digest != digests[0]]
-    if others:
-        raise PlanError(
-            "all processes run the same plan; process 0 and process "
-            f"{', '.join(map(str, others))} have different ones: call the step with equal shapes "
-            "and options everywhere"
-        )
 
 
 def _check_mpi() -> None:

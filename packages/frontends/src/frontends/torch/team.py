@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -13,8 +12,9 @@ import torch.distributed as dist
 from autoshard import Graph
 
 from frontends import mpi
+from frontends.agreement import check_one_plan, digest_of
 from frontends.courier import Courier, Lane, lanes_of
-from frontends.errors import DeviceError, PlanError
+from frontends.errors import DeviceError
 from frontends.homes import Result
 from frontends.instructions import Instruction, Key
 from frontends.plan import Plan
@@ -121,16 +121,9 @@ def _check(plan: Plan) -> None:
             f"there are {dist.get_world_size()} processes: start more, or plan for a cluster with "
             "fewer devices"
         )
-    digest = hashlib.sha256(plan.to_json().encode()).hexdigest()
-    digests: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(digests, digest)
-    others = [process for process, other in enumerate(digests) if other != digests[0]]
-    if others:
-        raise PlanError(
-            "all processes run the same plan; process 0 and process "
-            f"{', '.join(map(str, others))} have different ones: call the step with equal shapes "
-            "and options everywhere"
-        )
+    digests = [""] * dist.get_world_size()
+    dist.all_gather_object(digests, digest_of(plan))
+    check_one_plan(digests)
 
 
 def _connect(number: int, lane: Lane, process_of: Mapping[int, int]) -> crossmesh.Transport:

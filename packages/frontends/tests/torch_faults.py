@@ -2,31 +2,17 @@
 One of them is at fault in the third step; each writes its errors to FOLDER/rank.err."""
 
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 
 import frontends.torch as mw
 import torch
 from costmodel import Cluster
+from faults import FAULTS
 from torch import nn
 
 DEADLINE_S = 6.0
 AT_FAULT = 1
-
-
-def fail() -> None:
-    raise ValueError("no batch left")
-
-
-FAULTS = {  # what a process does before its third step
-    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "raises": fail,
-    "exits": lambda: sys.exit(0),
-    "hangs": lambda: time.sleep(20 * DEADLINE_S),
-}
 
 
 def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
