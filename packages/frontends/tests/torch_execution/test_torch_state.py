@@ -126,6 +126,9 @@ def test_what_does_not_fit_is_named_and_nothing_is_loaded(
             {**state, "optimizer": {"state": {}, "param_groups": []}},
             r"got groups of \[\] parameters instead of \[3\]",
         ),
+        ({**state, "optimizer": {}}, r"with state and param_groups; got nothing"),
+        ({**state, "optimizer": [1]}, r"with state and param_groups; got list"),
+        ({"model": [1]}, r"under model and optimizer, or model alone; got model: pass"),
         (weights, r'under model and optimizer, .*; got table.weight, .*: pass {"model": model_'),
     ):
         with pytest.raises(CheckpointError, match=message):

@@ -91,6 +91,11 @@ def _groups(state: State, given: Given) -> Sequence[Mapping[str, Any]]:
     optimizer = given.get("optimizer") if isinstance(given, Mapping) else None
     if optimizer is None:
         return ()
+    if not (isinstance(optimizer, Mapping) and {"state", "param_groups"} <= optimizer.keys()):
+        raise CheckpointError(
+            "an optimizer's state is loaded as its state_dict() gives it, with state and "
+            f"param_groups; got {_keys(optimizer)}"
+        )
     groups: Sequence[Mapping[str, Any]] = optimizer["param_groups"]
     expected = [len(group["params"]) for group in state.optimizer.param_groups]
     found = [len(group["params"]) for group in groups]
@@ -125,6 +130,13 @@ def _checked(source: Source, entries: Mapping[Path, str], state: State, strict: 
     return paths
 
 
+def _keys(found: Any) -> str:
+    """What somebody gave instead of a state dict."""
+    if not isinstance(found, Mapping):
+        return type(found).__name__
+    return ", ".join(map(str, list(found)[:3])) or "nothing"
+
+
 def _some(what: str, found: Sequence[str]) -> str:
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return f"{what}: {', '.join(found[:3]) or 'none'}{more}"
@@ -151,11 +163,11 @@ class _Tensors:
     """State dicts, of which processes may have different parts."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        if "model" not in given or not given.keys() <= {"model", "optimizer"}:
+        is_one = given.keys() <= {"model", "optimizer"} and isinstance(given.get("model"), Mapping)
+        if not is_one:
             raise CheckpointError(
                 "state is loaded as state_dict() gives it, under model and optimizer, or model "
-                f"alone; got {', '.join(map(str, list(given)[:3])) or 'nothing'}: pass "
-                '{"model": model_state_dict}'
+                f'alone; got {_keys(given)}: pass {{"model": model_state_dict}}'
             )
         self.sections = tuple(given)
         self._mine = {path: t for path, t in _leaves(given) if _has_part(t)}
