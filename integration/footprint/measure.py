@@ -11,7 +11,7 @@ from costmodel import Cluster
 from frontends.jax.runtime import Runtime
 from frontends.live import peaks_of
 from frontends.verify import measured_peaks
-from zoo import bert, gpt, moe, vit
+from zoo import bert, gpt, moe, unet, vgg, vit, wide_resnet
 from zoo.check import ONE_HOST, TWO_HOSTS
 from zoo.example import Example
 
@@ -28,6 +28,13 @@ MODELS: dict[str, Callable[[], Example]] = {
     "moe, width 32": lambda: moe.make(moe.CONFIGS["moe-tiny"], batch=BATCH),
     "bert, width 32": lambda: bert.make(bert.CONFIGS["bert-tiny"], batch=BATCH),
     "vit, width 32": lambda: vit.make(vit.CONFIGS["vit-tiny"], batch=BATCH),
+    "wide-resnet, 14 layers": lambda: wide_resnet.make(
+        wide_resnet.CONFIGS["wide-resnet-small"], batch=BATCH
+    ),
+    "unet, tiny": lambda: unet.make(unet.CONFIGS["unet-tiny"], batch=BATCH),
+    "vgg13, 50,000 classes": lambda: vgg.make(
+        vgg.Config(vgg.VGG13, 4, 128, image=32, n_classes=50_000), batch=BATCH
+    ),
 }
 
 CLUSTERS: dict[str, Cluster] = {"4": ONE_HOST, "2x2": TWO_HOSTS}
@@ -45,6 +52,15 @@ RUNS: tuple[tuple[str, str, str, int], ...] = (
     ("vit, width 32", "4", "megatron", 2),
 )
 """Model, cluster, strategy and microbatches."""
+
+COPIED: tuple[tuple[str, str, str, int], ...] = (
+    ("wide-resnet, 14 layers", "4", "zero", 2),
+    ("wide-resnet, 14 layers", "2x2", "equal_layers", 2),
+    ("unet, tiny", "2x2", "equal_layers", 2),
+    ("vgg13, 50,000 classes", "4", "megatron", 2),
+    ("vgg13, 50,000 classes", "2x2", "equal_layers", 2),
+)
+"""The same of models of few, large arrays, whose copies by XLA on CPUs are much of the peak."""
 
 
 @dataclass(frozen=True, slots=True)
