@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +29,8 @@ class Case:
     batch: int = 8
     microbatches: int = 2
     variant: Mapping[str, Any] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    """Limit of a device, instead of the cluster's."""
     seed: int = 0
     """Of weights and batches."""
     nudge: bool = False
@@ -109,17 +111,23 @@ def _full(
     return Case(module, name, P3.resized(n_hosts=hosts), batch, microbatches, variant)
 
 
+_MOE_70B = replace(
+    _full(moe, "moe-70b", 8, 1024, 64, remat=True, **_MIXED), memory_bytes=32 * 2**30
+)
+"""State and gradients are 1.13 TB, and 64 devices of 16 GiB have 1.10."""
+
+
 FULL: dict[str, Case] = {
     "gpt-2.6b": _full(gpt, "gpt-2.6b", 1, 1024, 64, remat=True, **_MIXED),
     "gpt-6.7b": _full(gpt, "gpt-6.7b", 2, 1024, 64, remat=True, **_MIXED),
     "gpt-15b": _full(gpt, "gpt-15b", 4, 1024, 64, remat=True, **_MIXED),
     "gpt-39b": _full(gpt, "gpt-39b", 8, 1024, 64, remat=True, **_MIXED),
-    "moe-2.4b": _full(moe, "moe-2.4b", 1, 1024, 64, **_MIXED),
-    "moe-10b": _full(moe, "moe-10b", 2, 1024, 64, **_MIXED),
-    "moe-27b": _full(moe, "moe-27b", 4, 1024, 64, **_MIXED),
-    "moe-70b": _full(moe, "moe-70b", 8, 1024, 64, **_MIXED),
+    "moe-2.4b": _full(moe, "moe-2.4b", 1, 1024, 64, remat=True, **_MIXED),
+    "moe-10b": _full(moe, "moe-10b", 2, 1024, 64, remat=True, **_MIXED),
+    "moe-27b": _full(moe, "moe-27b", 4, 1024, 64, remat=True, **_MIXED),
+    "moe-70b": _MOE_70B,
     "wide-resnet-2b": _full(wide_resnet, "wide-resnet-2b", 1, 1536, 24),
-    "wide-resnet-4b": _full(wide_resnet, "wide-resnet-4b", 2, 1536, 24),
+    "wide-resnet-4b": _full(wide_resnet, "wide-resnet-4b", 2, 1536, 48),
     "wide-resnet-6.8b": _full(wide_resnet, "wide-resnet-6.8b", 4, 1536, 24),
     "wide-resnet-13b": _full(wide_resnet, "wide-resnet-13b", 8, 1536, 24),
     "bert-large": _full(bert, "bert-large", 1, 256, 8),

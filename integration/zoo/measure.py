@@ -73,6 +73,7 @@ def measure_full(name: str) -> Row:
         case.cluster,
         batch_argnums=example.batch_argnums,
         microbatches=case.microbatches,
+        memory_bytes=case.memory_bytes,
     )
     share = whole_share(planned.trace.equations.values())
     return _row(name, case, planned.plan, share, None)

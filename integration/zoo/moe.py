@@ -146,17 +146,22 @@ def experts(x: Array, weights: Params, capacity: int) -> tuple[Array, Array]:
     return jnp.einsum("gsec,egcd->gsd", combine.astype(x.dtype), made), balance
 
 
-def logits(params: Params, tokens: Array, config: Config, dtype: Any) -> tuple[Array, Array]:
+def logits(
+    params: Params, tokens: Array, config: Config, dtype: Any, remat: bool
+) -> tuple[Array, Array]:
     """Logits (batch, sequence, vocabulary) of the next token, and the balancing loss."""
     x = (params["embedding"][tokens] + params["position"]).astype(dtype)
     mask, balance = causal(config.sequence), jnp.zeros(tokens.shape[0])
-    for weights in params["blocks"]:
+
+    def run(x: Array, balance: Array, weights: Params) -> tuple[Array, Array]:
         if "experts" not in weights:
-            x = block(x, weights, config.n_heads, mask)
-            continue
+            return block(x, weights, config.n_heads, mask), balance
         x = x + attention(x, weights["attention"], config.n_heads, mask)
         mixed, unbalanced = experts(x, weights["experts"], config.capacity)
-        x, balance = x + mixed, balance + unbalanced
+        return x + mixed, balance + unbalanced
+
+    for weights in params["blocks"]:
+        x, balance = (jax.checkpoint(run) if remat else run)(x, balance, weights)
     return layer_norm(x, params["norm"]) @ params["embedding"].T.astype(dtype), balance
 
 
@@ -166,11 +171,12 @@ def make(
     batch: int,
     optimizer: optax.GradientTransformation | None = None,
     dtype: str = "float32",
+    remat: bool = False,
 ) -> Example:
     """The training step of one device, which returns both losses."""
 
     def loss(params: Params, batch: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
-        found, balance = logits(params, batch["tokens"], config, jnp.dtype(dtype))
+        found, balance = logits(params, batch["tokens"], config, jnp.dtype(dtype), remat)
         entropy = jnp.mean(cross_entropy(found, batch["targets"]))
         balance = jnp.mean(balance)
         return entropy + BALANCE * balance, {"entropy": entropy, "balance": balance}

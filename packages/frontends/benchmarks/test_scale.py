@@ -24,7 +24,6 @@ from zoo import gpt
 from zoo.cases import FULL, SMALL, Case
 
 HOSTS = Cluster.preset("p3.16xlarge:8")
-MEMORY_BYTES = {"moe-70b": 32 * 2**30}
 MOST_BYTES = 6 * 2**30
 
 
@@ -37,7 +36,7 @@ def deep(n_layers):
 
 def planned(name):
     case: Case = FULL[name]
-    return case.example(), case.cluster, case.microbatches, MEMORY_BYTES.get(name)
+    return case.example(), case.cluster, case.microbatches, case.memory_bytes
 
 
 def small():
