@@ -1,6 +1,7 @@
 """The page of the zoo says what was measured, and nothing else."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 from zoo.cases import SMALL
@@ -75,4 +76,4 @@ def test_the_page_shows_the_models_as_they_were_measured(tmp_path):
 def test_no_usual_plan_is_faster_than_the_one_that_was_found():
     for row in read(DOCS / "results" / "zoo").values():
         usual = [step_s for step_s in row.baselines_s.values() if step_s is not None]
-        assert row.step_s <= min(usual) * (1 + 1e-9), row.name
+        assert row.step_s <= min(usual, default=math.inf) * (1 + 1e-9), row.name
