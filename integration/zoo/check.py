@@ -44,7 +44,7 @@ of two errors of up to twice the size]."""
 
 
 _NUDGES = 4
-"""Of these one is unlike the others: Wide-ResNet's first offset moves by 1e-8 to 4.5e-8."""
+"""Draws differ: by eight of them Wide-ResNet's first offset moved by 1e-8 to 4.5e-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ def refer(example: Example, *, n_steps: int = 5, seed: int = 0, nudge: bool = Fa
         example: Its step returns new state first, in the order of its arguments.
         n_steps: Each with a new batch, and a new key if there is one.
         seed: Of weights and batches.
-        nudge: Count as an error, too, what changes if all weights are one unit in the last place
-            larger or smaller.
+        nudge: Count as an error, too, the most that changes in `_NUDGES` draws if all weights are
+            one unit in the last place larger or smaller.
     """
     init, n_state = jax.jit(example.init), min(example.batch_argnums)
     keys = jax.random.split(jax.random.key(seed), n_steps)
@@ -103,7 +103,7 @@ def refer(example: Example, *, n_steps: int = 5, seed: int = 0, nudge: bool = Fa
     step = jax.jit(example.step)
     results = run(step)
     others = [run(precise(example.step, example.arguments))]
-    others += [run(step, _nudged(state, seed)) for seed in range(_NUDGES if nudge else 0)]
+    others += [run(step, _nudged(state, draw)) for draw in range(_NUDGES if nudge else 0)]
     distances = [
         map(_distance, jax.tree.leaves(a), jax.tree.leaves(b))
         for other in others
@@ -112,14 +112,14 @@ def refer(example: Example, *, n_steps: int = 5, seed: int = 0, nudge: bool = Fa
     return Reference(state, given, results, tuple(map(max, zip(*distances, strict=True))))
 
 
-def _nudged(state: Any, seed: int) -> Any:
+def _nudged(state: Any, draw: int) -> Any:
     """Every number of the arrays, one unit in the last place larger or smaller."""
 
     def nudged(array: Any) -> Any:
         if not np.issubdtype(array.dtype, np.floating):
             return array
         ends = np.array([-np.inf, np.inf], array.dtype)
-        return np.nextafter(array, np.random.default_rng(seed).choice(ends, array.shape))
+        return np.nextafter(array, np.random.default_rng(draw).choice(ends, array.shape))
 
     return jax.tree.map(nudged, state)
 

@@ -23,9 +23,8 @@ MOST_BYTES = 6 * 2**30
 
 @pytest.mark.parametrize("name", MODELS)
 def test_plan_torch(benchmark, forget, name):
-    model, optimizer, loss_fn, batch = TORCH_MODELS[
-        "llama-tiny" if benchmark.disabled else name
-    ].make({})
+    choice = TORCH_MODELS["llama-tiny" if benchmark.disabled else name]
+    model, optimizer, loss_fn, batch = choice.make({})
     cluster = Cluster.preset(MODELS[name])
 
     def plan():

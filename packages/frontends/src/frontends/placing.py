@@ -112,7 +112,7 @@ def sum_where_kept(step: Step, layer_of: dict[str, int]) -> None:
 
 
 def _layer_of_totals(step: Step, home: Mapping[str, int]) -> dict[str, int | None]:
-    """Per total the layer of the one parameter that apply updates with it, elementwise."""
+    """Per total the layer of the one parameter that apply updates with it, keeping its shape."""
     graph = step.graph
     made_of: dict[str, set[str]] = {name: {name} for name in step.summed}
     for op in graph.operators:
