@@ -18,7 +18,7 @@ from frontends.live import Peaks, peaks_of, step_of
 from frontends.memory import fullest_moment
 from frontends.plan import Plan
 from frontends.planner import STRATEGIES, make_plan
-from frontends.schedule import RUN, schedule_of
+from frontends.schedule import RUN, schedule_of, split_stages
 from frontends.testing import random_plan
 from frontends.verify import check_memory, measured_peaks
 from hypothesis import given, settings
@@ -44,7 +44,6 @@ def layered(name: str, microbatches: int) -> LayeredStep:
     st.sampled_from(STRATEGIES[1:]),
     st.sampled_from(RUN),
 )
-@settings(max_examples=settings().max_examples // 5)
 def test_no_more_lives_at_one_time_than_was_planned(
     name: str, microbatches: int, strategy: str, schedule: str
 ) -> None:
@@ -54,8 +53,10 @@ def test_no_more_lives_at_one_time_than_was_planned(
     except NoPlanError:
         return  # as Megatron's of a batch that has too few examples
     peaks = peaks_of(step.step, plan)
+    # of a split backward both parts are planned to need what one of them does
+    least = 0.5 if split_stages(schedule_of(plan)) else 0.7
     for stage, peak in zip(plan.stages, peaks.stages, strict=True):
-        assert 0.7 * stage.memory_bytes < peak.n_bytes <= stage.memory_bytes
+        assert least * stage.memory_bytes < peak.n_bytes <= stage.memory_bytes
     assert "ok: live values are those planned at most" in str(plan.verify())
 
 

@@ -19,10 +19,10 @@ import stagecut
 from shardspec import Layout, Mesh
 
 from frontends.plan import Plan, Stage, Transfer, TransferPhase
-from frontends.planned_stage import planned_stage
+from frontends.planned_stage import planned_stage, with_waiting
 from frontends.predict import predict_step_s
 from frontends.pricing import Level, Priced, Pricer, stage_cost
-from frontends.schedule import PLAIN, most_held, stages_a_rank
+from frontends.schedule import most_held, stages_a_rank
 from frontends.split_backward import parts_of
 
 Progress = Callable[[str, int, int], None]
@@ -50,6 +50,9 @@ _FEW_LAYERS = 12
 _SIMULATED: dict[Level, int] = {"O2": 2, "O3": 1 << 30}
 """How many of the slicings that look best are planned in full [chosen: the two of a slicing with
 transfers and one without]."""
+
+_OF_ONE_STAGE = "1f1b"
+"""Whatever is asked for: where nobody waits, no schedule holds less or ends sooner."""
 
 
 class Candidates:
@@ -347,7 +350,7 @@ class Candidates:
     def _make_plan(
         self, spans: Sequence[stagecut.Span], schedule: str, try_hard: bool
     ) -> Plan | None:
-        schedule = schedule if len(spans) > 1 else _of_one_stage(schedule)
+        schedule = schedule if len(spans) > 1 else _OF_ONE_STAGE
         (route,) = self._order(schedule, len(spans)).placement.routes
         on_rank = {rank: submesh for rank, (_, _, submesh) in zip(route, spans, strict=True)}
         devices = stagecut.assign_devices([on_rank[rank] for rank in sorted(on_rank)], self.shape)
@@ -365,7 +368,7 @@ class Candidates:
 
     def _join(self, stages: Sequence[tuple[int, int, Mesh, Priced]], schedule: str) -> Plan:
         """Stages, and what passes between them, as a plan."""
-        schedule = schedule if len(stages) > 1 else _of_one_stage(schedule)
+        schedule = schedule if len(stages) > 1 else _OF_ONE_STAGE
         held, between = self._held_by(schedule, len(stages))
         exchanges = list(self.layered.exchanges([(first, last) for first, last, _, _ in stages]))
         planned: list[Stage] = []
@@ -380,6 +383,8 @@ class Candidates:
                 planned_stage(first, last, mesh, priced, self.cluster, held[index], n_bytes)
             )
         transfers = tuple(self._transfer(planned, *exchange) for exchange in exchanges)
+        order = self._order(schedule, len(stages))
+        planned = with_waiting(planned, transfers, order)
         return Plan(
             step=self.layered.step.fingerprint,
             cluster=self.cluster.name,
@@ -388,7 +393,7 @@ class Candidates:
             schedule=schedule,
             stages=tuple(planned),
             transfers=transfers,
-            step_s=predict_step_s(planned, transfers, self._order(schedule, len(stages))),
+            step_s=predict_step_s(planned, transfers, order),
             lower_bound_s=self.pricer.bounds.step_bound_s(),
             unsharded=self.unsharded,
             alternatives=(),
@@ -441,8 +446,3 @@ class _Row:
 
     def in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
         return self.held[len(self.held) - stages_from_here]
-
-
-def _of_one_stage(schedule: str) -> str:
-    """Where nobody waits, there is no reason to split backwards, or to have several stages."""
-    return schedule if schedule in PLAIN else "1f1b"

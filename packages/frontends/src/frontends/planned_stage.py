@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import autoshard
 from costmodel import Cluster, step_time
-from shardspec import Mesh
+from pipesched import Edge, Kind, Schedule
+from shardspec import Layout, Mesh
 
 from frontends.explain import as_planned
-from frontends.plan import Collective, Conversion, Placement, Stage, Stored
+from frontends.plan import Collective, Conversion, Placement, Stage, Stored, Transfer
 from frontends.pricing import Priced
+from frontends.schedule import most_waiting
 from frontends.step import APPLY, BACKWARD, FORWARD
 
 
@@ -81,3 +86,26 @@ def planned_stage(
         memory_bytes=memory_bytes,
         sharding=as_planned(sharding, mesh, in_flight),
     )
+
+
+def with_waiting(
+    stages: Sequence[Stage], transfers: Sequence[Transfer], schedule: Schedule
+) -> list[Stage]:
+    """The stages with the memory of what others of their rank make for them ahead of its use."""
+    n_bytes = [stage.memory_bytes for stage in stages]
+    of_phase = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD}
+    for transfer in transfers:
+        stage = stages[transfer.destination]
+        if transfer.phase not in of_phase or stage.sharding is None:
+            continue
+        graph = stage.sharding.graph
+        first = graph.operators[graph.readers[transfer.value][0]]
+        used = Kind.FORWARD if first.phase == FORWARD else Kind.BACKWARD
+        made = of_phase[transfer.phase]
+        edge = Edge((made, transfer.source), (used, transfer.destination))
+        value = graph.value(transfer.value)
+        layout = Layout(value.shape, stage.mesh, transfer.dst_spec)
+        n_bytes[transfer.destination] += most_waiting(schedule, edge) * layout.local_bytes(
+            value.itemsize
+        )
+    return [replace(stage, memory_bytes=n) for stage, n in zip(stages, n_bytes, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pipesched
-from pipesched import Kind, Schedule
+from pipesched import Edge, Kind, Schedule
 
 from frontends.errors import PlanError
 from frontends.plan import Plan
@@ -100,21 +100,15 @@ def stages_a_rank(name: str) -> int:
 def most_held(schedule: Schedule) -> tuple[list[int], list[int]]:
     """Microbatches that each stage holds at most, and those between the parts of their backward.
 
-    A microbatch is held from its forward, or from when the stage before makes it on the same rank,
-    until its backward, or its weight gradient, is done.
+    A microbatch is held from its forward until its backward, or its weight gradient, is done.
     """
     n, split = schedule.n_stages, split_stages(schedule)
-    (route,) = schedule.placement.routes
     held, between, most_held, most_between = [0] * n, [0] * n, [0] * n, [0] * n
     for action in (action for actions in schedule.ranks for action in actions):
         stage = action.stage
         match action.kind:
             case Kind.FORWARD:
-                if stage == 0 or route[stage - 1] != route[stage]:
-                    held[stage] += 1
-                if stage + 1 < n and route[stage + 1] == route[stage]:
-                    held[stage + 1] += 1
-                    most_held[stage + 1] = max(most_held[stage + 1], held[stage + 1])
+                held[stage] += 1
             case Kind.BACKWARD:
                 held[stage] -= 1
                 if stage in split:  # both parts, one after the other
@@ -127,3 +121,23 @@ def most_held(schedule: Schedule) -> tuple[list[int], list[int]]:
         most_held[stage] = max(most_held[stage], held[stage])
         most_between[stage] = max(most_between[stage], between[stage])
     return most_held, most_between
+
+
+def most_waiting(schedule: Schedule, edge: Edge) -> int:
+    """Microbatches of which a stage has something at most, before it begins to use it.
+
+    What passes between stages of one rank is there when it is made; from other ranks a stage takes
+    it when it is used.
+    """
+    (route,) = schedule.placement.routes
+    (made, source), (used, destination) = edge.src, edge.dst
+    if route[source] != route[destination]:
+        return 0
+    waiting = most = 0
+    for action in schedule.ranks[route[source]]:
+        kind = Kind.BACKWARD if action.kind is Kind.INPUT_GRADIENT else action.kind
+        waiting += ((kind, action.stage) == (made, source)) - (
+            (kind, action.stage) == (used, destination)
+        )
+        most = max(most, waiting)
+    return most
