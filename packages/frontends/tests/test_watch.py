@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 from frontends.watch import Watch
@@ -46,3 +47,17 @@ def test_a_process_is_heard_of_from_the_beginning_to_its_end() -> None:
     watch.close()
     (said,) = store.there.values()
     assert (said.split("|")[0], said.split("|")[2]) == ("ended", "1 -1")
+
+
+def test_who_fails_stays_until_the_others_have_said_why_they_end() -> None:
+    store = Texts()
+    watch = Watch(store, 0, 2, deadline_s=1e6)
+    store.put("meshwright/watch/1", "3|host|0 -1")
+    watch.fail(ValueError("no batch left"))
+    leaving = Thread(target=watch.close)
+    leaving.start()
+    leaving.join(0.5)
+    assert leaving.is_alive(), "a launcher would kill process 1 unheard"
+    store.put("meshwright/watch/1", "told|host|0 -1")
+    leaving.join(8)
+    assert not leaving.is_alive()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import math
 import os
 import signal
 import socket
@@ -34,11 +35,15 @@ _PATIENCE_S = 3600
 
 _REMINDER_S = 60
 _AT_ONCE_S = 0.001
-_FAILED, _ENDED, _VERDICT = "failed", "ended", "verdict"
+_VERDICT = "verdict"
+_FAILED, _ENDED, _TOLD = _LAST_WORDS = "failed", "ended", "told"
 
 _SILENT_PERIODS = 5
 """After a launcher told this process to end: who says nothing for so long is why. torchrun waits
 for 30 s before it kills."""
+
+_STAY_PERIODS = 10
+"""How long a process that has said why it ends waits at most until the others have said it, too."""
 
 
 class Store(Protocol):
@@ -100,6 +105,9 @@ class Watch:
         self._host = socket.gethostname()
         self._is_over = threading.Event()
         self._said = False
+        self._heard: dict[int, tuple[str, float]] = {}
+        """By process its last word, and when it was new."""
+
         self._hook = sys.excepthook
         sys.excepthook = self._on_error
         atexit.register(self.close)
@@ -233,12 +241,36 @@ class Watch:
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
-    def _stay(self) -> None:
+    def _stay(self, verdict: str | None = None) -> None:
         """Until the others have heard what this one said, and have said it."""
-        time.sleep(4 * self._period_s)
+        # In a thread: calls to the store of a process that is stopped do not come back.
+        telling = threading.Thread(target=self._tell, args=(verdict,), daemon=True)
+        telling.start()
+        telling.join(_STAY_PERIODS * self._period_s)
+
+    def _tell(self, verdict: str | None) -> None:
+        if verdict is not None:
+            self._set(_VERDICT, verdict)
+        if not self._said:
+            self._said = True
+            self._say(_TOLD, "{} {}".format(*self.position))
+        others = [
+            str(process)
+            for process in range(self._n)
+            if process != self._process and not self._is_silent(process)
+        ]
+        with contextlib.suppress(ConnectionError):  # who keeps the store has ended
+            while not all(
+                word.startswith(_LAST_WORDS) for word in self._store.read(_FOLDER, others).values()
+            ):
+                time.sleep(self._period_s / 4)
+
+    def _is_silent(self, process: int) -> bool:
+        """Whether a process has said nothing for a few periods."""
+        _, at_s = self._heard.get(process, ("", math.inf))
+        return time.monotonic() - at_s > _SILENT_PERIODS * self._period_s
 
     def _work(self) -> None:
-        heard: dict[int, tuple[str, float]] = {}
         beats = itertools.count()
         at, since_s = self.position, time.monotonic()
         while not self._is_over.wait(self._period_s):
@@ -253,13 +285,13 @@ class Watch:
             for process in range(self._n):
                 if process not in told:
                     continue  # it is not there yet
-                if process not in heard or told[process] != heard[process][0]:
-                    heard[process] = told[process], now_s
-                self._judge(process, told[process], now_s - heard[process][1])
+                if process not in self._heard or told[process] != self._heard[process][0]:
+                    self._heard[process] = told[process], now_s
+                self._judge(process, told[process], now_s - self._heard[process][1])
             if self.position != at:
                 at, since_s = self.position, now_s
             is_late = place >= 0 and now_s - since_s > self.deadline_s
-            if is_late and not self._said and not self._is_one_silent(heard, now_s):
+            if is_late and not self._said and not self._is_one_silent():
                 self._end(self._who_is_behind(told))
 
     def _listen(self) -> dict[int, str] | None:
@@ -306,12 +338,12 @@ class Watch:
             return self._store.wait(key, _AT_ONCE_S) is not None
         return False
 
-    def _is_one_silent(self, heard: dict[int, tuple[str, float]], now_s: float) -> bool:
+    def _is_one_silent(self) -> bool:
         """Whether a process may be stopped: it is, or its place is known, after a few periods."""
         return any(
-            now_s - at_s > _SILENT_PERIODS * self._period_s
-            for process, (text, at_s) in heard.items()
-            if process != self._process and not text.startswith((_FAILED, _ENDED))
+            self._is_silent(process)
+            for process, (word, _) in self._heard.items()
+            if process != self._process and not word.startswith(_LAST_WORDS)
         )
 
     def _who_is_behind(self, told: dict[int, str]) -> str:
@@ -332,9 +364,6 @@ class Watch:
 
     def _end(self, reason: str, is_known: bool = False) -> NoReturn:
         print(f"meshwright: process {self._process}: {reason}", file=sys.stderr, flush=True)
-        if not is_known:
-            teller = threading.Thread(target=self._set, args=(_VERDICT, reason), daemon=True)
-            teller.start()  # it may not come back
-        time.sleep(3 * self._period_s)
+        self._stay(None if is_known else reason)
         sys.stdout.flush()
         os._exit(1)
