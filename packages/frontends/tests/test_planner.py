@@ -193,6 +193,13 @@ def test_a_strategy_that_cannot_run_says_why() -> None:
         make_plan(layered("mlp"), CLUSTER.resized(n_hosts=5), strategy="data_parallel")
 
 
+@pytest.mark.parametrize(("memory_bytes", "what"), [(1000, "layers 0-1"), (1500, "stages of")])
+def test_equal_layers_that_do_not_fit_say_so(memory_bytes: int, what: str) -> None:
+    cluster = SLOW.resized(n_hosts=2, devices_per_host=2)
+    with pytest.raises(NoPlanError, match=f"{what}.* {memory_bytes} bytes a device.*raise the mem"):
+        make_plan(layered("skip", 4), cluster, strategy="equal_layers", memory_bytes=memory_bytes)
+
+
 def test_finds_a_plan_with_room_for_all_microbatches_in_flight() -> None:
     """The fastest sharding for one microbatch is too large for the two that the stage holds."""
     step, one = layered("gpt"), CLUSTER.resized(devices_per_host=1)

@@ -247,8 +247,7 @@ class Candidates:
             spans = self._equal_layers()
             plans = self._planned([spans], try_hard=True)
             if not plans:
-                limit = self.pricer.memory_bytes
-                raise autoshard.InfeasibleError(f"no way fits {limit} bytes a device")
+                raise self._too_large("stages of equally many layers")
             return plans[0]
         mesh, sharding = self.pricer.baseline(cast("autoshard.Baseline", name))
         priced = Priced(sharding.graph, sharding, stage_cost(sharding.graph, sharding))
@@ -276,17 +275,29 @@ class Candidates:
                 )
             row = self._row(submesh, n_ranks, cost)
             shape, in_flight, cost = row.shape, row.in_flight, row.cost
-        slicing = stagecut.equal_layers(
-            self.layered.n_layers,
-            shape,
-            self.pricer.microbatches,
-            cost,
-            self.of_stage.memory_bytes,
-            n_stages=n_ranks * self.per_rank,
-            boundary_s=self.pricer.bounds.boundary_s,
-            in_flight=in_flight,
-        )
+        try:
+            slicing = stagecut.equal_layers(
+                self.layered.n_layers,
+                shape,
+                self.pricer.microbatches,
+                cost,
+                self.of_stage.memory_bytes,
+                n_stages=n_ranks * self.per_rank,
+                boundary_s=self.pricer.bounds.boundary_s,
+                in_flight=in_flight,
+            )
+        except stagecut.InfeasibleStagesError as error:
+            if error.layers is None or self.stage_of_layer:
+                raise
+            first, last = error.layers
+            raise self._too_large(f"layers {first}-{last} in one stage") from error
         return [(s.first, s.last, submesh or s.submesh) for s in slicing.stages]
+
+    def _too_large(self, what: str) -> autoshard.InfeasibleError:
+        return autoshard.InfeasibleError(
+            f"{what} do not fit {self.of_stage.memory_bytes} bytes a device, however they are "
+            "sharded: raise the memory, cut the batch into more microbatches, or take more devices"
+        )
 
     def _bound_s(self, first: int, last: int, submesh: stagecut.Submesh) -> float:
         """Infinite where pinned stages forbid the run."""
