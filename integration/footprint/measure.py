@@ -17,6 +17,9 @@ from zoo.example import Example
 
 BATCH = 8
 
+MEMORY_BYTES = 16 * 2**30
+"""Of a device: more than the machine has, as nothing runs."""
+
 MODELS: dict[str, Callable[[], Example]] = {
     "gpt, width 512": lambda: gpt.make(
         gpt.Config(512, 2, 8, sequence=128, vocabulary=2048), batch=BATCH
@@ -28,6 +31,9 @@ MODELS: dict[str, Callable[[], Example]] = {
     "moe, width 32": lambda: moe.make(moe.CONFIGS["moe-tiny"], batch=BATCH),
     "bert, width 32": lambda: bert.make(bert.CONFIGS["bert-tiny"], batch=BATCH),
     "vit, width 32": lambda: vit.make(vit.CONFIGS["vit-tiny"], batch=BATCH),
+    "wide-resnet-250m": lambda: wide_resnet.make(wide_resnet.CONFIGS["wide-resnet-250m"], batch=16),
+    "unet-29m": lambda: unet.make(unet.CONFIGS["unet-29m"], batch=32),
+    "vgg13": lambda: vgg.make(vgg.CONFIGS["vgg13"], batch=16),
     "wide-resnet, 14 layers": lambda: wide_resnet.make(
         wide_resnet.CONFIGS["wide-resnet-small"], batch=BATCH
     ),
@@ -50,17 +56,25 @@ RUNS: tuple[tuple[str, str, str, int], ...] = (
     ("moe, width 32", "2x2", "equal_layers", 4),
     ("bert, width 32", "2x2", "equal_layers", 4),
     ("vit, width 32", "4", "megatron", 2),
+    ("wide-resnet-250m", "4", "zero", 2),
+    ("wide-resnet-250m", "2x2", "equal_layers", 4),
+    ("unet-29m", "4", "data_parallel", 2),
+    ("unet-29m", "4", "zero", 2),
+    ("unet-29m", "2x2", "equal_layers", 4),
+    ("vgg13", "4", "data_parallel", 2),
+    ("vgg13", "4", "zero", 2),
 )
 """Model, cluster, strategy and microbatches."""
 
 COPIED: tuple[tuple[str, str, str, int], ...] = (
+    ("vgg13", "2x2", "equal_layers", 4),
     ("wide-resnet, 14 layers", "4", "zero", 2),
     ("wide-resnet, 14 layers", "2x2", "equal_layers", 2),
     ("unet, tiny", "2x2", "equal_layers", 2),
     ("vgg13, 50,000 classes", "4", "megatron", 2),
     ("vgg13, 50,000 classes", "2x2", "equal_layers", 2),
 )
-"""The same of models of few, large arrays, whose copies by XLA on CPUs are much of the peak."""
+"""The same where what XLA copies on CPUs for convolutions is much of the peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +107,7 @@ def measure(model: str, cluster: str, strategy: str, microbatches: int) -> list[
             strategy=strategy,
             microbatches=microbatches,
             batch_argnums=example.batch_argnums,
+            memory_bytes=MEMORY_BYTES,
         )
     run = Runtime(planned.trace, planned.layered, planned.plan, on, donate=True)
     stages = zip(
