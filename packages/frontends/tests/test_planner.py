@@ -200,6 +200,12 @@ def test_equal_layers_that_do_not_fit_say_so(memory_bytes: int, what: str) -> No
         make_plan(layered("skip", 4), cluster, strategy="equal_layers", memory_bytes=memory_bytes)
 
 
+def test_a_pin_that_no_mesh_allows_is_said() -> None:
+    three = CLUSTER.resized(n_hosts=1, devices_per_host=3)
+    with pytest.raises(NoPlanError, match=r"\['w'\]\" on a mesh .* cannot be S01R.* or pin less"):
+        make_plan(layered("mlp"), three, pin={"params[0]['w']": "S01R"})
+
+
 def test_finds_a_plan_with_room_for_all_microbatches_in_flight() -> None:
     """The fastest sharding for one microbatch is too large for the two that the stage holds."""
     step, one = layered("gpt"), CLUSTER.resized(devices_per_host=1)

@@ -103,12 +103,15 @@ def make_plan(
     if strategy != "auto":
         tries = [(name, each) for name, each in tries if name == strategy]
     found: dict[str, Plan | str] = {}
+    misfit = ""
     for done, (name, each) in enumerate(tries):
         label = name if each is searched else f"{name}, 1 microbatch"
         try:
             found[label] = each.make(name, progress)
         except (autoshard.AutoshardError, stagecut.StagecutError) as error:
             found[label] = str(error)
+            if isinstance(error, autoshard.PinError):
+                misfit = f"{error}; "
         if progress is not None and name != SEARCH:
             progress("pricing others", done + 1, len(tries))
     chosen = _choose(found, layered.step.microbatches if keep_microbatches else None)
@@ -120,8 +123,8 @@ def make_plan(
             reason = next(str(why) for why in found.values())
             raise NoPlanError(f"no {strategy} plan runs on {where}: {reason}{less}")
         raise NoPlanError(
-            f"no plan fits {memory} bytes a device of {where}: raise the memory, cut the batch "
-            f"into more microbatches, or take more devices{less}"
+            f"no plan fits {memory} bytes a device of {where}: {misfit}raise the memory, cut the "
+            f"batch into more microbatches, or take more devices{less}"
         )
     return chosen
 
