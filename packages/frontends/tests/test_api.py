@@ -68,7 +68,7 @@ def test_runs_by_the_schedule_that_is_asked_for(schedule: str) -> None:
 
 
 def test_as_a_decorator_with_options() -> None:
-    @parallelize(cluster=CLUSTER, microbatches=4, schedule="gpipe")
+    @parallelize(cluster=CLUSTER, microbatches=4, strategy="equal_layers", schedule="gpipe")
     def decorated(w: Any, x: Any) -> Any:
         return step(w, x)
 
