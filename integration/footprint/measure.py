@@ -18,7 +18,7 @@ from zoo.example import Example
 BATCH = 8
 
 MEMORY_BYTES = 16 * 2**30
-"""Of a device: more than the machine has, as nothing runs."""
+"""Of a device, as a V100 has; the machine need not have it, as nothing runs."""
 
 MODELS: dict[str, Callable[[], Example]] = {
     "gpt, width 512": lambda: gpt.make(

@@ -103,9 +103,8 @@ def with_waiting(
         used = Kind.FORWARD if first.phase == FORWARD else Kind.BACKWARD
         made = of_phase[transfer.phase]
         edge = Edge((made, transfer.source), (used, transfer.destination))
-        value = graph.value(transfer.value)
-        layout = Layout(value.shape, stage.mesh, transfer.dst_spec)
-        n_bytes[transfer.destination] += most_waiting(schedule, edge) * layout.local_bytes(
-            value.itemsize
-        )
+        if n_waiting := most_waiting(schedule, edge):
+            value = graph.value(transfer.value)
+            layout = Layout(value.shape, stage.mesh, transfer.dst_spec)
+            n_bytes[transfer.destination] += n_waiting * layout.local_bytes(value.itemsize)
     return [replace(stage, memory_bytes=n) for stage, n in zip(stages, n_bytes, strict=True)]

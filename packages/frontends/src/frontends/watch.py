@@ -243,12 +243,13 @@ class Watch:
 
     def _stay(self, verdict: str | None = None) -> None:
         """Until the others have heard what this one said, and have said it."""
+        until_s = time.monotonic() + _STAY_PERIODS * self._period_s
         # In a thread: calls to the store of a process that is stopped do not come back.
-        telling = threading.Thread(target=self._tell, args=(verdict,), daemon=True)
+        telling = threading.Thread(target=self._tell, args=(verdict, until_s), daemon=True)
         telling.start()
-        telling.join(_STAY_PERIODS * self._period_s)
+        telling.join((_STAY_PERIODS + 1) * self._period_s)
 
-    def _tell(self, verdict: str | None) -> None:
+    def _tell(self, verdict: str | None, until_s: float) -> None:
         if verdict is not None:
             self._set(_VERDICT, verdict)
         if not self._said:
@@ -260,7 +261,7 @@ class Watch:
             if process != self._process and not self._is_silent(process)
         ]
         with contextlib.suppress(ConnectionError):  # who keeps the store has ended
-            while not all(
+            while time.monotonic() < until_s and not all(
                 word.startswith(_LAST_WORDS) for word in self._store.read(_FOLDER, others).values()
             ):
                 time.sleep(self._period_s / 4)
