@@ -63,11 +63,11 @@ RUNS: tuple[tuple[str, str, str, int], ...] = (
     ("unet-29m", "2x2", "equal_layers", 4),
     ("vgg13", "4", "data_parallel", 2),
     ("vgg13", "4", "zero", 2),
+    ("vgg13", "2x2", "equal_layers", 4),
 )
 """Model, cluster, strategy and microbatches."""
 
 COPIED: tuple[tuple[str, str, str, int], ...] = (
-    ("vgg13", "2x2", "equal_layers", 4),
     ("wide-resnet, 14 layers", "4", "zero", 2),
     ("wide-resnet, 14 layers", "2x2", "equal_layers", 2),
     ("unet, tiny", "2x2", "equal_layers", 2),

@@ -61,6 +61,12 @@ def pool_gradient(x: Any, g: Any) -> Any:
     return jax.vjp(pool, x)[1](g)
 
 
+def gradient_of_overlapping(x: Any, g: Any) -> Any:
+    """The same where an element may be the largest of two windows."""
+    windows = (1, 3, 1), (1, 2, 1), ((0, 0), (0, 1), (0, 0))
+    return jax.vjp(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, *windows), x)[1](g)
+
+
 def random_bits(high: Any, low: Any) -> Any:
     """Threefry's hash of a key and of positions."""
     return threefry2x32_p.bind(np.uint32(1), np.uint32(2), high, low)
@@ -187,6 +193,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         (A,),
     ),
     "pool gradient": (pool_gradient, (numbers(4, 8, 4), numbers(4, 4, 4))),
+    "overlapping pool gradient": (gradient_of_overlapping, (numbers(4, 8, 4), numbers(4, 4, 4))),
     "random bits": (random_bits, (np.zeros((4, 8), np.uint32), indices(99, 4, 8).astype("uint32"))),
     "fft": (lambda a: jnp.real(jnp.fft.rfft(a)), (A,)),
     "eigh": (lambda a: lax.linalg.eigh(a), (np.eye(3) * 2 + np.ones((4, 3, 3), np.float32),)),

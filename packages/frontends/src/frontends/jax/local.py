@@ -2,7 +2,7 @@
 
 Most primitives take shards as they are. Some hold shapes in their parameters, which become those
 of the shard; an iota starts where the shard starts; a scatter-add whose updates are sharded counts
-its operand once.
+its operand once; a max-pool's gradient becomes arithmetic (`pools`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from shardspec import Mesh, Spec
 from frontends.jax import _compat
 from frontends.jax._compat import JaxprEqn, aval
 from frontends.jax.masks import gather_part, scatter_part
+from frontends.jax.pools import can_unroll, unrolled
 
 Array = Any
 Shape = tuple[int, ...]
@@ -61,6 +62,9 @@ def run_locally(
         return gather_part(equation, operands, params, operand_specs[0], mesh)
     if name.startswith("scatter"):
         return scatter_part(equation, operands, params, operand_specs[0], mesh)
+    if name == "select_and_scatter_add" and can_unroll(params):
+        source, operand = operands
+        return [unrolled(source, operand, params)]
     return _compat.bind(equation, operands, params)
 
 
