@@ -37,7 +37,9 @@ test sees to it (of those in float32).
 
 Gradients of max-pools run as arithmetic that XLA fuses (`frontends.jax.pools`). For the primitive
 that JAX has for them, XLA on CPUs lays out the place of each element, a number for each dim, and
-zeros: with that the first of VGG-13's two stages needed 578 MiB, 1.46 of planned.
+zeros: with that the first of VGG-13's two stages needed 578 MiB, 1.46 of planned. Of 347 MiB that
+its backward then held at the fullest moment, 98 were such numbers, 37 zeros, and 43 what the pools'
+windows were reduced to.
 
 """
 
