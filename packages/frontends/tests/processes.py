@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from costmodel import Cluster
 from faults import FAULTS
+from frontends.copies import copied_as
 from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import layer
@@ -29,6 +30,7 @@ UNEQUAL = 7, ((1, 2), (3,), (4, 6))
 
 TO_AND_FRO = 4, ((0, 1), (2, 3), (0, 1), (2, 3))
 V = 4, ((0, 1), (2, 3), (2, 3), (0, 1))
+TWO_STAGES = 4, ((0, 1), (2, 3))
 PLACES = {
     "gpipe": UNEQUAL,
     "1f1b": UNEQUAL,
@@ -42,8 +44,9 @@ PLACES = {
     "v-half": V,
     "v-min": V,
     "dualpipe-v": V,
+    "dualpipe": TWO_STAGES,
+    "chimera": TWO_STAGES,
 }
-TWO_STAGES = 4, ((0, 1), (2, 3))
 AT_FAULT = 2
 
 
@@ -85,6 +88,8 @@ def main(story: str, folder: Path) -> None:
     layered = layer(traced.step, 4)
     stages = [Mesh((len(ids),), ("x",), ids) for ids in meshes]
     plan = random_plan(layered, stages, random.Random(0), schedule)
+    copied = copied_as(layered, plan)
+    traced, layered = traced.with_copies(copied.original), copied.layered
     run = Runtime(traced, layered, plan, Cluster.preset("two-hosts"), deadline_s=DEADLINE_S)
     assert [p is None for p in run.programs] == [
         me not in run.submeshes.processes(plan.stages[c.stage].mesh) for c in run.chunks

@@ -51,7 +51,7 @@ def test_as_a_function() -> None:
     assert parallel.plan.cluster == "two-hosts"
 
 
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v"])
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe"])
 def test_runs_by_the_schedule_that_is_asked_for(schedule: str) -> None:
     example = adamw()
     parallel = parallelize(
@@ -65,6 +65,9 @@ def test_runs_by_the_schedule_that_is_asked_for(schedule: str) -> None:
     assert_equal(parallel(*example.arguments), example.function(*example.arguments))
     assert parallel.plan.schedule == schedule
     assert check_collectives(parallel.compile(*example.arguments)) >= 0
+    saved = Plan.from_json(parallel.plan.to_json())
+    again = parallelize(example.function, cluster=CLUSTER, plan=saved)
+    assert_equal(again(*example.arguments), example.function(*example.arguments))
 
 
 def test_as_a_decorator_with_options() -> None:

@@ -393,7 +393,7 @@ def test_verify_says_what_was_checked(
 ) -> None:
     code, printed, _ = run(capsys, "verify", str(priced))
     assert code == 0
-    assert printed.count("ok: ") == 10
+    assert printed.count("ok: ") == 11
     wrong = replace(Plan.load(priced), memory_limit_bytes=1)
     wrong.save(tmp_path / "wrong.json")
     code, _, errors = run(capsys, "verify", str(tmp_path / "wrong.json"))

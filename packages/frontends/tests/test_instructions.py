@@ -8,6 +8,7 @@ from functools import cache
 import pipesched
 import pytest
 from frontends.chunks import Chunk, build_chunks
+from frontends.copies import copied_as
 from frontends.errors import DeadlockError, PlanError
 from frontends.instructions import (
     Free,
@@ -26,7 +27,14 @@ from frontends.instructions import (
 from frontends.jax.testing import EXAMPLES, mlp
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan, Stored
-from frontends.schedule import RUN, schedule_of, split_stages
+from frontends.schedule import (
+    RUN,
+    copy_at,
+    each_copy,
+    microbatches_at,
+    schedule_of,
+    split_stages,
+)
 from frontends.step import APPLY, BACKWARD, FORWARD
 from frontends.testing import random_plan
 from hypothesis import given, settings
@@ -70,6 +78,8 @@ class Machine:
         self.received: Counter[tuple[int, int | None]] = Counter()
         self.added: list[Counter[Stored]] = [Counter() for _ in plan.stages]
         self.ran: Counter[tuple[int, int | None]] = Counter()
+        schedule = schedule_of(plan)
+        self.n_microbatches = [microbatches_at(schedule, s) for s in range(len(plan.stages))]
 
     def execute(self, item: Instruction) -> None:
         stage, live = item.stage, self.live[item.stage]
@@ -82,7 +92,7 @@ class Machine:
                 assert chunk.stage == stage
                 for slot in chunk.reads:
                     if chunk.phase == APPLY:
-                        assert self.added[stage][slot] in (0, self.plan.microbatches)
+                        assert self.added[stage][slot] in (0, self.n_microbatches[stage])
                     assert (slot, microbatch) in live or (slot, None) in live
                 assert live.issuperset((slot, None) for slot in chunk.totals)
                 self.added[stage].update(chunk.totals)
@@ -135,19 +145,28 @@ def test_instructions_keep_account_of_every_value(
         schedule_of(plan)
     except PlanError:
         return  # not defined for these sizes
+    schedule, step = schedule_of(plan), copied_as(step, plan).layered
     chunks = build_chunks(step.step, plan)
     machine = Machine(step, plan, chunks)
+
+    def of_stage(stage: int) -> list[int]:
+        first = stage % schedule.n_stages
+        return [m for m in range(microbatches) if copy_at(schedule, first, m) == stage]
+
     for item in in_one_order(build_instructions(step.step, plan, chunks), plan):
         machine.execute(item)
     assert machine.sent == machine.received
     once = {(i, t.phase) for i, t in enumerate(plan.transfers)}
     for index, phase in once:
-        repeats = [None] if phase in ("state", "apply") else range(microbatches)
+        source = plan.transfers[index].source
+        repeats = [None] if phase in ("state", "apply") else of_stage(source)
         assert all(machine.sent[index, m] == 1 for m in repeats)
     for index, chunk in enumerate(chunks):
-        repeats = [None] if chunk.phase == APPLY else range(microbatches)
+        repeats = [None] if chunk.phase == APPLY else of_stage(chunk.stage)
         assert all(machine.ran[index, m] == 1 for m in repeats)
-    assert machine.ran.total() == sum(1 if c.phase == APPLY else microbatches for c in chunks)
+    assert machine.ran.total() == sum(
+        1 if c.phase == APPLY else len(of_stage(c.stage)) for c in chunks
+    )
     for live in machine.live:
         assert all(microbatch is None for _, microbatch in live), "a microbatch leaves nothing"
     summed = {slot.value for added in machine.added for slot in added}
@@ -160,6 +179,7 @@ def test_a_rank_holds_what_the_simulator_says(name: str) -> None:
     n_stages, microbatches = (4 if name in LOOPED else 2), 4
     step = layered("mlp", microbatches)
     plan = random_plan(step, MESHES[2:] * n_stages, random.Random(0), name)
+    step = copied_as(step, plan).layered
     chunks = build_chunks(step.step, plan)
     ranks = build_instructions(step.step, plan, chunks)
     schedule = schedule_of(plan)
@@ -194,10 +214,11 @@ def test_a_rank_holds_what_the_simulator_says(name: str) -> None:
             if last is None or last.microbatch is None or not isinstance(item, Free | Run | Send):
                 continue
             chunk = chunks[last.chunk]
-            is_part = chunk.level == 0 and last.stage in split_stages(schedule)
+            is_part = chunk.level == 0 and last.stage in split_stages(each_copy(schedule))
             if chunk.phase == FORWARD or is_part:  # nothing else leaves more than there was
                 own = [k for k in live if k[0] == last.stage and k[2] == last.microbatch]
-                kept.setdefault((last.stage, chunk.phase + chunk.level), held(own))
+                stage = last.stage % n_stages
+                kept.setdefault((stage, chunk.phase + chunk.level), held(own))
                 curve.append(held(live))
         curves.append(max(curve))
     timeline = pipesched.simulate(
@@ -269,8 +290,6 @@ rank 1: F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3"""
     [
         ("fast", "one of pipesched's names or texts.*'fast'"),
         ("zb-v", "one of pipesched's names or texts"),
-        ("chimera", "chimera has copies of stages on several ranks: take zb-v"),
-        ("dualpipe", "dualpipe has copies of stages on several ranks: take dualpipe-v"),
         ("inference", "inference has no backwards: take one of gpipe"),
         (RECOMPUTES, "2-1f1b recomputes by the schedule: use jax.checkpoint in the step"),
         (str(pipesched.make("1f1b", 3, 4)), "got 3 stages and 4 microbatches for 2 and 4"),
@@ -281,6 +300,12 @@ def test_rejects_schedules_that_do_not_run(schedule: str, message: str) -> None:
     n_stages = 1 if schedule == "zb-v" else 2
     plan = random_plan(step, MESHES[:n_stages], random.Random(0), schedule)
     with pytest.raises(PlanError, match=message):
+        schedule_of(plan)
+
+
+def test_rejects_schedules_that_leave_a_copy_alone_with_a_microbatch() -> None:
+    plan = random_plan(layered("mlp", 2), MESHES[:2], random.Random(0), "chimera")
+    with pytest.raises(PlanError, match="chimera has 2 copies and 2 microbatches: take 4 or more"):
         schedule_of(plan)
 
 

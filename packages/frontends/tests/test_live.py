@@ -8,6 +8,7 @@ import optax
 import pytest
 from costmodel import Cluster
 from frontends.chunks import build_chunks
+from frontends.copies import copied_as
 from frontends.errors import NoPlanError, PlanError, VerificationError
 from frontends.instructions import Free, Keep, Key, build_instructions, in_one_order, makes
 from frontends.jax.runtime import Runtime
@@ -18,7 +19,7 @@ from frontends.live import Peaks, peaks_of, step_of
 from frontends.memory import fullest_moment
 from frontends.plan import Plan
 from frontends.planner import STRATEGIES, make_plan
-from frontends.schedule import RUN, schedule_of, split_stages
+from frontends.schedule import RUN, each_copy, schedule_of, split_stages
 from frontends.testing import random_plan
 from frontends.verify import check_memory, measured_peaks
 from hypothesis import example, given, settings
@@ -54,9 +55,9 @@ def test_no_more_lives_at_one_time_than_was_planned(
         plan = make_plan(step, TWO_HOSTS, strategy=strategy, schedule=schedule)
     except NoPlanError:
         return  # as Megatron's of a batch that has too few examples
-    peaks = peaks_of(step.step, plan)
+    peaks = peaks_of(copied_as(step, plan).layered.step, plan)
     # of a split backward both parts are planned to need what one of them does
-    least = 0.5 if split_stages(schedule_of(plan)) else 0.7
+    least = 0.5 if split_stages(each_copy(schedule_of(plan))) else 0.7
     for stage, peak in zip(plan.stages, peaks.stages, strict=True):
         assert least * stage.memory_bytes < peak.n_bytes <= stage.memory_bytes
     assert "ok: live values are those planned at most" in str(plan.verify())
@@ -83,14 +84,14 @@ def test_a_microbatchs_loss_is_held_beside_the_sum_of_all() -> None:
 def test_a_device_holds_at_least_what_lies_between_instructions(
     name: str, microbatches: int, schedule: str, meshes: list[Mesh], seed: int
 ) -> None:
-    step = layered(name, microbatches).step
     plan = random_plan(layered(name, microbatches), meshes, random.Random(seed), schedule)
     try:
-        schedule_of(plan)
+        copied = copied_as(layered(name, microbatches), plan).layered
     except PlanError:
         return  # not defined for these sizes
+    step = copied.step
     peaks = peaks_of(step, plan, program_bytes=lambda chunk: 0)
-    between = most_between(layered(name, microbatches), plan)
+    between = most_between(copied, plan)
     assert [peak.n_bytes for peak in peaks.stages] == between
     inside = peaks_of(step, plan)
     assert all(a.n_bytes >= b for a, b in zip(inside.stages, between, strict=True))

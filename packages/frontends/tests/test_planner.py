@@ -20,7 +20,7 @@ from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan
 from frontends.planner import STRATEGIES, make_plan
 from frontends.predict import predict_step_s, simulate
-from frontends.schedule import RUN, stages_a_rank
+from frontends.schedule import RUN, copies_of_stages, stages_a_rank
 from frontends.verify import check_collectives
 from shardspec import Layout, Spec
 
@@ -136,7 +136,7 @@ def test_predicted_time_is_the_simulated_pipeline_then_apply() -> None:
 def test_every_schedule_that_is_asked_for_is_planned(schedule: str) -> None:
     plan = make_plan(layered("gpt", 4), SLOW, strategy="equal_layers", schedule=schedule)
     assert plan.schedule == schedule
-    assert len(plan.stages) == 2 * stages_a_rank(schedule)
+    assert len(plan.stages) == 2 * stages_a_rank(schedule) * copies_of_stages(schedule)
     assert {tuple(stage.mesh.device_ids) for stage in plan.stages} == {(0, 1), (2, 3)}
     assert plan.n_devices == 4
     assert plan.memory_bytes == max(

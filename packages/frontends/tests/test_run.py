@@ -15,6 +15,7 @@ import numpy as np
 import pipesched
 import pytest
 from costmodel import Cluster
+from frontends.copies import copied_as
 from frontends.errors import AccumulationError, BatchError, DeviceError
 from frontends.jax.compile import Submeshes
 from frontends.jax.runtime import Runtime
@@ -60,6 +61,10 @@ SCHEDULES = [
     ("tied", "v", "v-half"),
     ("clipped", "v", "v-min"),
     ("mlp", "v", "dualpipe-v"),
+    ("clipped", 2, "dualpipe"),
+    ("tied", 2, "chimera"),
+    ("skip", 4, "chimera"),
+    ("gpt", 2, "dualpipe"),
 ]
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SEEDS = range(25 if NIGHTLY else 1)
@@ -75,7 +80,9 @@ def runtime(
     traced = example.trace(microbatches)
     layered = layer(traced.step, 4)
     plan = random_plan(layered, meshes, random.Random(seed), schedule)
-    return Runtime(traced, layered, plan, Cluster.preset("two-hosts"))
+    copied = copied_as(layered, plan)
+    traced = traced.with_copies(copied.original)
+    return Runtime(traced, copied.layered, plan, Cluster.preset("two-hosts"))
 
 
 def assert_equal(

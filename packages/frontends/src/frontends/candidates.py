@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -18,11 +19,20 @@ import pipesched
 import stagecut
 from shardspec import Layout, Mesh
 
+from frontends.copies import CopiedStep, sharding_of_copy, with_copies
+from frontends.expand import with_memory
 from frontends.plan import Plan, Stage, Transfer, TransferPhase
 from frontends.planned_stage import planned_stage, with_waiting
 from frontends.predict import predict_step_s
 from frontends.pricing import Level, Priced, Pricer, stage_cost
-from frontends.schedule import most_held, stages_a_rank
+from frontends.schedule import (
+    copies_of_stages,
+    each_copy,
+    lonely,
+    microbatches_at,
+    most_held,
+    stages_a_rank,
+)
 from frontends.split_backward import parts_of
 
 Progress = Callable[[str, int, int], None]
@@ -75,7 +85,10 @@ class Candidates:
     ) -> None:
         self.pricer, self.schedules = pricer, schedules
         self.per_rank = stages_a_rank(schedules[0])
-        self.of_stage = pricer if self.per_rank == 1 else pricer.sharing(self.per_rank)
+        self.shares = self.per_rank * copies_of_stages(schedules[0])
+        """Stages that share a device, copies counted."""
+
+        self.of_stage = pricer
         self.layered, self.cluster = pricer.layered, pricer.cluster
         self.shape = (self.cluster.n_hosts, self.cluster.devices_per_host)
         self.unsharded = tuple(unsharded)
@@ -84,9 +97,30 @@ class Candidates:
         self._costs: dict[stagecut.Span, tuple[stagecut.StageCost, ...] | None] = {}
         self._held: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
         self._plans: dict[tuple[tuple[stagecut.Span, ...], str, bool], Plan | None] = {}
+        self._copied: dict[int, CopiedStep] = {}
 
     def make(self, name: str, progress: Progress | None) -> Plan:
-        """The plan of one of the strategies."""
+        """The plan of one of the strategies.
+
+        Where stages share a device, each may first take all of its memory, if what all take fits;
+        then less, down to an equal share.
+        """
+        if self.shares == 1 or name not in (SEARCH, EQUAL_LAYERS):
+            return self._make(name, progress)
+        equal = 1 / self.shares
+        for share in (1.0, (1.0 + equal) / 2):
+            with suppress(autoshard.InfeasibleError, stagecut.InfeasibleStagesError):
+                return self._sharing(share)._make(name, progress)
+        return self._sharing(equal)._make(name, progress)
+
+    def _sharing(self, share: float) -> Candidates:
+        """The same where a stage may take so much of a device's memory."""
+        other = copy(self)
+        other.of_stage = self.pricer.sharing(share)
+        other._costs, other._plans = {}, {}
+        return other
+
+    def _make(self, name: str, progress: Progress | None) -> Plan:
         if name != SEARCH:
             if self.stage_of_layer:
                 raise autoshard.PinError("stages are pinned, and only a search cuts stages so")
@@ -111,7 +145,7 @@ class Candidates:
         overlap with other microbatches as the schedule allows. So the best slicings of both kinds,
         with each number of stages (of many, powers of two), are simulated before one is taken.
         """
-        if self.per_rank > 1:
+        if self.shares > 1:
             return self._search_ranks(cost)
         # where prices are quick (O2), it is quicker to ask for all than to find out which matter
         bound_s = self._bound_s if self.pricer.level == "O3" or cost != self._cost else None
@@ -143,7 +177,7 @@ class Candidates:
         """The best slicing for each number of ranks, where each rank runs several stages.
 
         All ranks have equal submeshes, so that only layers are sliced: over a row of places, one a
-        stage, each with its share of a device's memory.
+        stage, each with its share of a device's memory. A copy of a stage takes another share.
         """
         found: list[Sequence[stagecut.Span]] = []
         reasons: list[Exception] = []
@@ -168,7 +202,7 @@ class Candidates:
             found.append([(s.first, s.last, submesh) for s in slicing.stages])
         if not found:
             raise autoshard.InfeasibleError(
-                f"{self.schedules[0]} runs {self.per_rank} stages on each of two ranks or more, "
+                f"{self.schedules[0]} runs {self.shares} stages on each of two ranks or more, "
                 f"with a layer each and {self.of_stage.memory_bytes} bytes of a device's memory; "
                 f"{self.layered.n_layers} layers on {self.cluster.n_devices} devices cannot be cut "
                 f"so{''.join(f' ({reason})' for reason in reasons[:1])}: take another schedule, "
@@ -178,7 +212,8 @@ class Candidates:
 
     def _row(self, submesh: stagecut.Submesh, n_ranks: int, cost: stagecut.CostFunction) -> _Row:
         n_stages = n_ranks * self.per_rank
-        return _Row(submesh, self._held_by(self.schedules[0], n_stages)[0], cost)
+        held, _ = self._held_by(self.schedules[0], n_stages)
+        return _Row(submesh, [max(held[stage::n_stages]) for stage in range(n_stages)], cost)
 
     def _planned(
         self, slicings: Sequence[Sequence[stagecut.Span]], *, try_hard: bool = False
@@ -190,7 +225,7 @@ class Candidates:
             try_hard: Search under the memory limit for stages that no quick way fits.
         """
         plans: list[Plan] = []
-        most = _SIMULATED[self.pricer.level] if self.per_rank == 1 else len(slicings)
+        most = _SIMULATED[self.pricer.level] if self.shares == 1 else len(slicings)
         for spans in slicings:
             if len(plans) == most:
                 break
@@ -261,7 +296,7 @@ class Candidates:
             self._limited_cost if self.pricer.level == "O3" else self._cost
         )
         submesh = None
-        if self.per_rank > 1:
+        if self.shares > 1:
             whole = self.cluster.n_devices
             fitting = (
                 s for s in stagecut.submesh_shapes(*shape) if math.prod(s) * n_ranks == whole
@@ -328,7 +363,7 @@ class Candidates:
 
     def _most_held(self, last: int) -> int:
         """Microbatches that a stage which ends with layer `last` holds at most."""
-        if self.per_rank > 1:
+        if self.shares > 1:
             return self.pricer.microbatches
         stages = min(self.cluster.n_devices, self.layered.n_layers - last)
         return self._in_flight(stages, self.pricer.microbatches)
@@ -337,7 +372,10 @@ class Candidates:
         return self._held_by(self.schedules[0], stages_from_here)[0][0]
 
     def _held_by(self, schedule: str, n_stages: int) -> tuple[list[int], list[int]]:
-        """Microbatches that each stage holds, and has between the parts of backward, at most."""
+        """Microbatches that each stage holds, and has between the parts of backward, at most.
+
+        Copies come after all stages, as in a plan.
+        """
         key = (schedule, n_stages)
         if key not in self._held:
             self._held[key] = most_held(self._order(schedule, n_stages))
@@ -345,9 +383,12 @@ class Candidates:
 
     def _order(self, schedule: str, n_stages: int) -> pipesched.Schedule:
         try:
-            return pipesched.make(schedule, n_stages, self.pricer.microbatches)
+            found = pipesched.make(schedule, n_stages, self.pricer.microbatches)
         except pipesched.ArgumentError as error:
             raise autoshard.InfeasibleError(str(error)) from error
+        if reason := lonely(found):
+            raise autoshard.InfeasibleError(reason)
+        return found
 
     def _plan(self, spans: Sequence[stagecut.Span], schedule: str, try_hard: bool) -> Plan | None:
         """The stages sharded on their own; None if one does not fit."""
@@ -362,26 +403,64 @@ class Candidates:
         self, spans: Sequence[stagecut.Span], schedule: str, try_hard: bool
     ) -> Plan | None:
         schedule = schedule if len(spans) > 1 else _OF_ONE_STAGE
-        (route,) = self._order(schedule, len(spans)).placement.routes
-        on_rank = {rank: submesh for rank, (_, _, submesh) in zip(route, spans, strict=True)}
+        order, n_stages = self._order(schedule, len(spans)), len(spans)
+        routes = order.placement.routes
+        (route,) = each_copy(order).placement.routes
+        spans_of_copies = [*spans] * len(routes)
+        on_rank = {rank: span[2] for rank, span in zip(route, spans_of_copies, strict=True)}
         devices = stagecut.assign_devices([on_rank[rank] for rank in sorted(on_rank)], self.shape)
-        held, between = self._held_by(schedule, len(spans))
-        stages = []
-        for (first, last, submesh), rank, n, m in zip(spans, route, held, between, strict=True):
-            split = m > 0
-            priced = self.of_stage.price(first, last, submesh, n, split=split, try_hard=try_hard)
+        held, between = self._held_by(schedule, n_stages)
+        found: list[Priced] = []
+        for stage, (first, last, submesh) in enumerate(spans):
+            most, split = max(held[stage::n_stages]), max(between[stage::n_stages]) > 0
+            priced = self.of_stage.price(first, last, submesh, most, split=split, try_hard=try_hard)
             if priced is None:
                 return None
+            found.append(priced)
+        if len(routes) > 1:
+            found = [self._copy(found[i % n_stages], order, spans, i) for i in range(len(route))]
+        stages = []
+        for (first, last, _), rank, priced in zip(spans_of_copies, route, found, strict=True):
             ids = tuple(device for row in devices[rank] for device in row)
             stages.append((first, last, replace(priced.sharding.mesh, device_ids=ids), priced))
-        plan = self._join(stages, schedule)
+        plan = self._join(stages, schedule, len(routes))
         return plan if plan.memory_bytes <= self.pricer.memory_bytes else None
 
-    def _join(self, stages: Sequence[tuple[int, int, Mesh, Priced]], schedule: str) -> Plan:
-        """Stages, and what passes between them, as a plan."""
+    def _copies(self, n_routes: int) -> CopiedStep:
+        if n_routes not in self._copied:
+            self._copied[n_routes] = with_copies(self.layered, n_routes)
+        return self._copied[n_routes]
+
+    def _copy(
+        self,
+        priced: Priced,
+        order: pipesched.Schedule,
+        spans: Sequence[stagecut.Span],
+        index: int,
+    ) -> Priced:
+        """A copy of a stage that is priced without copies; of the first one, what it adds up."""
+        held, between = (n[index] for n in self._held_by(order.name, len(spans)))
+        copied, (route, stage) = (
+            self._copies(len(order.placement.routes)),
+            divmod(index, len(spans)),
+        )
+        first, last = (layer + route * copied.n_layers for layer in spans[stage][:2])
+        n = microbatches_at(order, index)
+        sharding = sharding_of_copy(priced.sharding, copied, first, last, n)
+        sharding = with_memory(sharding, held, split=between > 0)
+        return Priced(sharding.graph, sharding, stage_cost(sharding.graph, sharding, held))
+
+    def _join(
+        self, stages: Sequence[tuple[int, int, Mesh, Priced]], schedule: str, n_routes: int = 1
+    ) -> Plan:
+        """Stages, copies last, and what passes between them, as a plan."""
         schedule = schedule if len(stages) > 1 else _OF_ONE_STAGE
-        held, between = self._held_by(schedule, len(stages))
-        exchanges = list(self.layered.exchanges([(first, last) for first, last, _, _ in stages]))
+        n_stages = len(stages) // n_routes
+        held, between = self._held_by(schedule, n_stages)
+        copied = self._copies(n_routes)
+        layers_before = [index // n_stages * copied.n_layers for index in range(len(stages))]
+        spans = [(s[0] + n, s[1] + n) for s, n in zip(stages, layers_before, strict=True)]
+        exchanges = list(copied.layered.exchanges(spans))
         planned: list[Stage] = []
         for index, (first, last, mesh, priced) in enumerate(stages):
             n_bytes = priced.cost.peak_bytes(held[index])
@@ -393,8 +472,9 @@ class Candidates:
             planned.append(
                 planned_stage(first, last, mesh, priced, self.cluster, held[index], n_bytes)
             )
-        transfers = tuple(self._transfer(planned, *exchange) for exchange in exchanges)
-        order = self._order(schedule, len(stages))
+        graph = copied.layered.step.graph
+        transfers = tuple(self._transfer(graph, planned, *exchange) for exchange in exchanges)
+        order = self._order(schedule, n_stages)
         planned = with_waiting(planned, transfers, order)
         return Plan(
             step=self.layered.step.fingerprint,
@@ -411,9 +491,15 @@ class Candidates:
         )
 
     def _transfer(
-        self, stages: Sequence[Stage], name: str, phase: TransferPhase, source: int, to: int
+        self,
+        graph: autoshard.Graph,
+        stages: Sequence[Stage],
+        name: str,
+        phase: TransferPhase,
+        source: int,
+        to: int,
     ) -> Transfer:
-        value = self.layered.step.graph.value(name)
+        value = graph.value(name)
         src, dst = stages[source].leaving(name, phase), stages[to].entering(name)
         layouts = (
             Layout(value.shape, stages[source].mesh, src),

@@ -31,7 +31,7 @@ from pipesched import Kind, Schedule
 
 from frontends.errors import PlanError
 from frontends.plan import Conversion, Placement, Plan, Stage, Stored
-from frontends.schedule import schedule_of, split_stages
+from frontends.schedule import each_copy, schedule_of, split_stages
 from frontends.split_backward import levels_of, sent_backwards
 from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step
 
@@ -86,7 +86,7 @@ def build_chunks(step: Step, plan: Plan) -> tuple[Chunk, ...]:
     graph, stage_of = step.graph, stages_of_operators(plan)
     if set(stage_of) != {op.name for op in graph.operators}:
         raise PlanError("the plan was made for another step: it places other operators; plan again")
-    schedule = schedule_of(plan)
+    schedule = each_copy(schedule_of(plan))
     split = split_stages(schedule)
     levels = _levels(graph, stage_of)
     chunks: list[Chunk] = []

@@ -21,7 +21,7 @@ from frontends.live import peaks_of, step_of
 from frontends.plan import Conversion, Plan, Stage
 from frontends.predict import predict_step_s
 from frontends.report import format_bytes
-from frontends.schedule import schedule_of
+from frontends.schedule import microbatches_at, schedule_of
 from frontends.step import PHASE_NAMES
 
 _SHOWN = 10
@@ -95,6 +95,11 @@ def _devices(plan: Plan) -> Iterator[str]:
 def _layers(plan: Plan) -> Iterator[str]:
     expected = 0
     for index, stage in enumerate(plan.stages):
+        if index and stage.first_layer == 0:  # copies run the layers again
+            last = plan.stages[-1].last_layer
+            if expected != last + 1:
+                yield f"a copy of all stages ends with layer {expected - 1} instead of {last}"
+            expected = 0
         if stage.first_layer != expected or stage.last_layer < stage.first_layer:
             yield (
                 f"stage {index} runs layers {stage.first_layer} to {stage.last_layer} instead of "
@@ -150,6 +155,18 @@ def _times(plan: Plan) -> Iterator[str]:
         yield f"a step takes {plan.step_s!r} s, less than the bound of {plan.lower_bound_s!r} s"
 
 
+def _microbatches(plan: Plan) -> Iterator[str]:
+    """A stage's program is of the microbatches that the schedule gives it."""
+    try:
+        schedule = schedule_of(plan)
+    except PlanError:  # which the simulation says
+        return
+    for index, stage in enumerate(plan.stages):
+        given, found = microbatches_at(schedule, index), plan.microbatches_of(index)
+        if stage.sharding is not None and found != given:
+            yield f"stage {index}: its program has {found} microbatches, not {given}"
+
+
 def _same_parts(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
     """A stage runs what its sharding says, which is one of its graph on its mesh."""
     try:
@@ -181,8 +198,6 @@ def _same_parts(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
     ):
         if said != found:
             yield f"its {what} are not those of its sharding"
-    if graph.phases[0].repeats != plan.microbatches:
-        yield f"its program has {graph.phases[0].repeats} microbatches, not {plan.microbatches}"
 
 
 def _layouts(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
@@ -288,6 +303,7 @@ _OF_PLAN: dict[str, Callable[[Plan], Iterator[str]]] = {
     "stages keep the memory limit": _limits,
     "transfers join what stages make and read": _transfers,
     "the predicted step is that of its parts": _times,
+    "stages run the microbatches of the schedule": _microbatches,
 }
 _OF_STAGE: dict[
     str, tuple[Callable[[Stage], int], Callable[[Plan, Stage, Sharding], Iterator[str]]]

@@ -12,7 +12,7 @@ from frontends.memory import KINDS, memory_curves
 from frontends.plan import Plan, Stage
 from frontends.predict import simulate
 from frontends.report import format_bytes, format_seconds, sum_collectives
-from frontends.schedule import schedule_of
+from frontends.schedule import copy_at, schedule_of
 from frontends.step import PHASE_NAMES
 from frontends.svg import WIDTH, area, line, rect, svg, text
 
@@ -310,10 +310,14 @@ def _in_flight(timeline: pipesched.Timeline, stage: int) -> list[tuple[float, in
     ends = (pipesched.Kind.BACKWARD, pipesched.Kind.INPUT_GRADIENT)
     changes: list[tuple[float, int]] = []
     for event in timeline.events:
-        if event.action.stage == stage and event.action.edge is None:
-            if event.action.kind is pipesched.Kind.FORWARD:
+        action = event.action
+        if (
+            copy_at(timeline.schedule, action.stage, action.microbatch) == stage
+            and action.edge is None
+        ):
+            if action.kind is pipesched.Kind.FORWARD:
                 changes.append((event.start_s, 1))
-            elif event.action.kind in ends:
+            elif action.kind in ends:
                 changes.append((event.stop_s, -1))
     held, curve = 0, [(0.0, 0)]
     for at, change in sorted(changes):

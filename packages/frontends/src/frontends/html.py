@@ -29,6 +29,7 @@ from frontends.errors import OutputError, PlanError
 from frontends.memory import KINDS, fullest_moment
 from frontends.plan import Plan, Stage
 from frontends.report import (
+    describe_copies,
     describe_devices,
     describe_inputs,
     describe_layers,
@@ -175,7 +176,9 @@ def _stages(plan: Plan) -> Iterable[str]:
         for index, stage in enumerate(plan.stages)
     ]
     yield _table(header, rows, header[4:])
-    yield _paragraph("Forward and backward: of one microbatch. Fill of a device: peak memory.")
+    copies = f" {words[0].upper()}{words[1:]}." if (words := describe_copies(plan)) else ""
+    note = f"Forward and backward: of one microbatch. Fill of a device: peak memory.{copies}"
+    yield _paragraph(note)
     yield draw_devices(plan)
 
 

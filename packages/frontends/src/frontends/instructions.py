@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pipesched
 
 from frontends.chunks import Chunk
 from frontends.errors import DeadlockError
 from frontends.plan import Plan, Stored, Transfer
-from frontends.schedule import schedule_of
+from frontends.schedule import copy_at, each_copy, schedule_of
 from frontends.step import APPLY, BACKWARD, FORWARD, Step
 
 
@@ -109,17 +110,24 @@ def build_instructions(
     step: Step, plan: Plan, chunks: Sequence[Chunk]
 ) -> tuple[tuple[Instruction, ...], ...]:
     """For each rank of the plan's schedule, all that it does in one step, in order."""
-    edges = _edges(plan, chunks)
-    program = pipesched.lower(schedule_of(plan), edges=tuple(edges))
-    binders = [_Binder(step, plan, chunks, edges, s) for s in range(len(plan.stages))]
+    schedule = schedule_of(plan)
+    edges_of = _edges(plan, chunks, schedule)
+    edges = dict.fromkeys(edge for edges in edges_of for edge in edges)
+    program = pipesched.lower(schedule, edges=tuple(edges))
+    binders = [
+        _Binder(step, plan, chunks, edges_of[s // schedule.n_stages], s)
+        for s in range(len(plan.stages))
+    ]
+    at = partial(copy_at, schedule)
     results = {output.value for output in step.graph.outputs}
+    (rank_of,) = each_copy(schedule).placement.routes
     ranks = []
     for rank, items in enumerate(program.ranks):
-        mine = [binders[stage] for stage in program.placement.stages_of(rank)]
+        mine = [binder for binder in binders if rank_of[binder.stage] == rank]
         instructions = [i for binder in mine for i in binder.exchange("state", "source")]
         instructions += [i for binder in mine for i in binder.exchange("state", "destination")]
         for item in items:
-            instructions += _bind(item, binders)
+            instructions += _bind(item, binders, at)
         # Levels of apply may wait for those of any other stage, so stages take turns.
         levels = sorted({chunk.level for binder in mine for chunk in binder.apply})
         instructions += [i for level in levels for b in mine for i in b.run_apply(level)]
@@ -232,35 +240,43 @@ def _who_waits(stuck: Sequence[Instruction], plan: Plan) -> str:
     return "every receive needs a send before it; " + ", ".join(waits)
 
 
-def _edges(plan: Plan, chunks: Sequence[Chunk]) -> dict[pipesched.Edge, list[int]]:
-    """The plan's transfers of microbatches, by the edge of the pipeline that they travel on."""
+def _edges(
+    plan: Plan, chunks: Sequence[Chunk], schedule: pipesched.Schedule
+) -> list[dict[pipesched.Edge, list[int]]]:
+    """By route the plan's transfers of microbatches, by the edge that they travel on."""
     forward_reads = {
         (c.stage, slot.value) for c in chunks if c.phase == FORWARD for slot in c.reads
     }
     kinds = {"forward": pipesched.Kind.FORWARD, "backward": pipesched.Kind.BACKWARD}
-    edges: dict[pipesched.Edge, list[int]] = defaultdict(list)
+    size = schedule.n_stages
+    edges_of: list[dict[pipesched.Edge, list[int]]] = [{} for _ in schedule.placement.routes]
     for index, transfer in enumerate(plan.transfers):
         if transfer.phase in kinds:
             in_forward = (transfer.destination, transfer.value) in forward_reads
             to = pipesched.Kind.FORWARD if in_forward else pipesched.Kind.BACKWARD
-            src = (kinds[transfer.phase], transfer.source)
-            edges[pipesched.Edge(src, (to, transfer.destination))].append(index)
-    return edges
+            src = (kinds[transfer.phase], transfer.source % size)
+            edge = pipesched.Edge(src, (to, transfer.destination % size))
+            edges_of[transfer.source // size].setdefault(edge, []).append(index)
+    return edges_of
 
 
-def _bind(item: pipesched.Instruction, binders: Sequence[_Binder]) -> Iterator[Instruction]:
+def _bind(
+    item: pipesched.Instruction,
+    binders: Sequence[_Binder],
+    at: Callable[[int, int | None], int],
+) -> Iterator[Instruction]:
     match item:
         case pipesched.Run(action):
-            yield from binders[action.stage].run(action)
+            yield from binders[at(action.stage, action.microbatch)].run(action)
         case pipesched.Send(edge, microbatch, _):
-            binder = binders[edge.src[1]]
-            if edge.src not in binder.sent_at_once:
-                yield from (Send(binder.stage, i, microbatch) for i in binder.edges[edge])
+            binder = binders[at(edge.src[1], microbatch)]
+            if edge.src[0] not in binder.sent_at_once:
+                yield from (Send(binder.stage, i, microbatch) for i in binder.edges.get(edge, ()))
         case pipesched.Receive(edge, microbatch, _):
-            binder = binders[edge.dst[1]]
-            yield from (Receive(binder.stage, i, microbatch) for i in binder.edges[edge])
+            binder = binders[at(edge.dst[1], microbatch)]
+            yield from (Receive(binder.stage, i, microbatch) for i in binder.edges.get(edge, ()))
         case pipesched.Accumulate(stage, microbatch):
-            yield from binders[stage].keep(microbatch)
+            yield from binders[at(stage, microbatch)].keep(microbatch)
         # Values go after their last use, collectives on totals are conversions inside apply's
         # chunks, and apply comes last.
 
@@ -289,8 +305,8 @@ class _Binder:
             if APPLY in c.phases or (slot in apply_reads and slot.value not in step.summed)
         )
         has_joined = any(c.phases[:2] == (FORWARD, BACKWARD) for _, c in self.mine)
-        self.sent_at_once = {(pipesched.Kind.BACKWARD, stage)} if has_joined else set()
-        """Where edges begin whose values are there before the schedule says so."""
+        self.sent_at_once = {pipesched.Kind.BACKWARD} if has_joined else set()
+        """What makes values that are there before the schedule says so."""
 
         self.begun: set[int] = set()
         self.loaded: set[tuple[Stored, int]] = set()
@@ -317,8 +333,9 @@ class _Binder:
                 yield Run(self.stage, index, microbatch)
                 if phase == FORWARD:
                     for edge, transfers in self.edges.items():
-                        if edge.src in self.sent_at_once:
-                            yield from (Send(self.stage, i, microbatch) for i in transfers)
+                        if edge.src[0] in self.sent_at_once:
+                            mine = (i for i in transfers if self._sends(i))
+                            yield from (Send(self.stage, i, microbatch) for i in mine)
 
     def keep(self, microbatch: int) -> Iterator[Keep]:
         """After the microbatch's last gradient."""
@@ -349,6 +366,9 @@ class _Binder:
         else:
             mine = self._transfers(phase, lambda t: t.destination)
             yield from (Receive(self.stage, i, None) for i, _ in mine)
+
+    def _sends(self, transfer: int) -> bool:
+        return self.plan.transfers[transfer].source == self.stage
 
     def _transfers(self, phase: str, end: Callable[[Transfer], int]) -> list[tuple[int, Transfer]]:
         return [

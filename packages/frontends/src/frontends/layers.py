@@ -105,13 +105,6 @@ class LayeredStep:
         """Per input its place."""
         return {name: index for index, name in enumerate(self.step.graph.inputs)}
 
-    def is_copy(self, name: str, first: int, last: int) -> bool:
-        """Whether layers `first` to `last` read an updated input that is kept elsewhere.
-
-        What is not updated (the batch, constants) is placed wherever it is read.
-        """
-        return name in self.updated and not first <= self.home[name] <= last
-
     def exchanges(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[str, TransferPhase, int, int]]:
@@ -136,8 +129,8 @@ class LayeredStep:
     def stage(self, first: int, last: int) -> Graph:
         """The program of layers `first` to `last`, both included.
 
-        Values of other layers are inputs (role `activation`); values that other layers read are
-        outputs of any layout without partial sums.
+        What other layers make is an input of role `activation`, and what they keep one of its own
+        role; values that other layers read are outputs of any layout without partial sums.
         """
         if (first, last) not in self._stages:
             self._stages[first, last] = self._extracted(first, last)
@@ -165,12 +158,8 @@ class LayeredStep:
                 readers = self.readers_of.get(name)
                 if readers and not first <= readers[0] <= readers[-1] <= last:
                     outputs.append(Output(name))
-        values = [
-            replace(graph.value(name), role="activation")
-            if name not in self._place_of or self.is_copy(name, first, last)
-            else graph.value(name)
-            for name in (*inputs, *received)
-        ]
+        values = [graph.value(name) for name in inputs]
+        values += [replace(graph.value(name), role="activation") for name in received]
         values += [graph.value(name) for op in inside for name in op.outputs]
         return Graph(
             graph.phases, tuple(values), tuple(inside), (*inputs, *received), tuple(outputs)
@@ -209,13 +198,16 @@ def layer(step: Step, n_layers: int | None = None) -> LayeredStep:
 
 
 def layer_as(step: Step, plan: Plan) -> LayeredStep:
-    """The layers that a plan was made with: those of the default, or as many as it has."""
+    """The layers that a plan was made with: those of the default, or as many as it has.
+
+    Copies of stages have more operators than the layers without.
+    """
     n_layers = plan.stages[-1].last_layer + 1
     found = layer(step)
-    names = [{p.operator for p in stage.placements} for stage in plan.stages]
     if found.n_layers == n_layers and all(
-        {op.name for op in found.stage(stage.first_layer, stage.last_layer).operators} == planned
-        for stage, planned in zip(plan.stages, names, strict=True)
+        {found.layer_of[p.operator] for p in stage.placements if p.operator in found.layer_of}
+        <= {*range(stage.first_layer, stage.last_layer + 1)}
+        for stage in plan.stages
     ):
         return found
     return layer(step, n_layers)

@@ -302,8 +302,9 @@ def _draw_bytes(axes: Axes, plan: Plan) -> None:
 def _draw_times(axes: Axes, plan: Plan) -> None:
     """Where a stage's time in one step goes, apart from waiting."""
     rows: list[dict[str, float]] = []
-    for stage in plan.stages:
-        busy_s = plan.microbatches * (stage.forward_s + stage.backward_s) + stage.apply_s
+    for index, stage in enumerate(plan.stages):
+        each_s = stage.forward_s + stage.backward_s
+        busy_s = plan.microbatches_of(index) * each_s + stage.apply_s
         sent_s = sum(c.time_s * c.repeats for c in stage.collectives)
         rows.append({"compute": max(0.0, busy_s - sent_s) * 1e3})
     for row in sum_collectives(plan):

@@ -224,6 +224,11 @@ class Plan:
                 needed[device] = needed.get(device, 0) + stage.memory_bytes
         return max(needed.values(), default=0)
 
+    def microbatches_of(self, stage: int) -> int:
+        """How many a stage runs: all, or, where stages have copies, those of its route."""
+        sharding = self.stages[stage].sharding
+        return self.microbatches if sharding is None else sharding.graph.phases[0].repeats
+
     def explain(self, name: str) -> Explanation:
         """Why an operator or a value has its layouts and its stage; see `explain.explain`."""
         from frontends.explain import explain

@@ -13,7 +13,7 @@ from shardspec import Layout, Mesh
 from frontends.explain import as_planned
 from frontends.plan import Collective, Conversion, Placement, Stage, Stored, Transfer
 from frontends.pricing import Priced
-from frontends.schedule import most_waiting
+from frontends.schedule import each_copy, most_waiting
 from frontends.step import APPLY, BACKWARD, FORWARD
 
 
@@ -93,6 +93,7 @@ def with_waiting(
 ) -> list[Stage]:
     """The stages with the memory of what others of their rank make for them ahead of its use."""
     n_bytes = [stage.memory_bytes for stage in stages]
+    schedule = each_copy(schedule)
     of_phase = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD}
     for transfer in transfers:
         stage = stages[transfer.destination]

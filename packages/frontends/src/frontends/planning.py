@@ -6,12 +6,13 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from autoshard import MemoryRule
 from costmodel import Cluster
 
 from frontends.candidates import EQUAL_LAYERS
+from frontends.copies import copied_as
 from frontends.errors import AccumulationError, NoPlanError, PlanError
 from frontends.layers import LayeredStep, layer, layer_as
 from frontends.pins import Pin
@@ -37,13 +38,16 @@ class Traced(Protocol):
     def step(self) -> Step:
         """The same without the framework."""
 
+    def with_copies(self, original: Mapping[str, str]) -> Self:
+        """The same where operators have copies: by their names those of the originals."""
+
 
 TracedT = TypeVar("TracedT", bound=Traced)
 
 
 @dataclass(frozen=True)
 class Planned(Generic[TracedT]):
-    """A traced step and its plan."""
+    """A traced step and its plan; with copies of layers where the plan's schedule has some."""
 
     trace: TracedT
     layered: LayeredStep
@@ -142,7 +146,8 @@ def plan_traces(
             f"{plan.step}, and the function given is step {layered.step.fingerprint}: "
             "plan again, or give the arguments the shapes of then"
         )
-    return Planned(trace, layered, plan)
+    copied = copied_as(layered, plan)
+    return Planned(trace.with_copies(copied.original), copied.layered, plan)
 
 
 def _warn_of_whole(shares: Mapping[str, float]) -> None:

@@ -119,10 +119,10 @@ class Pricer:
         ] = {}
         self._layer_seconds: dict[tuple[Hashable, ...], list[LayerSeconds]] = {}
 
-    def sharing(self, n: int) -> Pricer:
-        """The same where each of `n` stages has its share of a device: 1/n of the memory."""
+    def sharing(self, share: float) -> Pricer:
+        """The same where a stage may take so much of a device's memory."""
         other = copy(self)
-        other.memory_bytes = self.memory_bytes // n
+        other.memory_bytes = int(self.memory_bytes * share)
         other.bounds = Bounds(self.layered, self.cluster, other.memory_bytes)
         return other
 

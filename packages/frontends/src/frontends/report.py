@@ -49,7 +49,10 @@ def plan_tables(plan: Plan) -> RenderableType:
     """The plan for a rich console, as wide as that is."""
     parts: list[RenderableType] = [
         _header(plan),
-        Group(_stages(plan), Text(_STAGES_NOTE, "dim")),
+        Group(
+            _stages(plan),
+            *(Text(note, "dim") for note in (_STAGES_NOTE, describe_copies(plan)) if note),
+        ),
         Group(_layouts(plan), Text(_LAYOUTS_NOTE, "dim")),
     ]
     if any(stage.sharding is not None for stage in plan.stages):
@@ -104,7 +107,9 @@ def sum_collectives(plan: Plan) -> tuple[CollectiveSum, ...]:
 
 def runs_per_step(plan: Plan, transfer: Transfer) -> int:
     """How often a transfer is sent in one step."""
-    return plan.microbatches if transfer.phase in ("forward", "backward") else 1
+    if transfer.phase not in ("forward", "backward"):
+        return 1
+    return plan.microbatches_of(transfer.source)
 
 
 def describe_inputs(plan: Plan, index: int) -> tuple[tuple[str, str], ...]:
@@ -131,6 +136,18 @@ def describe_layers(stage: Stage) -> str:
     """The layers of a stage: `2-5`."""
     first, last = stage.first_layer, stage.last_layer
     return str(first) if first == last else f"{first}-{last}"
+
+
+def describe_copies(plan: Plan) -> str:
+    """Which stages are copies of others, if any are."""
+    begins = [index for index, stage in enumerate(plan.stages) if stage.first_layer == 0]
+    if len(begins) < 2:
+        return ""
+    n = begins[1]
+    return (
+        f"stages {n}-{len(plan.stages) - 1} are copies of 0-{n - 1}, on the way of other "
+        "microbatches; they get the weights as the step begins, and give back sums of gradients"
+    )
 
 
 def describe_devices(ids: Iterable[int]) -> str:

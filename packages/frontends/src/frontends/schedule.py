@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pipesched
-from pipesched import Edge, Kind, Schedule
+from pipesched import Edge, Kind, Placement, Schedule
 
 from frontends.errors import PlanError
 from frontends.plan import Plan
@@ -21,32 +23,35 @@ RUN = (
     "zb-v",
     "v-half",
     "v-min",
+    "dualpipe",
     "dualpipe-v",
+    "chimera",
 )
-"""Names of schedules that run. Others run as text, if each stage is on one rank."""
+"""Names of schedules that run. Others run as text."""
 
 PLAIN = ("1f1b", "eager-1f1b", "gpipe")
 """Those of one stage a rank and whole backwards, which a plan is chosen among if none is asked for;
 the one that holds the fewest microbatches first."""
 
-_INSTEAD = {
-    "dualpipe": "dualpipe-v, which is idle no longer and holds each stage once",
-    "chimera": "zb-v, which has two stages a rank too, or interleaved-1f1b",
-}
-"""Schedules that keep a second copy of every stage, and those that hold one and do as well."""
+_OF_ALL = (4, 8)
+"""Stages and microbatches for which every schedule is defined."""
 
 
 def schedule_of(plan: Plan) -> Schedule:
     """The schedule of a plan: the one of that name, or the one whose text it has.
 
+    Where it has copies of stages, the plan has each copy as a stage of its own: see `each_copy`.
+
     Raises:
         PlanError: There is no such schedule for as many stages and microbatches, or it does what
-            no training step does here: forwards only, recomputation, or copies of a stage.
+            no training step does here: forwards only, recomputation, or a copy of a stage with one
+            microbatch or none.
     """
     n_stages, microbatches = len(plan.stages), plan.microbatches
     try:
         if plan.schedule in pipesched.NAMES:
-            schedule = pipesched.make(plan.schedule, n_stages, microbatches)
+            n_copies = copies_of_stages(plan.schedule)
+            schedule = pipesched.make(plan.schedule, n_stages // n_copies, microbatches)
         else:
             schedule = Schedule.parse(plan.schedule)
         pipesched.check(schedule)
@@ -56,17 +61,15 @@ def schedule_of(plan: Plan) -> Schedule:
             f"microbatches; {plan.schedule.split()[:1]} for {n_stages} stages and {microbatches} "
             f"microbatches: {error}"
         ) from error
-    if (schedule.n_stages, schedule.n_microbatches) != (n_stages, microbatches):
+    found = schedule.n_stages * len(schedule.placement.routes)
+    if (found, schedule.n_microbatches) != (n_stages, microbatches):
         raise PlanError(
-            f"a plan's schedule is of its stages and microbatches; got {schedule.n_stages} stages "
-            f"and {schedule.n_microbatches} microbatches for {n_stages} and {microbatches}"
+            "a plan's schedule is of its stages, all copies counted, and microbatches; got "
+            f"{found} stages and {schedule.n_microbatches} microbatches for {n_stages} and "
+            f"{microbatches}"
         )
-    if len(schedule.placement.routes) > 1:
-        instead = _INSTEAD.get(schedule.name, f"one of {', '.join(RUN)}")
-        raise PlanError(
-            "each stage of a plan is on one mesh, which alone holds and updates its weights; "
-            f"{schedule.name} has copies of stages on several ranks: take {instead}"
-        )
+    if least := lonely(schedule):
+        raise PlanError(least)
     kinds = {action.kind for actions in schedule.ranks for action in actions}
     if Kind.RECOMPUTE in kinds:
         raise PlanError(
@@ -82,6 +85,58 @@ def schedule_of(plan: Plan) -> Schedule:
     return schedule
 
 
+def lonely(schedule: Schedule) -> str | None:
+    """What is wrong where a route has fewer than two microbatches; None if all have more."""
+    route_of, n_routes = schedule.placement.route_of, len(schedule.placement.routes)
+    if n_routes == 1 or min(map(route_of.count, range(n_routes))) > 1:
+        return None
+    return (
+        f"each copy of a stage runs two microbatches or more; {schedule.name} has {n_routes} "
+        f"copies and {schedule.n_microbatches} microbatches: take {2 * n_routes} or more"
+    )
+
+
+def each_copy(schedule: Schedule) -> Schedule:
+    """The schedule with every copy of a stage as a stage of its own, as a plan has them.
+
+    Copies of stage s are stages s, s + S, s + 2 S, ... of S stages. Each has a part of the
+    microbatches only, so that pipesched, where all pass through all stages, would refuse it.
+    """
+    placement = schedule.placement
+    if len(placement.routes) == 1:
+        return schedule
+    ranks = tuple(
+        tuple(
+            replace(action, stage=copy_at(schedule, action.stage, action.microbatch))
+            for action in actions
+            if action.edge is None
+        )
+        for actions in schedule.ranks
+    )
+    route = tuple(rank for route in placement.routes for rank in route)
+    return replace(
+        schedule,
+        n_stages=len(route),
+        ranks=ranks,
+        placement=Placement((route,)),
+        edges=(),
+    )
+
+
+def copy_at(schedule: Schedule, stage: int, microbatch: int | None) -> int:
+    """The stage of a plan that runs a microbatch of a stage of its schedule; None: the first."""
+    route_of = schedule.placement.route_of
+    if microbatch is None or not route_of:
+        return stage
+    return stage + schedule.n_stages * route_of[microbatch]
+
+
+def microbatches_at(schedule: Schedule, stage: int) -> int:
+    """How many microbatches a stage of a plan runs."""
+    route_of = schedule.placement.route_of
+    return route_of.count(stage // schedule.n_stages) if route_of else schedule.n_microbatches
+
+
 def split_stages(schedule: Schedule) -> frozenset[int]:
     """The stages whose backward has two parts, input gradient and weight gradient."""
     return frozenset(
@@ -93,15 +148,22 @@ def split_stages(schedule: Schedule) -> frozenset[int]:
 
 
 def stages_a_rank(name: str) -> int:
-    """How many stages each rank runs by the schedule of a name."""
-    return 4 // len(pipesched.make(name, 4, 4).ranks)  # every one is defined for 4 and 4
+    """How many stages each rank runs by the schedule of a name, copies not counted."""
+    return 4 // len(pipesched.make(name, *_OF_ALL).ranks)
+
+
+def copies_of_stages(name: str) -> int:
+    """How many ranks run each stage by the schedule of a name."""
+    return len(pipesched.make(name, *_OF_ALL).placement.routes)
 
 
 def most_held(schedule: Schedule) -> tuple[list[int], list[int]]:
     """Microbatches that each stage holds at most, and those between the parts of their backward.
 
-    A microbatch is held from its forward until its backward, or its weight gradient, is done.
+    Copies are stages of their own, as in a plan. A microbatch is held from its forward until its
+    backward, or its weight gradient, is done.
     """
+    schedule = each_copy(schedule)
     n, split = schedule.n_stages, split_stages(schedule)
     held, between, most_held, most_between = [0] * n, [0] * n, [0] * n, [0] * n
     for action in (action for actions in schedule.ranks for action in actions):
@@ -128,6 +190,10 @@ def most_waiting(schedule: Schedule, edge: Edge) -> int:
 
     What passes between stages of one rank is there when it is made; from other ranks a stage takes
     it when it is used.
+
+    Args:
+        schedule: With every copy of a stage as a stage of its own.
+        edge: Between its stages.
     """
     (route,) = schedule.placement.routes
     (made, source), (used, destination) = edge.src, edge.dst

@@ -13,6 +13,7 @@ mapped to that axis no operator may need communication, and what apply reads is 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,9 @@ Dims = tuple[tuple[int, ...], ...]
 
 IDENTITY = "identity"
 """Kind of an operator that only hands a value on; no framework knows it."""
+
+SUM = "sum of copies"
+"""Kind of an operator that adds up what copies of a stage have of a total; see `copies`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,17 @@ def identity(value: Value, name: str) -> Operator:
     """An operator of apply that hands `value` on under another name."""
     rule = elementwise((value.shape,), value.shape, ((0,),))
     return Operator(name, IDENTITY, (value.name,), (name,), rule, 0.0, APPLY)
+
+
+def sum_of_copies(value: Value, parts: Sequence[str]) -> Operator:
+    """An operator of apply that adds up the parts of `value`, under its name.
+
+    Where the first part is a partial sum over devices, the others are not, and count once.
+    """
+    shapes = (value.shape,) * len(parts)
+    rule = elementwise(shapes, value.shape, ((0,),))
+    flops = float((len(parts) - 1) * math.prod(value.shape))
+    return Operator(f"sum.{value.name}", SUM, tuple(parts), (value.name,), rule, flops, APPLY)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec
 from shardspec.testing import meshes, specs
 
+from frontends.copies import with_copies
 from frontends.layers import LayeredStep
 from frontends.plan import (
     Alternative,
@@ -28,6 +29,7 @@ from frontends.plan import (
     Stored,
     Transfer,
 )
+from frontends.schedule import RUN, copies_of_stages
 
 _NAMES = ("params['blocks'][0]['up']", "params['head']", "opt_state[0].count", "batch[0]", "add.7")
 _KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
@@ -113,16 +115,22 @@ def random_plan(
 
     Args:
         layered: The step; it needs at least one layer a stage.
-        meshes: One for each stage.
+        meshes: One for each stage. Copies of stages are on them in the opposite order.
         rng: Makes the choices: where layers are cut, and the layouts of all that is stored,
             computed and sent.
         schedule: Name of a pipesched schedule.
+
+    Returns:
+        Where the schedule has copies of stages, a plan of `with_copies` of the step.
     """
-    cuts = sorted(rng.sample(range(1, layered.n_layers), len(meshes) - 1))
-    first_layers, ends = [0, *cuts], [*cuts, layered.n_layers]
+    size, n_stages = layered.n_layers, len(meshes)
+    cuts = sorted(rng.sample(range(1, size), n_stages - 1))
+    spans = [*zip([0, *cuts], [*cuts, size], strict=True)]
+    copied = with_copies(layered, copies_of_stages(schedule) if schedule in RUN else 1).layered
     stages = tuple(
-        _random_stage(layered.stage(first, end - 1), first, end - 1, mesh, rng)
-        for first, end, mesh in zip(first_layers, ends, meshes, strict=True)
+        _random_stage(copied.stage(begin + first, begin + end - 1), first, end - 1, mesh, rng)
+        for begin in range(0, copied.n_layers, size)
+        for (first, end), mesh in zip(spans, meshes[:: 1 if begin == 0 else -1], strict=True)
     )
     return Plan(
         step=layered.step.fingerprint,
@@ -131,7 +139,7 @@ def random_plan(
         microbatches=layered.step.microbatches,
         schedule=schedule,
         stages=stages,
-        transfers=_transfers(layered, stages),
+        transfers=_transfers(copied, stages, size),
         step_s=0.0,
         lower_bound_s=0.0,
         unsharded=(),
@@ -208,8 +216,10 @@ def _conversions(op: Operator, strategy: Strategy, home: Mapping[str, Spec]) -> 
     return sum(home[n] != s for n, s in zip(op.inputs, strategy.operand_specs, strict=True))
 
 
-def _transfers(layered: LayeredStep, stages: Sequence[Stage]) -> tuple[Transfer, ...]:
-    spans = [(stage.first_layer, stage.last_layer) for stage in stages]
+def _transfers(layered: LayeredStep, stages: Sequence[Stage], size: int) -> tuple[Transfer, ...]:
+    begins = [stage.first_layer == 0 for stage in stages]
+    before = [size * (sum(begins[: index + 1]) - 1) for index in range(len(stages))]
+    spans = [(s.first_layer + n, s.last_layer + n) for s, n in zip(stages, before, strict=True)]
     return tuple(
         Transfer(
             name,

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 from costmodel import Cluster
+from frontends.copies import copied_as
 from frontends.layers import layer
+from frontends.schedule import copies_of_stages
 from frontends.testing import random_plan
 from frontends.torch.capture import training_step
 from frontends.torch.runtime import Runtime
@@ -116,6 +118,8 @@ CASES = [
     ("tied", 2, "gpipe"),
     ("tied", 3, "eager-1f1b"),
     ("clipped", 2, "zb-h1"),
+    ("clipped", 2, "chimera"),
+    ("tied", 2, "dualpipe"),
 ]
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SEEDS = range(25 if NIGHTLY else 1)
@@ -128,9 +132,11 @@ def test_random_plans_compute_the_eager_step(
 ) -> None:
     example = EXAMPLES[name]()
     capture = Capture(example.step, example.model, example.optimizer, example.batch)
-    trace = capture.at(2)
+    trace = capture.at(2 * copies_of_stages(schedule))
     layered = layer(trace.step, 4)
     plan = random_plan(layered, MESHES[n_stages], random.Random(seed), schedule)
+    copied = copied_as(layered, plan)
+    trace, layered = trace.with_copies(copied.original), copied.layered
     run = Runtime(trace, layered, plan, Cluster.preset("two-hosts"), capture.state.tensors)
     names = {id(p): n for n, p in capture.state.tensors.items()}
     for _ in range(3):

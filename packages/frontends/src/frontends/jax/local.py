@@ -68,6 +68,16 @@ def run_locally(
     return _compat.bind(equation, operands, params)
 
 
+def add_copies(
+    operands: Sequence[Array], operand_specs: Sequence[Spec], result_spec: Spec, mesh: Mesh
+) -> Array:
+    """The sum of what copies of a stage have; all but the first count once in a partial sum."""
+    own, *others = operands
+    for other, spec in zip(others, operand_specs[1:], strict=True):
+        own = own + _count_once([other], [spec], result_spec, mesh)[0]
+    return own
+
+
 def parameters_of_part(
     equation: JaxprEqn, operands: Sequence[Shape], results: Sequence[Shape]
 ) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from shardspec import Layout, Mesh, Spec
 
 from frontends.chunks import Chunk
 from frontends.errors import DeviceError
-from frontends.jax.local import run_locally
+from frontends.jax.local import add_copies, run_locally
 from frontends.jax.trace import Trace
 from frontends.plan import Conversion, Placement, Stored
+from frontends.step import SUM
 
 Array = Any
 """A traced local shard."""
@@ -86,6 +87,8 @@ def lower_chunk(
                 else ((), ())
             )
             local = run_locally(equation, operands, specs, placement.results, mesh)
+        elif operator.kind == SUM:
+            local = [add_copies(local, placement.operands, placement.results[0], mesh)]
         made = map(Stored, operator.outputs, placement.results)
         environment.update(zip(made, local, strict=True))
 

@@ -7,8 +7,8 @@ sum losses alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -51,6 +51,17 @@ class Trace:
     out_tree: Any
     out_keys: tuple[Any, ...]
     """For each leaf of the result, the type of the random keys that it is wrapped in, or None."""
+
+    def with_copies(self, original: Mapping[str, str]) -> Trace:
+        """The same where operators have copies, which run the original ones' equations."""
+        known = {copy: name for copy, name in original.items() if name in self.equations}
+        equations = {copy: self.equations[name] for copy, name in known.items()}
+        operands = {copy: self.operands[name] for copy, name in known.items()}
+        return replace(
+            self,
+            equations={**self.equations, **equations},
+            operands={**self.operands, **operands},
+        )
 
     def flatten(self, arguments: Any) -> list[Any]:
         """The values of `arguments`, from what the user passes to the step."""

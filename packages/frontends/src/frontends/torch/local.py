@@ -153,6 +153,17 @@ class LocalCall:
         self._function = run
 
 
+def add_copies(result: Spec) -> Function:
+    """The sum of what copies of a stage have; all but the first count once in a partial sum."""
+
+    def run(operands: Sequence[Tensor], coordinates: Coordinates) -> list[Tensor]:
+        own, *others = operands
+        counts = not any(coordinates[axis] for axis in result.partial_axes)
+        return [sum((other if counts else torch.zeros_like(other) for other in others), own)]
+
+    return run
+
+
 def alike(call: Call) -> Function:
     """A call that is the same on all devices."""
     bound = call.bound()

@@ -18,9 +18,16 @@ from shardspec import Layout, Mesh, Spec
 
 from frontends.chunks import Chunk
 from frontends.plan import Conversion, Placement, Stored
+from frontends.step import SUM
 from frontends.torch.calls import Call
 from frontends.torch.flat import Kind
-from frontends.torch.local import Function, LocalCall, differing_axes, local_shape
+from frontends.torch.local import (
+    Function,
+    LocalCall,
+    add_copies,
+    differing_axes,
+    local_shape,
+)
 from frontends.torch.trace import Trace
 
 
@@ -140,19 +147,24 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
         operands = tuple(map(Stored, operator.inputs, placement.operands))
         results = tuple(map(Stored, operator.outputs, placement.results))
         call = trace.calls.get(operator.name)
-        if call is None:  # an identity hands on what it gets
-            registers.update(zip(results, (registers[slot] for slot in operands), strict=True))
+        read = tuple(registers[slot] for slot in operands)
+        if call is None and operator.kind != SUM:  # an identity hands on what it gets
+            registers.update(zip(results, read, strict=True))
+            return
+        made = tuple(new(slot.value, slot.spec) for slot in results)
+        registers.update(zip(results, made, strict=True))
+        if call is None:
+            (spec,) = placement.results
+            axes = differing_axes((*placement.operands, spec))
+            nodes.append(Compute(add_copies(spec), read, made, axes, None))
             return
         shapes = tuple(
             [graph.value(name).shape for name in names]
             for names in (operator.inputs, operator.outputs)
         )
         local = LocalCall(call, (shapes[0], shapes[1]), placement.operands, placement.results, mesh)
-        read = tuple(registers[slot] for slot in operands)
-        made = tuple(new(slot.value, slot.spec) for slot in results)
         axes = differing_axes(placement.operands, local.axes)
         nodes.append(Compute(local, read, made, axes, local.plain))
-        registers.update(zip(results, made, strict=True))
 
     for slot in chunk.reads:
         registers[slot] = new(slot.value, slot.spec)

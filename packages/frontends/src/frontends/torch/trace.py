@@ -7,7 +7,7 @@ in `frontends.jax.trace`, a microbatch's program is cut from it and keeps its co
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -46,6 +46,11 @@ class Trace:
     """For each leaf of what the step returns a `Returned`, or the constant that it always is."""
 
     out_tree: Any
+
+    def with_copies(self, original: Mapping[str, str]) -> Trace:
+        """The same where operators have copies, which call what the original ones do."""
+        calls = {copy: self.calls[name] for copy, name in original.items() if name in self.calls}
+        return replace(self, calls={**self.calls, **calls})
 
     def complete(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All arguments by name, from those that are not computed early; draws random numbers."""

@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from frontends.errors import VerificationError
+from frontends.schedule import microbatches_at, schedule_of
 from frontends.step import APPLY, PHASE_NAMES
 from frontends.torch.arguments import State
 from frontends.torch.calls import Tensor
@@ -104,12 +105,12 @@ def check_executed(
     Raises:
         VerificationError: Kind, groups, bytes or count differ somewhere.
     """
-    plan = runtime.plan
+    plan, schedule = runtime.plan, schedule_of(runtime.plan)
     for stage in range(len(plan.stages)):
         if not runtime.engine.is_local(stage):
             continue
         for phase, name in enumerate(PHASE_NAMES):
-            repeats = n_steps * (1 if phase == APPLY else plan.microbatches)
+            repeats = n_steps * (1 if phase == APPLY else microbatches_at(schedule, stage))
             once = planned_collectives(plan, stage, (phase,))
             planned = Counter({key: repeats * n for key, n in once.items()})
             ran = executed.get((stage, phase), Counter())
