@@ -1,6 +1,5 @@
-"""What `plan_for` is given: options that mean nothing are refused, microbatches are chosen."""
+"""What `plan_for` is given: options that mean nothing are refused."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -8,11 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
-from frontends import Plan
 from frontends.errors import BatchError, PlanError
 from frontends.jax import plan_for
-from frontends.plan import Alternative
-from frontends.planning import with_microbatches
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 W = jnp.ones((8, 8))
@@ -55,24 +51,6 @@ def test_one_number_is_batch_argnums_too() -> None:
     assert planned.plan == plan_for(step, (W, X), CLUSTER, microbatches=2).plan
     with pytest.raises(BatchError, match="got microbatches=4, and the plan has 2"):
         plan_for(step, (W, X), CLUSTER, microbatches=4, plan=planned.plan)
-
-
-@pytest.mark.parametrize(("pipeline_s", "tried"), [(None, [2, 4, 8]), (9.0, [2])])
-def test_smaller_microbatches_are_tried_where_pipelines_had_no_room(
-    pipeline_s: float | None, tried: list[int]
-) -> None:
-    found = plan_for(step, (W, X), CLUSTER, microbatches=2).plan
-    seconds, asked = {2: 8.0, 4: 4.0, 8: 5.0}, []
-
-    def planned(n: int, undivided: bool) -> Plan:
-        asked.append(n)
-        others = (Alternative("equal_layers", pipeline_s, None, "no reason"),)
-        alone = replace(found, stages=found.stages[:1], alternatives=others)
-        return replace(alone, microbatches=n, step_s=seconds[n])
-
-    best = with_microbatches(planned, 2, [16])
-    assert asked == tried
-    assert best.step_s == min(seconds[n] for n in tried)
 
 
 @pytest.mark.parametrize(

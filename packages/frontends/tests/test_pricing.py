@@ -13,7 +13,7 @@ from frontends.jax.testing import EXAMPLES, mlp
 from frontends.layers import LayeredStep, layer
 from frontends.pricing import Pricer, stage_cost
 from frontends.step import FORWARD
-from frontends.ways import logical_meshes
+from frontends.ways import logical_meshes, options_of
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 SUBMESHES = ((1, 1), (1, 2), (2, 2))
@@ -178,3 +178,25 @@ def test_graphs_of_layers_are_made_once() -> None:
     prices = pricer("tied")
     assert prices.layered.stage(1, 2) is prices.layered.stage(1, 2)
     assert {op.phase for op in prices.layered.stage(1, 2).operators} >= {FORWARD}
+
+
+def test_hosts_that_can_share_no_dim_cost_what_one_of_them_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    three = Cluster.preset("two-hosts").resized(n_hosts=3, devices_per_host=2)
+    prices = Pricer(layered("mlp"), three, three.device.memory_bytes)
+    solve, meshes = autoshard.Prepared.solve, []
+
+    def counted(self: autoshard.Prepared, **options: Any) -> autoshard.Sharding:
+        meshes.append(self.mesh.shape)
+        return solve(self, **options)
+
+    monkeypatch.setattr(autoshard.Prepared, "solve", counted)
+    last = layered("mlp").n_layers - 1
+    options = list(options_of((3, 2), three))
+    found = [prices._cost(0, last, (3, 2), option) for option in options]
+    assert set(meshes) == {(1,), (2,)}
+    monkeypatch.setattr(prices.shardings, "alike", lambda *_: None)
+    prices._totals.clear()
+    assert found == [prices._cost(0, last, (3, 2), option) for option in options]
+    assert {(6,), (3, 2)} <= set(meshes)

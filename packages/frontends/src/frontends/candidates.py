@@ -136,6 +136,31 @@ class Candidates:
             raise autoshard.InfeasibleError("no slicing that was found fits the memory")
         return min(plans, key=lambda plan: plan.step_s)
 
+    def with_stages_of(self, plan: Plan) -> Plan | None:
+        """The fastest with the stages of a plan in other microbatches; None if none fits."""
+        per_host, last = self.cluster.devices_per_host, self.layered.n_layers - 1
+        spans: list[stagecut.Span] = []
+        for stage in plan.stages:
+            hosts, rest = divmod(len(stage.mesh.device_ids), per_host)
+            submesh = (1, rest) if rest else (hosts, per_host)
+            spans.append((stage.first_layer, stage.last_layer, submesh))
+            if stage.last_layer == last:  # copies come after it
+                return next(iter(self._planned([spans])), None)
+        return None  # layers differ
+
+    def in_one_stage(self) -> Plan | None:
+        """The fastest without a pipeline; None if none fits."""
+        return next(iter(self._planned([[self._whole]])), None)
+
+    def one_stage_bound_s(self) -> float:
+        """A step's time that no plan without a pipeline beats, whatever fits."""
+        costs = self.pricer.fastest(*self._whole)
+        return min((self.pricer.microbatches * c.time_s + c.once_s for c in costs), default=0.0)
+
+    @property
+    def _whole(self) -> stagecut.Span:
+        return 0, self.layered.n_layers - 1, self.shape
+
     def _search(
         self, cost: stagecut.CostFunction, progress: Progress | None
     ) -> list[Sequence[stagecut.Span]]:

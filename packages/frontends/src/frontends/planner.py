@@ -10,7 +10,8 @@ that runs, and simulated again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import autoshard
@@ -74,59 +75,162 @@ def make_plan(
         PlanError: There is no such schedule, strategy, level or rule, or nothing has the name of a
             pin.
     """
-    if schedule is not None and schedule not in RUN:
-        raise PlanError(f"a schedule is one of {', '.join(RUN)}; got {schedule!r}")
-    if strategy not in STRATEGIES:
-        raise PlanError(f"a strategy is one of {', '.join(STRATEGIES)}; got {strategy!r}")
-    memory = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
-    steps = [step for step in (layered, undivided) if step is not None]
-    schedules = PLAIN if schedule is None else (schedule,)
-    candidates: list[Candidates] = []
-    for step in steps:
-        pins = pins_of(step, pin or {}, cluster.n_devices)
-        pricer = Pricer(
-            step, cluster, memory, level=level, memory_rule=memory_rule, pins=pins.specs
-        )
-        candidates.append(Candidates(pricer, schedules, unsharded, pins.stages))
-    searched, *others = candidates
-    state_bytes = searched.pricer.bounds.state_bytes()
-    if state_bytes > memory * cluster.n_devices:
-        raise NoPlanError(
-            f"parameters, optimizer state and sums of gradients must fit the devices; they take "
-            f"{state_bytes} bytes, "
-            f"and the {cluster.n_devices} devices of cluster {cluster.name!r} have {memory} each: "
-            "raise the memory or take more devices"
-        )
-    tries = [(SEARCH, searched)]
-    tries += [(name, each) for name in BASELINES for each in (searched, *others)]
-    tries.append((EQUAL_LAYERS, searched))
-    if strategy != "auto":
-        tries = [(name, each) for name, each in tries if name == strategy]
-    found: dict[str, Plan | str] = {}
-    misfit = ""
-    for done, (name, each) in enumerate(tries):
-        label = name if each is searched else f"{name}, 1 microbatch"
+    planner = Planner(
+        layered,
+        cluster,
+        undivided=undivided,
+        keep_microbatches=keep_microbatches,
+        strategy=strategy,
+        schedule=schedule,
+        memory_bytes=memory_bytes,
+        level=level,
+        memory_rule=memory_rule,
+        pin=pin,
+        unsharded=unsharded,
+        progress=progress,
+    )
+    return planner.best()
+
+
+class Planner:
+    """Makes plans of a step; nothing is made twice.
+
+    Args and what is raised are those of `make_plan`.
+    """
+
+    def __init__(
+        self,
+        layered: LayeredStep,
+        cluster: Cluster,
+        *,
+        undivided: LayeredStep | None = None,
+        keep_microbatches: bool = False,
+        strategy: str = "auto",
+        schedule: str | None = None,
+        memory_bytes: int | None = None,
+        level: Level = "O2",
+        memory_rule: autoshard.MemoryRule = "limit",
+        pin: Mapping[str, Pin] | None = None,
+        unsharded: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        if schedule is not None and schedule not in RUN:
+            raise PlanError(f"a schedule is one of {', '.join(RUN)}; got {schedule!r}")
+        if strategy not in STRATEGIES:
+            raise PlanError(f"a strategy is one of {', '.join(STRATEGIES)}; got {strategy!r}")
+        self.memory_bytes = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
+        self.layered, self.cluster = layered, cluster
+        self.keep_microbatches, self.strategy = keep_microbatches, strategy
+        self._pinned = tuple(pin or ())
+        self._progress = progress
+        schedules = PLAIN if schedule is None else (schedule,)
+        candidates: list[Candidates] = []
+        for step in (layered, undivided):
+            if step is None:
+                continue
+            pins = pins_of(step, pin or {}, cluster.n_devices)
+            pricer = Pricer(
+                step,
+                cluster,
+                self.memory_bytes,
+                level=level,
+                memory_rule=memory_rule,
+                pins=pins.specs,
+            )
+            candidates.append(Candidates(pricer, schedules, unsharded, pins.stages))
+        self._searched = candidates[0]
+        state_bytes = self._searched.pricer.bounds.state_bytes()
+        if state_bytes > self.memory_bytes * cluster.n_devices:
+            raise NoPlanError(
+                f"parameters, optimizer state and sums of gradients must fit the devices; they "
+                f"take {state_bytes} bytes, and the {cluster.n_devices} devices of cluster "
+                f"{cluster.name!r} have {self.memory_bytes} each: raise the memory or take more "
+                "devices"
+            )
+        tries = [(SEARCH, self._searched)]
+        tries += [(name, each) for name in BASELINES for each in candidates]
+        tries.append((EQUAL_LAYERS, self._searched))
+        self._tries = {
+            name if each is self._searched else f"{name}, 1 microbatch": (name, each)
+            for name, each in tries
+            if strategy in ("auto", name)
+        }
+        self._found: dict[str, Plan | str] = {}
+        self._like: list[Plan] = []
+        self._misfit = ""
+
+    def best(self) -> Plan:
+        """The fastest plan of the strategy, with the others as alternatives."""
+        return self._of(list(self._tries))
+
+    def usual(self) -> Plan:
+        """The fastest of those that need no search; of a search alone, what it is to beat."""
+        return self._of([label for label in self._tries if label != SEARCH] or [EQUAL_LAYERS])
+
+    def like(self, other: Plan) -> Plan | None:
+        """The plan with another one's stages, if it fits; from then on `best` may take it.
+
+        Args:
+            other: Of the same function in another number of microbatches.
+        """
+        return self._kept(lambda: self._searched.with_stages_of(other))
+
+    def in_one_stage(self) -> Plan | None:
+        """The fastest searched plan without a pipeline, if one fits; `best` may take it as well."""
+        return self._kept(self._searched.in_one_stage)
+
+    def one_stage_bound_s(self) -> float:
+        """A time that `in_one_stage` does not beat, for less work; infinite if it is not wanted."""
+        is_wanted = SEARCH in self._tries and not self._searched.stage_of_layer
+        return self._searched.one_stage_bound_s() if is_wanted else math.inf
+
+    def _kept(self, make: Callable[[], Plan | None]) -> Plan | None:
+        """A plan for `best` to take, if searched ones are wanted and it can be made."""
+        if SEARCH in self._tries and not self._searched.stage_of_layer:
+            with suppress(autoshard.AutoshardError):
+                found = make()
+                if found is not None:
+                    self._like.append(found)
+                return found
+        return None
+
+    def _of(self, labels: Sequence[str]) -> Plan:
+        """The fastest of some tries."""
+        for done, label in enumerate(labels):
+            name, each = self._tries.get(label, (label, self._searched))
+            if label not in self._found:
+                self._found[label] = self._made(name, each)
+            if self._progress is not None and name != SEARCH:
+                self._progress("pricing others", done + 1, len(labels))
+        found = {label: self._found[label] for label in labels}
+        if SEARCH in found:
+            searched = [p for p in (found[SEARCH], *self._like) if isinstance(p, Plan)]
+            found[SEARCH] = min(searched, key=lambda p: p.step_s, default=found[SEARCH])
+        chosen = _choose(found, self.layered.step.microbatches if self.keep_microbatches else None)
+        if chosen is None:
+            raise self._nothing(found)
+        return chosen
+
+    def _made(self, name: str, each: Candidates) -> Plan | str:
+        """A plan, or why there is none."""
         try:
-            found[label] = each.make(name, progress)
+            return each.make(name, self._progress)
         except (autoshard.AutoshardError, stagecut.StagecutError) as error:
-            found[label] = str(error)
             if isinstance(error, autoshard.PinError):
-                misfit = f"{error}; "
-        if progress is not None and name != SEARCH:
-            progress("pricing others", done + 1, len(tries))
-    chosen = _choose(found, layered.step.microbatches if keep_microbatches else None)
-    if chosen is None:
-        where, less = f"cluster {cluster.name!r}", ""
-        if pin:
-            where, less = f"{where} with pins of {', '.join(pin)}", ", or pin less"
-        if strategy != "auto":
+                self._misfit = f"{error}; "
+            return str(error)
+
+    def _nothing(self, found: Mapping[str, Plan | str]) -> NoPlanError:
+        where, less = f"cluster {self.cluster.name!r}", ""
+        if self._pinned:
+            where, less = f"{where} with pins of {', '.join(self._pinned)}", ", or pin less"
+        if self.strategy != "auto":
             reason = next(str(why) for why in found.values())
-            raise NoPlanError(f"no {strategy} plan runs on {where}: {reason}{less}")
-        raise NoPlanError(
-            f"no plan fits {memory} bytes a device of {where}: {misfit}raise the memory, cut the "
-            f"batch into more microbatches, or take more devices{less}"
+            return NoPlanError(f"no {self.strategy} plan runs on {where}: {reason}{less}")
+        return NoPlanError(
+            f"no plan fits {self.memory_bytes} bytes a device of {where}: {self._misfit}raise the "
+            f"memory, cut the batch into more microbatches, or take more devices{less}"
         )
-    return chosen
 
 
 def _choose(found: Mapping[str, Plan | str], microbatches: int | None) -> Plan | None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from typing import Generic, Protocol, Self, TypeVar
 
 from autoshard import MemoryRule
 from costmodel import Cluster
 
-from frontends.candidates import EQUAL_LAYERS
 from frontends.copies import copied_as
-from frontends.errors import AccumulationError, NoPlanError, PlanError
+from frontends.errors import AccumulationError, PlanError
 from frontends.layers import LayeredStep, layer, layer_as
+from frontends.microbatches import with_microbatches
 from frontends.pins import Pin
-from frontends.plan import Alternative, Plan
-from frontends.planner import make_plan
+from frontends.plan import Plan
+from frontends.planner import Planner
 from frontends.pricing import Level
 from frontends.step import Step
 
@@ -26,9 +27,6 @@ Progress = Callable[[str, int, int], None]
 
 _MICROBATCHES = 8
 """How many are tried first when the user does not say how many."""
-
-_GAIN = 0.99
-"""Of a step's time, below which twice as many microbatches are worth a search more [chosen]."""
 
 
 class Traced(Protocol):
@@ -111,11 +109,13 @@ def plan_traces(
             shares[microbatches] = shares_of_whole(traced(microbatches)[0])
         return shares[microbatches]
 
-    def planned(microbatches: int, undivided: bool) -> Plan:
-        return make_plan(
+    @cache
+    def planner(microbatches: int) -> Planner:
+        both_ways = not keep and microbatches == fewest > 1
+        return Planner(
             traced(microbatches)[1],
             cluster,
-            undivided=traced(1)[1] if undivided and microbatches > 1 else None,
+            undivided=traced(1)[1] if both_ways else None,
             strategy=strategy,
             schedule=schedule,
             memory_bytes=memory_bytes,
@@ -133,11 +133,9 @@ def plan_traces(
             raise
         warnings.warn(f"planned without microbatches: {error}", stacklevel=3)
         microbatches, keep = 1, True
+    fewest = microbatches
     if plan is None:
-        if keep:
-            plan = planned(microbatches, False)
-        else:
-            plan = with_microbatches(planned, microbatches, sizes)
+        plan = planner(fewest).best() if keep else with_microbatches(planner, fewest, sizes)
     trace, layered = traced(plan.microbatches)
     _warn_of_whole(whole(plan.microbatches))
     if plan.step != layered.step.fingerprint:
@@ -157,47 +155,3 @@ def _warn_of_whole(shares: Mapping[str, float]) -> None:
             f"no sharding rule for {names} of the step's FLOP; every device runs these whole",
             stacklevel=4,
         )
-
-
-def _has_no_room_for_pipelines(plan: Plan) -> bool:
-    """Whether equal layers do not fit the memory: smaller microbatches may then do."""
-    return any(a.name == EQUAL_LAYERS and a.step_s is None for a in plan.alternatives)
-
-
-def with_microbatches(
-    planned: Callable[[int, bool], Plan], fewest: int, sizes: Sequence[int]
-) -> Plan:
-    """The fastest plan over numbers of microbatches, with the others as alternatives.
-
-    More of them make a pipeline's bubble smaller and need less memory; they never help a plan
-    without a pipeline, where pipelines fit and are slower.
-    """
-    found: list[Plan] = []
-    n = fewest
-    while True:
-        more_are_there = bool(sizes) and n > 0 and math.gcd(2 * n, *sizes) == 2 * n
-        try:
-            found.append(planned(n, not found))
-        except NoPlanError:
-            if found or not more_are_there:
-                if not found:
-                    raise
-                break
-        else:
-            is_slower = len(found) > 1 and found[-1].step_s > _GAIN * found[-2].step_s
-            is_alone = len(found[-1].stages) == 1 and not _has_no_room_for_pipelines(found[-1])
-            if is_slower or is_alone or not more_are_there:
-                break
-        n *= 2
-    best = min(found, key=lambda plan: plan.step_s)
-    others = tuple(
-        Alternative(
-            f"{other.microbatches} microbatches",
-            other.step_s,
-            other.memory_bytes,
-            f"{other.step_s / best.step_s:.2f} times as long a step" if best.step_s else "as fast",
-        )
-        for other in found
-        if other is not best
-    )
-    return replace(best, alternatives=best.alternatives + others)

@@ -150,6 +150,12 @@ class Pricer:
                 found.append(cost)
         return tuple(_undominated(found)) or None
 
+    def fastest(self, first: int, last: int, submesh: Submesh) -> list[StageCost]:
+        """What layers cost on each mesh in the way that is fastest, if memory had no limit."""
+        free = (o for o in options_of(submesh, self.cluster) if o.way == WAYS[0])
+        costs = (self._cost(first, last, submesh, option) for option in free)
+        return [cost for cost in costs if cost is not None]
+
     def price(
         self,
         first: int,
@@ -260,9 +266,7 @@ class Pricer:
                 return None
             sharding, _ = exact
             return replace(stage_cost(sharding.graph, sharding), option=option)
-        if (submesh, option) not in self._totals:
-            self._totals[submesh, option] = self._by_layers(submesh, option)
-        totals = self._totals[submesh, option]
+        totals = self._totals_by(submesh, option)
         if totals is None:
             return None
 
@@ -277,6 +281,14 @@ class Pricer:
             temporary_bytes=max(totals.temporary_bytes[first : last + 1]),
             option=option,
         )
+
+    def _totals_by(self, submesh: Submesh, option: Option) -> _Totals | None:
+        if (submesh, option) not in self._totals:
+            fewer = self.shardings.alike(submesh, option)
+            self._totals[submesh, option] = (
+                self._by_layers(submesh, option) if fewer is None else self._totals_by(*fewer)
+            )
+        return self._totals[submesh, option]
 
     def _by_layers(self, submesh: Submesh, option: Option) -> _Totals | None:
         """One sharding of the whole short step, and what each layer has of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import autoshard
 from autoshard import Graph, Prepared, Sharding
@@ -75,6 +76,33 @@ class Shardings:
             graph = self.repeated.short.stage(*ends)
             self._prepared[key] = autoshard.prepare(graph, on, self.cluster)
         return self._prepared[key]
+
+    def alike(self, submesh: Submesh, option: Option) -> tuple[Submesh, Option] | None:
+        """Fewer devices that do all that these can; None if the option uses every axis.
+
+        An axis whose length divides no dim lies idle: three hosts of eight are as one host where
+        nothing is cut in three.
+        """
+        n_hosts, per_host = submesh
+        if n_hosts == 1 or self._pins:  # pins name axes
+            return None
+        mesh = logical_meshes(submesh, self.cluster)[option.mesh]
+        if mesh.ndim == 1 and self._is_idle(n_hosts * per_host):
+            return (1, 1), Option(0, WAYS[0])
+        if mesh.ndim == 2 and self._is_idle(n_hosts):
+            return (1, per_host), replace(option, mesh=0)
+        return None
+
+    def _is_idle(self, n: int) -> bool:
+        """Whether no dim can be split over an axis of this length."""
+        return not any(size >= n and size % n == 0 for size in self._sizes)
+
+    @cached_property
+    def _sizes(self) -> frozenset[int]:
+        """Of all that may be split."""
+        graph = self.repeated.short.step.graph
+        dims = {size for value in graph.values for size in value.shape}
+        return frozenset(dims.union(f.size for op in graph.operators for f in op.rule.factors))
 
     def pinned(self, graph: Graph) -> dict[str, tuple[Spec, ...]]:
         """The pins of a graph's values."""

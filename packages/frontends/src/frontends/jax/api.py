@@ -92,10 +92,10 @@ def plan_for(
         function: The step of one device.
         arguments: Its arguments, or `jax.ShapeDtypeStruct` in their place.
         cluster: What to plan for.
-        microbatches: Parts that the batch is cut into. By default powers of two that divide it are
-            tried: 8, then twice as many as long as a pipeline gains from it or nothing fits; and 1
-            if a plan without a pipeline is faster, or if the step is not a sum over its examples
-            (with a warning).
+        microbatches: Parts that the batch is cut into. By default 8, or twice as many as often as
+            the usual plans gain from it or have no room; only numbers that may be fastest are
+            searched. And 1 if a plan without a pipeline is faster, or if the step is not a sum over
+            its examples (with a warning).
         batch_argnums: Which arguments hold the batch, examples in the leading dim; the last by
             default. All others are state that the step updates, or constants.
         strategy: `auto` takes the fastest plan. `search`, `data_parallel`, `zero2`, `zero`,

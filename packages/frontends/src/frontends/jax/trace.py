@@ -137,6 +137,7 @@ class Capture:
         self._aliases = match_state(arguments, self._out_shape, batch_argnums)
         self._early: list[Early] = []
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
+        self._full: tuple[Flat, Program] | None = None
         draws = keys_of_draws(closed.jaxpr, phases, self._free_inputs(self._flat))
         if draws:
             self._compute_early(dict.fromkeys(draws), {})
@@ -159,7 +160,7 @@ class Capture:
 
     def _cut(self, microbatches: int) -> Trace:
         while True:
-            full = self._program(self._flat, 1, "time")
+            full = self._whole()
             variables = {name: variable for variable, name in full.names.items()}
             free = {full.names[v] for v in self._free_inputs(self._flat)}
             found = accumulate(
@@ -184,6 +185,15 @@ class Capture:
         program = self._program(flat, microbatches, "space")
         found.sums |= {program.names[v] for v in totals.values()}
         return self._trace(program, microbatches, found)
+
+    def _whole(self) -> Program:
+        """The program of the whole batch, which is the same for each number of microbatches."""
+        if self._full is not None and self._full[0] is self._flat:
+            return self._full[1]
+        full = self._program(self._flat, 1, "time")
+        if self._full is None:  # what is computed early for one number need not be for others
+            self._full = self._flat, full
+        return full
 
     def _program(self, flat: Flat, microbatches: int, over: Literal["time", "space"]) -> Program:
         """With rules of what can be cut, into microbatches or over devices."""
