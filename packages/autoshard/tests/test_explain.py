@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from autoshard import GraphBuilder, GraphError, shard
+from autoshard import GraphBuilder, GraphError, baseline_inputs, shard
 from autoshard.candidates import candidates, replaced
 from autoshard.explain import explain
 from autoshard.ledger import entries
@@ -105,3 +105,12 @@ def test_a_name_that_is_not_there_is_an_error_with_one_that_is(mlp):
         mlp.explain("?")
     with pytest.raises(GraphError, match="is given by its name; got None"):
         mlp.explain(None)
+
+
+def test_a_spec_that_is_pinned_against_a_baseline_is_explained():
+    graph = mlp_step(batch=16, width=8, hidden=16)
+    pinned = Spec.parse("RS0")
+    mesh = Mesh((2, 2), ("x", "y"))
+    found = shard(graph, mesh, TWO_HOSTS, restrict="megatron", pin={"w1": pinned}, compare=False)
+    assert pinned not in baseline_inputs(graph, mesh, "megatron")["w1"]
+    assert found.explain("w1").taken.how == pinned

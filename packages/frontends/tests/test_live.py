@@ -3,7 +3,10 @@
 import random
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 import pytest
 from costmodel import Cluster
@@ -13,7 +16,7 @@ from frontends.errors import NoPlanError, PlanError, VerificationError
 from frontends.instructions import Free, Keep, Key, build_instructions, in_one_order, makes
 from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, mlp
-from frontends.jax.trace import Trace
+from frontends.jax.trace import Trace, trace
 from frontends.layers import LayeredStep, layer
 from frontends.live import Peaks, peaks_of, step_of
 from frontends.memory import fullest_moment
@@ -70,6 +73,28 @@ def test_a_microbatchs_loss_is_held_beside_the_sum_of_all() -> None:
     last = plan.stages[-1]
     assert len(plan.stages) > 4
     assert last.memory_bytes < 1000  # little more than scalars
+    plan.verify()
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe", "chimera"])
+def test_what_waits_between_levels_of_apply_is_planned(schedule: str) -> None:
+    """A norm for each of the gradients, and one of what they were scaled to."""
+    params, _, batch = mlp().arguments
+
+    def loss(params: Any, batch: Any) -> Any:
+        x = batch["x"]
+        for one in params:
+            x = jnp.tanh(x @ one["w"] + one["b"])
+        return jnp.mean((x - batch["y"]) ** 2)
+
+    def step(params: Any, batch: Any) -> Any:
+        gradients = jax.grad(loss)(params, batch)
+        scaled = jax.tree.map(lambda g: g / (1 + optax.tree.norm(gradients)), gradients)
+        new = jax.tree.map(lambda p, g: p - 0.1 * g, params, scaled)
+        return new, optax.tree.norm(scaled)
+
+    traced = trace(step, (params, batch), batch_argnums=(-1,), microbatches=4)
+    plan = make_plan(layer(traced.step, 4), TWO_HOSTS, strategy="equal_layers", schedule=schedule)
     plan.verify()
 
 

@@ -126,6 +126,8 @@ def _of_input(sharding: Sharding, name: str) -> tuple[Candidate, ...]:
     specs = stored_specs_of(graph, name, mesh.shape, options)
     if options.restrict is not None:
         specs = baseline_inputs(graph, mesh, options.restrict).get(name, specs)
+    if values.made[name] not in specs:  # pinned, against the baseline
+        specs = (values.made[name], *specs)
     updates = [
         (output.value, -1 - place)
         for place, output in enumerate(graph.outputs)

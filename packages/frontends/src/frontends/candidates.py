@@ -22,7 +22,7 @@ from shardspec import Layout, Mesh
 from frontends.copies import CopiedStep, sharding_of_copy, with_copies
 from frontends.expand import with_memory
 from frontends.plan import Plan, Stage, Transfer, TransferPhase
-from frontends.planned_stage import planned_stage, with_waiting
+from frontends.planned_stage import planned_stage, with_levels, with_waiting
 from frontends.predict import predict_step_s
 from frontends.pricing import Level, Priced, Pricer, stage_cost
 from frontends.schedule import (
@@ -102,15 +102,18 @@ class Candidates:
     def make(self, name: str, progress: Progress | None) -> Plan:
         """The plan of one of the strategies.
 
-        Where stages share a device, each may first take all of its memory, if what all take fits;
-        then less, down to an equal share.
+        Where stages share a device, each may take all of its memory, if what all take fits, or
+        less, down to an equal share. Under that alone stages are searched that no quick way fits.
         """
         if self.shares == 1 or name not in (SEARCH, EQUAL_LAYERS):
             return self._make(name, progress)
         equal = 1 / self.shares
-        for share in (1.0, (1.0 + equal) / 2):
+        plans: list[Plan] = []
+        for share in (1.0, (1.0 + equal) / 2, equal):
             with suppress(autoshard.InfeasibleError, stagecut.InfeasibleStagesError):
-                return self._sharing(share)._make(name, progress)
+                plans.append(self._sharing(share)._make(name, progress, try_hard=False))
+        if plans:
+            return min(plans, key=lambda plan: plan.step_s)
         return self._sharing(equal)._make(name, progress)
 
     def _sharing(self, share: float) -> Candidates:
@@ -120,16 +123,18 @@ class Candidates:
         other._costs, other._plans = {}, {}
         return other
 
-    def _make(self, name: str, progress: Progress | None) -> Plan:
+    def _make(self, name: str, progress: Progress | None, *, try_hard: bool = True) -> Plan:
         if name != SEARCH:
             if self.stage_of_layer:
                 raise autoshard.PinError("stages are pinned, and only a search cuts stages so")
-            return self._baseline(name)
+            return self._baseline(name, try_hard)
         found: list[Sequence[stagecut.Span]] = []
         with suppress(stagecut.InfeasibleStagesError):
             found = self._search(self._cost, progress)
-        plans = self._planned(found) or self._planned(found[:_TRIED_HARD], try_hard=True)
-        if not plans and self.layered.n_layers <= _FEW_LAYERS:
+        plans = self._planned(found)
+        if not plans and try_hard:
+            plans = self._planned(found[:_TRIED_HARD], try_hard=True)
+        if not plans and try_hard and self.layered.n_layers <= _FEW_LAYERS:
             # then with a search under the memory limit for every stage
             plans = self._planned(self._search(self._limited_cost, progress), try_hard=True)
         if not plans:
@@ -300,12 +305,12 @@ class Candidates:
         stage_of = {k: i for i, (a, b, _) in enumerate(spans) for k in range(a, b + 1)}
         return all(stage_of[layer] == stage for layer, stage in self.stage_of_layer.items())
 
-    def _baseline(self, name: str) -> Plan:
+    def _baseline(self, name: str, try_hard: bool) -> Plan:
         """A plan that anyone would try."""
         last = self.layered.n_layers - 1
         if name == EQUAL_LAYERS:
             spans = self._equal_layers()
-            plans = self._planned([spans], try_hard=True)
+            plans = self._planned([spans], try_hard=try_hard)
             if not plans:
                 raise self._too_large("stages of equally many layers")
             return plans[0]
@@ -501,6 +506,7 @@ class Candidates:
         transfers = tuple(self._transfer(graph, planned, *exchange) for exchange in exchanges)
         order = self._order(schedule, n_stages)
         planned = with_waiting(planned, transfers, order)
+        planned = with_levels(planned, graph)
         return Plan(
             step=self.layered.step.fingerprint,
             cluster=self.cluster.name,

@@ -88,7 +88,7 @@ def build_chunks(step: Step, plan: Plan) -> tuple[Chunk, ...]:
         raise PlanError("the plan was made for another step: it places other operators; plan again")
     schedule = each_copy(schedule_of(plan))
     split = split_stages(schedule)
-    levels = _levels(graph, stage_of)
+    levels = levels_of_apply(graph, stage_of)
     chunks: list[Chunk] = []
     for index, stage in enumerate(plan.stages):
         operators = [op for op in graph.operators if stage_of[op.name] == index]
@@ -103,7 +103,7 @@ def build_chunks(step: Step, plan: Plan) -> tuple[Chunk, ...]:
     return tuple(chunks)
 
 
-def _levels(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, int]:
+def levels_of_apply(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, int]:
     """The level of every operator of apply: as late as its readers allow."""
     apply = [op for op in graph.operators if op.phase == APPLY]
     maker = {name: op.name for op in apply for name in op.outputs}

@@ -12,13 +12,11 @@ from collections.abc import Collection
 
 from autoshard import Graph, Operator
 
-from frontends.step import APPLY, SUM
+from frontends.step import APPLY
 
 
 def fused_in_apply(graph: Graph, laid_out: Collection[str]) -> frozenset[str]:
     """The values of apply that are read in loops over the same elements only.
-
-    Sums of copies count: under clipping by the global norm, what reads them is two programs.
 
     Args:
         graph: A step, or the part of a stage.
@@ -39,7 +37,6 @@ def fused_in_apply(graph: Graph, laid_out: Collection[str]) -> frozenset[str]:
         op.outputs[0]
         for op in apply
         if op.name in elementwise
-        and op.kind != SUM
         and op.outputs[0] not in kept
         and all(
             reader.name in elementwise

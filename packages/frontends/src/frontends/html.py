@@ -141,8 +141,8 @@ def _header(plan: Plan) -> str:
         bound = f", {ratio:.2f} times the bound {format_seconds(plan.lower_bound_s)}"
     facts = (
         f"{format_seconds(plan.step_s)} a step predicted{bound}. Stages: {len(plan.stages)}, "
-        f"devices: {plan.n_devices}, microbatches: {plan.microbatches}, schedule {plan.schedule}; "
-        f"made by {plan.strategy}. Fullest device {format_bytes(peak)} of "
+        f"devices: {plan.n_devices}, microbatches: {plan.microbatches}, schedule "
+        f"{plan.schedule_name}; made by {plan.strategy}. Fullest device {format_bytes(peak)} of "
         f"{format_bytes(plan.memory_limit_bytes)}."
     )
     parts = [f"<h1>{safe(f'Plan for cluster {plan.cluster}')}</h1>", _paragraph(facts, "facts")]

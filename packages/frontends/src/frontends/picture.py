@@ -61,7 +61,7 @@ def draw_plan(plan: Plan, path: str | Path) -> None:
     heights = (stages_height, 1.1 + 0.4 * n_stages)
     with _figure(path, (width, sum(heights))) as figure:
         figure.suptitle(
-            f"{plan.cluster}, {plan.schedule}, {plan.microbatches} microbatches: "
+            f"{plan.cluster}, {plan.schedule_name}, {plan.microbatches} microbatches: "
             f"{format_seconds(plan.step_s)} a step predicted"
         )
         grid = figure.add_gridspec(2, 2, height_ratios=heights)

@@ -175,7 +175,7 @@ class Plan:
     memory_limit_bytes: int
     microbatches: int
     schedule: str
-    """Name of the pipeline schedule, as pipesched knows it."""
+    """Name of the pipeline schedule, as pipesched knows it, or its text."""
 
     stages: tuple[Stage, ...]
     transfers: tuple[Transfer, ...]
@@ -197,13 +197,18 @@ class Plan:
         meshes = " + ".join(shapes.values())
         return (
             f"<Plan: {len(self.stages)} stages on meshes {meshes}, {self.microbatches} "
-            f"microbatches, {self.schedule}, {self.step_s * 1e3:.3g} ms a step predicted>"
+            f"microbatches, {self.schedule_name}, {self.step_s * 1e3:.3g} ms a step predicted>"
         )
 
     def __str__(self) -> str:
         from frontends.report import plan_text
 
         return plan_text(self)
+
+    @property
+    def schedule_name(self) -> str:
+        """The first word of the schedule's text, or the name that it has."""
+        return next(iter(self.schedule.split()), "")
 
     @property
     def n_devices(self) -> int:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import autoshard
+from autoshard import Graph
 from costmodel import Cluster, step_time
 from pipesched import Edge, Kind, Schedule
 from shardspec import Layout, Mesh
 
+from frontends.chunks import levels_of_apply
 from frontends.explain import as_planned
+from frontends.fusion import fused_in_apply
 from frontends.plan import Collective, Conversion, Placement, Stage, Stored, Transfer
 from frontends.pricing import Priced
 from frontends.schedule import each_copy, most_waiting
@@ -109,3 +112,40 @@ def with_waiting(
             layout = Layout(value.shape, stage.mesh, transfer.dst_spec)
             n_bytes[transfer.destination] += n_waiting * layout.local_bytes(value.itemsize)
     return [replace(stage, memory_bytes=n) for stage, n in zip(stages, n_bytes, strict=True)]
+
+
+def with_levels(stages: Sequence[Stage], graph: Graph) -> list[Stage]:
+    """The stages with the memory of what one level of apply makes for a later one.
+
+    Prices take apply as one program, in which XLA fuses chains of elementwise operators. Where it
+    is cut, under clipping by the global norm, the links between are laid out.
+
+    Args:
+        stages: All of a plan.
+        graph: Of the whole step.
+    """
+    stage_of = {p.operator: index for index, s in enumerate(stages) for p in s.placements}
+    levels = levels_of_apply(graph, stage_of)
+    if not any(levels.values()):
+        return list(stages)
+    found = []
+    for stage in stages:
+        if stage.sharding is None:
+            found.append(stage)
+            continue
+        program, n_bytes = stage.sharding.graph, stage.memory_bytes
+        converted = {c.value for c in stage.conversions if c.phase == APPLY}
+        fused = fused_in_apply(program, converted)
+        made = {
+            name: (levels[op.name], spec)
+            for op, placement in zip(program.operators, stage.placements, strict=True)
+            for name, spec in zip(op.outputs, placement.results, strict=True)
+            if name in fused
+        }
+        for name, (level, spec) in made.items():
+            readers = (program.operators[index].name for index in program.readers[name])
+            if any(levels[reader] > level for reader in readers):
+                value = program.value(name)
+                n_bytes += Layout(value.shape, stage.mesh, spec).local_bytes(value.itemsize)
+        found.append(replace(stage, memory_bytes=n_bytes))
+    return found

@@ -205,7 +205,7 @@ def _header(plan: Plan) -> Text:
     text.append(
         f"{_count(len(plan.stages), 'stage')} on {_count(plan.n_devices, 'device')}, "
         f"{_count(plan.microbatches, 'microbatch').replace('hs', 'hes')}, "
-        f"schedule {plan.schedule}; by {plan.strategy}\n"
+        f"schedule {plan.schedule_name}; by {plan.strategy}\n"
     )
     text.append(f"Predicted step {format_seconds(plan.step_s)}", "bold")
     if plan.lower_bound_s > 0:
