@@ -1,7 +1,7 @@
-"""Whole plans out of slicings: stages sharded on their own, and what passes between them.
+"""Whole plans out of slicings.
 
 stagecut slices layers and devices into stages, at the prices of `pricing`. The slicings that look
-best are made into plans, in each order of work that runs, and simulated.
+best are made into plans (`joining`), in each order of work that runs, and simulated.
 """
 
 from __future__ import annotations
@@ -14,26 +14,13 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import autoshard
-import crossmesh
 import pipesched
 import stagecut
-from shardspec import Layout, Mesh
 
-from frontends.copies import CopiedStep, sharding_of_copy, with_copies
-from frontends.expand import with_memory
-from frontends.plan import Plan, Stage, Transfer, TransferPhase
-from frontends.planned_stage import planned_stage, with_levels, with_waiting
-from frontends.predict import predict_step_s
+from frontends.joining import Joiner
+from frontends.plan import Plan
 from frontends.pricing import Level, Priced, Pricer, stage_cost
-from frontends.schedule import (
-    copies_of_stages,
-    each_copy,
-    lonely,
-    microbatches_at,
-    most_held,
-    stages_a_rank,
-)
-from frontends.split_backward import parts_of
+from frontends.schedule import copies_of_stages, stages_a_rank
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many of it are done, and of how many."""
@@ -60,9 +47,6 @@ _FEW_LAYERS = 12
 _SIMULATED: dict[Level, int] = {"O2": 2, "O3": 1 << 30}
 """How many of the slicings that look best are planned in full [chosen: the two of a slicing with
 transfers and one without]."""
-
-_OF_ONE_STAGE = "1f1b"
-"""Whatever is asked for: where nobody waits, no schedule holds less or ends sooner."""
 
 
 class Candidates:
@@ -91,13 +75,10 @@ class Candidates:
         self.of_stage = pricer
         self.layered, self.cluster = pricer.layered, pricer.cluster
         self.shape = (self.cluster.n_hosts, self.cluster.devices_per_host)
-        self.unsharded = tuple(unsharded)
+        self.joiner = Joiner(pricer, unsharded)
         self.stage_of_layer = stage_of_layer
-        self._seconds: dict[tuple[Layout, Layout, str], float] = {}
         self._costs: dict[stagecut.Span, tuple[stagecut.StageCost, ...] | None] = {}
-        self._held: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
         self._plans: dict[tuple[tuple[stagecut.Span, ...], str, bool], Plan | None] = {}
-        self._copied: dict[int, CopiedStep] = {}
 
     def make(self, name: str, progress: Progress | None) -> Plan:
         """The plan of one of the strategies.
@@ -242,7 +223,7 @@ class Candidates:
 
     def _row(self, submesh: stagecut.Submesh, n_ranks: int, cost: stagecut.CostFunction) -> _Row:
         n_stages = n_ranks * self.per_rank
-        held, _ = self._held_by(self.schedules[0], n_stages)
+        held, _ = self.joiner.held_by(self.schedules[0], n_stages)
         return _Row(submesh, [max(held[stage::n_stages]) for stage in range(n_stages)], cost)
 
     def _planned(
@@ -316,7 +297,7 @@ class Candidates:
             return plans[0]
         mesh, sharding = self.pricer.baseline(cast("autoshard.Baseline", name))
         priced = Priced(sharding.graph, sharding, stage_cost(sharding.graph, sharding))
-        return self._join([(0, last, mesh, priced)], self.schedules[0])
+        return self.joiner.join([(0, last, mesh, priced)], self.schedules[0])
 
     def _equal_layers(self) -> list[stagecut.Span]:
         """Of a rank a host, or of two."""
@@ -399,26 +380,7 @@ class Candidates:
         return self._in_flight(stages, self.pricer.microbatches)
 
     def _in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
-        return self._held_by(self.schedules[0], stages_from_here)[0][0]
-
-    def _held_by(self, schedule: str, n_stages: int) -> tuple[list[int], list[int]]:
-        """Microbatches that each stage holds, and has between the parts of backward, at most.
-
-        Copies come after all stages, as in a plan.
-        """
-        key = (schedule, n_stages)
-        if key not in self._held:
-            self._held[key] = most_held(self._order(schedule, n_stages))
-        return self._held[key]
-
-    def _order(self, schedule: str, n_stages: int) -> pipesched.Schedule:
-        try:
-            found = pipesched.make(schedule, n_stages, self.pricer.microbatches)
-        except pipesched.ArgumentError as error:
-            raise autoshard.InfeasibleError(str(error)) from error
-        if reason := lonely(found):
-            raise autoshard.InfeasibleError(reason)
-        return found
+        return self.joiner.held_by(self.schedules[0], stages_from_here)[0][0]
 
     def _plan(self, spans: Sequence[stagecut.Span], schedule: str, try_hard: bool) -> Plan | None:
         """The stages sharded on their own; None if one does not fit."""
@@ -426,131 +388,8 @@ class Candidates:
         try_hard = try_hard and schedule == self.schedules[0]
         key = (tuple(spans), schedule, try_hard)
         if key not in self._plans:
-            self._plans[key] = self._make_plan(*key)
+            self._plans[key] = self.joiner.plan(spans, schedule, self.of_stage, try_hard=try_hard)
         return self._plans[key]
-
-    def _make_plan(
-        self, spans: Sequence[stagecut.Span], schedule: str, try_hard: bool
-    ) -> Plan | None:
-        schedule = schedule if len(spans) > 1 else _OF_ONE_STAGE
-        order, n_stages = self._order(schedule, len(spans)), len(spans)
-        routes = order.placement.routes
-        (route,) = each_copy(order).placement.routes
-        spans_of_copies = [*spans] * len(routes)
-        on_rank = {rank: span[2] for rank, span in zip(route, spans_of_copies, strict=True)}
-        devices = stagecut.assign_devices([on_rank[rank] for rank in sorted(on_rank)], self.shape)
-        held, between = self._held_by(schedule, n_stages)
-        found: list[Priced] = []
-        for stage, (first, last, submesh) in enumerate(spans):
-            most, split = max(held[stage::n_stages]), max(between[stage::n_stages]) > 0
-            priced = self.of_stage.price(first, last, submesh, most, split=split, try_hard=try_hard)
-            if priced is None:
-                return None
-            found.append(priced)
-        if len(routes) > 1:
-            found = [self._copy(found[i % n_stages], order, spans, i) for i in range(len(route))]
-        stages = []
-        for (first, last, _), rank, priced in zip(spans_of_copies, route, found, strict=True):
-            ids = tuple(device for row in devices[rank] for device in row)
-            stages.append((first, last, replace(priced.sharding.mesh, device_ids=ids), priced))
-        plan = self._join(stages, schedule, len(routes))
-        return plan if plan.memory_bytes <= self.pricer.memory_bytes else None
-
-    def _copies(self, n_routes: int) -> CopiedStep:
-        if n_routes not in self._copied:
-            self._copied[n_routes] = with_copies(self.layered, n_routes)
-        return self._copied[n_routes]
-
-    def _copy(
-        self,
-        priced: Priced,
-        order: pipesched.Schedule,
-        spans: Sequence[stagecut.Span],
-        index: int,
-    ) -> Priced:
-        """A copy of a stage that is priced without copies; of the first one, what it adds up."""
-        held, between = (n[index] for n in self._held_by(order.name, len(spans)))
-        copied, (route, stage) = (
-            self._copies(len(order.placement.routes)),
-            divmod(index, len(spans)),
-        )
-        first, last = (layer + route * copied.n_layers for layer in spans[stage][:2])
-        n = microbatches_at(order, index)
-        sharding = sharding_of_copy(priced.sharding, copied, first, last, n)
-        sharding = with_memory(sharding, held, split=between > 0)
-        return Priced(sharding.graph, sharding, stage_cost(sharding.graph, sharding, held))
-
-    def _join(
-        self, stages: Sequence[tuple[int, int, Mesh, Priced]], schedule: str, n_routes: int = 1
-    ) -> Plan:
-        """Stages, copies last, and what passes between them, as a plan."""
-        schedule = schedule if len(stages) > 1 else _OF_ONE_STAGE
-        n_stages = len(stages) // n_routes
-        held, between = self._held_by(schedule, n_stages)
-        copied = self._copies(n_routes)
-        layers_before = [index // n_stages * copied.n_layers for index in range(len(stages))]
-        spans = [(s[0] + n, s[1] + n) for s, n in zip(stages, layers_before, strict=True)]
-        exchanges = list(copied.layered.exchanges(spans))
-        planned: list[Stage] = []
-        for index, (first, last, mesh, priced) in enumerate(stages):
-            n_bytes = priced.cost.peak_bytes(held[index])
-            if between[index]:
-                leaving = {
-                    v for v, phase, src, _ in exchanges if (phase, src) == ("backward", index)
-                }
-                n_bytes += between[index] * parts_of(priced.sharding, leaving).between_bytes
-            planned.append(
-                planned_stage(first, last, mesh, priced, self.cluster, held[index], n_bytes)
-            )
-        graph = copied.layered.step.graph
-        transfers = tuple(self._transfer(graph, planned, *exchange) for exchange in exchanges)
-        order = self._order(schedule, n_stages)
-        planned = with_waiting(planned, transfers, order)
-        planned = with_levels(planned, graph)
-        return Plan(
-            step=self.layered.step.fingerprint,
-            cluster=self.cluster.name,
-            memory_limit_bytes=self.pricer.memory_bytes,
-            microbatches=self.pricer.microbatches,
-            schedule=schedule,
-            stages=tuple(planned),
-            transfers=transfers,
-            step_s=predict_step_s(planned, transfers, order),
-            lower_bound_s=self.pricer.bounds.step_bound_s(),
-            unsharded=self.unsharded,
-            alternatives=(),
-        )
-
-    def _transfer(
-        self,
-        graph: autoshard.Graph,
-        stages: Sequence[Stage],
-        name: str,
-        phase: TransferPhase,
-        source: int,
-        to: int,
-    ) -> Transfer:
-        value = graph.value(name)
-        src, dst = stages[source].leaving(name, phase), stages[to].entering(name)
-        layouts = (
-            Layout(value.shape, stages[source].mesh, src),
-            Layout(value.shape, stages[to].mesh, dst),
-        )
-        key = (*layouts, value.dtype)
-        if key not in self._seconds:
-            self._seconds[key] = self._transfer_s(*key)
-        seconds = self._seconds[key]
-        return Transfer(name, phase, source, to, src, dst, value.n_bytes, seconds)
-
-    def _transfer_s(self, src: Layout, dst: Layout, dtype: str) -> float:
-        hosts = {d: self.cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}
-        network = self.cluster.inter_host if self.cluster.levels else self.cluster.intra_host
-        links = crossmesh.Links(
-            network.bandwidth_bytes_per_s,
-            device_bytes_per_s=self.cluster.intra_host.bandwidth_bytes_per_s,
-            latency_s=network.latency_s,
-        )
-        return crossmesh.simulate(crossmesh.plan(src, dst, dtype, hosts, links)).time_s
 
 
 @dataclass(frozen=True, slots=True)
