@@ -65,7 +65,7 @@ def _with_children(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("schedule", RUN if NIGHTLY else ["eager-1f1b", "dualpipe"])
+@pytest.mark.parametrize("schedule", RUN if NIGHTLY else ["eager-1f1b"])
 def test_processes_compute_the_single_device_step(schedule: str, tmp_path: Path) -> None:
     status, found, log = start(schedule, tmp_path)
     assert status == 0, log

@@ -64,7 +64,6 @@ SCHEDULES = [
     ("clipped", 2, "dualpipe"),
     ("tied", 2, "chimera"),
     ("skip", 4, "chimera"),
-    ("gpt", 2, "dualpipe"),
 ]
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SEEDS = range(25 if NIGHTLY else 1)
