@@ -12,7 +12,7 @@ Not shown: larger models and clusters, and whether the predicted steps come true
 import pytest
 from frontends.jax.trace import trace
 from frontends.layers import layer
-from frontends.planner import make_plan
+from frontends.planner import Planner
 
 
 def make_traces(job):
@@ -27,7 +27,7 @@ def make_layers(job, traces):
 
 
 def search(job, layers, strategy):
-    return make_plan(layers[0], job.cluster, undivided=layers[1], strategy=strategy)
+    return Planner(layers[0], job.cluster, undivided=layers[1], strategy=strategy).best()
 
 
 def test_trace(benchmark, job, forget):

@@ -21,7 +21,7 @@ from frontends.plan import (
     Stored,
     Transfer,
 )
-from frontends.planner import make_plan
+from frontends.planner import Planner
 from hypothesis import settings
 from shardspec import Mesh, Spec
 
@@ -139,4 +139,4 @@ def priced_plan() -> Plan:
     """Two stages of two devices each, planned and priced, with the sharding of each."""
     step = EXAMPLES["mlp"]().trace().step
     cluster = Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2)
-    return make_plan(layer(step, 4), cluster, strategy="equal_layers")
+    return Planner(layer(step, 4), cluster, strategy="equal_layers").best()

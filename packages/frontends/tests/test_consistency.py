@@ -11,7 +11,7 @@ from frontends.errors import VerificationError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Collective, Plan
-from frontends.planner import make_plan
+from frontends.planner import Planner
 from frontends.testing import random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ def with_stage(plan: Plan, index: int, **changes: object) -> Plan:
 @pytest.mark.parametrize("strategy", ["search", "data_parallel", "megatron", "zero"])
 @pytest.mark.parametrize("name", ["mlp", "tied", "skip"])
 def test_plans_of_every_strategy_fit_together(name: str, strategy: str) -> None:
-    plan = make_plan(layered(name), ONE_HOST, strategy=strategy)
+    plan = Planner(layered(name), ONE_HOST, strategy=strategy).best()
     verification = plan.verify()
     assert not verification.unchecked
     assert dict(verification.checks)["operators run as their sharding says"] > 10
@@ -65,6 +65,10 @@ WRONG: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "a layer that nobody runs": (
         lambda p: with_stage(p, 1, first_layer=3),
         "stage 1 runs layers 3 to 3 instead of some from 2 on",
+    ),
+    "layers run again, and no copies": (
+        lambda p: with_stage(p, 1, first_layer=0),
+        "stage 1 runs layers 0 to 3 instead of some from 2 on",
     ),
     "too much memory": (
         lambda p: replace(p, memory_limit_bytes=100),
@@ -177,7 +181,7 @@ def test_what_is_wrong_is_found_and_named(wrong: str, priced_plan: Plan) -> None
 @pytest.mark.parametrize("wrong", INSIDE)
 def test_what_is_wrong_inside_a_stage_is_found_and_named(wrong: str) -> None:
     change, message = INSIDE[wrong]
-    plan = make_plan(layered("mlp"), ONE_HOST, strategy="zero")
+    plan = Planner(layered("mlp"), ONE_HOST, strategy="zero").best()
     assert plan.stages[0].collectives
     with pytest.raises(VerificationError, match=f"stage 0: .*{message}"):
         change(plan).verify()

@@ -14,7 +14,7 @@ from frontends.errors import NoPlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan
-from frontends.planner import make_plan
+from frontends.planner import Planner
 from frontends.schedule import copies_of_stages, copy_at, each_copy, microbatches_at, schedule_of
 from frontends.step import APPLY, SUM
 from hypothesis import given, settings
@@ -32,7 +32,7 @@ def layered(name: str) -> LayeredStep:
 
 @cache
 def planned(name: str, schedule: str) -> Plan:
-    return make_plan(layered(name), TWO_HOSTS, strategy="equal_layers", schedule=schedule)
+    return Planner(layered(name), TWO_HOSTS, strategy="equal_layers", schedule=schedule).best()
 
 
 def originals(copied: CopiedStep, first: int) -> Counter[tuple[str, int]]:
@@ -124,7 +124,7 @@ def test_plans_both_ways_hold_together(
     n_hosts, devices_per_host = shape
     cluster = TWO_HOSTS.resized(n_hosts=n_hosts, devices_per_host=devices_per_host)
     try:
-        plan = make_plan(layered(name), cluster, strategy=strategy, schedule=schedule)
+        plan = Planner(layered(name), cluster, strategy=strategy, schedule=schedule).best()
     except NoPlanError:
         return  # as layers that are too few for the ranks
     plan.verify()

@@ -21,7 +21,7 @@ from frontends.layers import LayeredStep, layer
 from frontends.live import Peaks, peaks_of, step_of
 from frontends.memory import fullest_moment
 from frontends.plan import Plan
-from frontends.planner import STRATEGIES, make_plan
+from frontends.planner import STRATEGIES, Planner
 from frontends.schedule import RUN, each_copy, schedule_of, split_stages
 from frontends.testing import random_plan
 from frontends.verify import check_memory, measured_peaks
@@ -55,7 +55,7 @@ def test_no_more_lives_at_one_time_than_was_planned(
 ) -> None:
     step = layered(name, microbatches)
     try:
-        plan = make_plan(step, TWO_HOSTS, strategy=strategy, schedule=schedule)
+        plan = Planner(step, TWO_HOSTS, strategy=strategy, schedule=schedule).best()
     except NoPlanError:
         return  # as Megatron's of a batch that has too few examples
     peaks = peaks_of(copied_as(step, plan).layered.step, plan)
@@ -67,9 +67,9 @@ def test_no_more_lives_at_one_time_than_was_planned(
 
 
 def test_a_microbatchs_loss_is_held_beside_the_sum_of_all() -> None:
-    plan = make_plan(
+    plan = Planner(
         layer(mlp().trace(4).step, 16), Cluster.preset("p3.16xlarge"), strategy="search"
-    )
+    ).best()
     last = plan.stages[-1]
     assert len(plan.stages) > 4
     assert last.memory_bytes < 1000  # little more than scalars
@@ -94,7 +94,9 @@ def test_what_waits_between_levels_of_apply_is_planned(schedule: str) -> None:
         return new, optax.tree.norm(scaled)
 
     traced = trace(step, (params, batch), batch_argnums=(-1,), microbatches=4)
-    plan = make_plan(layer(traced.step, 4), TWO_HOSTS, strategy="equal_layers", schedule=schedule)
+    plan = Planner(
+        layer(traced.step, 4), TWO_HOSTS, strategy="equal_layers", schedule=schedule
+    ).best()
     plan.verify()
 
 
@@ -184,7 +186,7 @@ def wide() -> tuple[Trace, LayeredStep, Plan]:
     """Large enough that what XLA adds to every program does not matter."""
     traced = mlp(optax.adamw(1e-2), width=256).trace()
     step = layer(traced.step, 4)
-    return traced, step, make_plan(step, TWO_HOSTS, strategy="equal_layers")
+    return traced, step, Planner(step, TWO_HOSTS, strategy="equal_layers").best()
 
 
 def test_state_that_is_not_given_away_is_held_twice(

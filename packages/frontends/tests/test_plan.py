@@ -12,7 +12,7 @@ from frontends.errors import OutputError, PlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
 from frontends.plan import FORMAT, Plan
-from frontends.planner import make_plan
+from frontends.planner import Planner
 from frontends.testing import plans, random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,11 +62,11 @@ def test_json_round_trip_of_a_file(
 
 
 def test_the_same_step_gives_the_same_json_twice(priced_plan: Plan) -> None:
-    again = make_plan(
+    again = Planner(
         layered("mlp"),
         Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2),
         strategy="equal_layers",
-    )
+    ).best()
     assert again.to_json() == priced_plan.to_json()
 
 

@@ -18,7 +18,7 @@ from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, Example, mlp, small_gpt
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan
-from frontends.planner import STRATEGIES, make_plan
+from frontends.planner import STRATEGIES, Planner
 from frontends.predict import predict_step_s, simulate
 from frontends.schedule import RUN, copies_of_stages, stages_a_rank
 from frontends.verify import check_collectives
@@ -36,14 +36,14 @@ def layered(name: str, microbatches: int = 2) -> LayeredStep:
 
 @cache
 def found(name: str, strategy: str = "auto", schedule: str = "1f1b") -> Plan:
-    return make_plan(
+    return Planner(
         layered(name),
         SLOW,
         undivided=layered(name, 1),
         keep_microbatches=True,
         strategy=strategy,
         schedule=schedule,
-    )
+    ).best()
 
 
 @pytest.mark.parametrize("name", ["mlp", "tied", "clipped"])
@@ -61,8 +61,8 @@ def test_no_allowed_alternative_is_faster(name: str) -> None:
 
 def test_one_microbatch_is_taken_only_if_the_user_left_it_open() -> None:
     steps = {"undivided": layered("mlp", 1), "strategy": "data_parallel"}
-    kept = make_plan(layered("mlp"), CLUSTER, keep_microbatches=True, **steps)
-    free = make_plan(layered("mlp"), CLUSTER, **steps)
+    kept = Planner(layered("mlp"), CLUSTER, keep_microbatches=True, **steps).best()
+    free = Planner(layered("mlp"), CLUSTER, **steps).best()
     assert (kept.microbatches, free.microbatches) == (2, 1)
     assert free.step_s <= kept.step_s
     (other,) = kept.alternatives
@@ -116,7 +116,7 @@ def test_json_round_trip_of_a_found_plan() -> None:
 
 
 def test_a_plan_is_the_same_every_time() -> None:
-    plans = [make_plan(layered("tied"), SLOW, strategy="search") for _ in range(2)]
+    plans = [Planner(layered("tied"), SLOW, strategy="search").best() for _ in range(2)]
     assert plans[0] == plans[1]
 
 
@@ -134,7 +134,7 @@ def test_predicted_time_is_the_simulated_pipeline_then_apply() -> None:
 
 @pytest.mark.parametrize("schedule", RUN)
 def test_every_schedule_that_is_asked_for_is_planned(schedule: str) -> None:
-    plan = make_plan(layered("gpt", 4), SLOW, strategy="equal_layers", schedule=schedule)
+    plan = Planner(layered("gpt", 4), SLOW, strategy="equal_layers", schedule=schedule).best()
     assert plan.schedule == schedule
     assert len(plan.stages) == 2 * stages_a_rank(schedule) * copies_of_stages(schedule)
     assert {tuple(stage.mesh.device_ids) for stage in plan.stages} == {(0, 1), (2, 3)}
@@ -144,20 +144,20 @@ def test_every_schedule_that_is_asked_for_is_planned(schedule: str) -> None:
         for device in range(4)
     )
     plan.verify()
-    searched = make_plan(layered("gpt", 4), SLOW, strategy="search", schedule=schedule)
+    searched = Planner(layered("gpt", 4), SLOW, strategy="search", schedule=schedule).best()
     assert searched.schedule == schedule or len(searched.stages) == 1
     assert searched.step_s <= plan.step_s * (1 + 1e-9)
     searched.verify()
 
 
 def test_stages_of_one_rank_share_a_device_s_memory() -> None:
-    plan = make_plan(layered("gpt", 4), SLOW, strategy="equal_layers", schedule="zb-v")
+    plan = Planner(layered("gpt", 4), SLOW, strategy="equal_layers", schedule="zb-v").best()
     most = max(stage.memory_bytes for stage in plan.stages)
     assert most < plan.memory_bytes <= 2 * most
     roomy = {"strategy": "search", "schedule": "zb-v", "memory_bytes": 2 * most}
-    assert make_plan(layered("gpt", 4), SLOW, **roomy).memory_bytes <= 2 * most
+    assert Planner(layered("gpt", 4), SLOW, **roomy).best().memory_bytes <= 2 * most
     with pytest.raises(NoPlanError, match="memory"):
-        make_plan(layered("gpt", 4), SLOW, **{**roomy, "memory_bytes": most // 2})
+        Planner(layered("gpt", 4), SLOW, **{**roomy, "memory_bytes": most // 2}).best()
 
 
 def test_gpipe_needs_more_memory_than_1f1b() -> None:
@@ -167,10 +167,10 @@ def test_gpipe_needs_more_memory_than_1f1b() -> None:
 
 def test_the_memory_limit_is_kept() -> None:
     step, pair = layer(mlp(width=64).trace().step, 4), CLUSTER.resized(devices_per_host=1)
-    roomy = make_plan(step, pair)
+    roomy = Planner(step, pair).best()
     peak_bytes = max(stage.memory_bytes for stage in roomy.stages)
     limit = peak_bytes * 3 // 4
-    tight = make_plan(step, pair, memory_bytes=limit)
+    tight = Planner(step, pair, memory_bytes=limit).best()
     assert max(stage.memory_bytes for stage in tight.stages) <= limit < peak_bytes
     assert tight.memory_limit_bytes == limit
     assert tight.step_s >= roomy.step_s
@@ -180,52 +180,54 @@ def test_says_when_the_state_cannot_fit() -> None:
     with pytest.raises(
         NoPlanError, match=r"sums of gradients must fit the devices; they take 2308 "
     ):
-        make_plan(layered("mlp"), CLUSTER, memory_bytes=100)
+        Planner(layered("mlp"), CLUSTER, memory_bytes=100).best()
 
 
 def test_says_when_nothing_fits() -> None:
     with pytest.raises(NoPlanError, match=r"no plan fits 1200 bytes a device .*: raise the memory"):
-        make_plan(layered("mlp"), CLUSTER.resized(n_hosts=1), memory_bytes=1200)
+        Planner(layered("mlp"), CLUSTER.resized(n_hosts=1), memory_bytes=1200).best()
 
 
 def test_a_strategy_that_cannot_run_says_why() -> None:
     with pytest.raises(NoPlanError, match=r"no data_parallel plan runs on .*parallel splits"):
-        make_plan(layered("mlp"), CLUSTER.resized(n_hosts=5), strategy="data_parallel")
+        Planner(layered("mlp"), CLUSTER.resized(n_hosts=5), strategy="data_parallel").best()
 
 
 @pytest.mark.parametrize(("memory_bytes", "what"), [(1000, "layers 0-1"), (1500, "stages of")])
 def test_equal_layers_that_do_not_fit_say_so(memory_bytes: int, what: str) -> None:
     cluster = SLOW.resized(n_hosts=2, devices_per_host=2)
     with pytest.raises(NoPlanError, match=f"{what}.* {memory_bytes} bytes a device.*raise the mem"):
-        make_plan(layered("skip", 4), cluster, strategy="equal_layers", memory_bytes=memory_bytes)
+        Planner(
+            layered("skip", 4), cluster, strategy="equal_layers", memory_bytes=memory_bytes
+        ).best()
 
 
 def test_a_pin_that_no_mesh_allows_is_said() -> None:
     three = CLUSTER.resized(n_hosts=1, devices_per_host=3)
     with pytest.raises(NoPlanError, match=r"\['w'\]\" on a mesh .* cannot be S01R.* or pin less"):
-        make_plan(layered("mlp"), three, pin={"params[0]['w']": "S01R"})
+        Planner(layered("mlp"), three, pin={"params[0]['w']": "S01R"}).best()
 
 
 def test_finds_a_plan_with_room_for_all_microbatches_in_flight() -> None:
     """The fastest sharding for one microbatch is too large for the two that the stage holds."""
     step, one = layered("gpt"), CLUSTER.resized(devices_per_host=1)
-    needed = [s.memory_bytes for s in make_plan(step, one, strategy="search").stages]
+    needed = [s.memory_bytes for s in Planner(step, one, strategy="search").best().stages]
     for share in (0.95, 0.9, 0.85):
         limit = int(share * max(needed))
-        plan = make_plan(step, one, strategy="search", memory_bytes=limit)
+        plan = Planner(step, one, strategy="search", memory_bytes=limit).best()
         assert max(stage.memory_bytes for stage in plan.stages) <= limit
 
 
 def test_rejects_unknown_names() -> None:
     with pytest.raises(PlanError, match=r"a schedule is one of gpipe, 1f1b, .*; got 'none'"):
-        make_plan(layered("mlp"), CLUSTER, schedule="none")
+        Planner(layered("mlp"), CLUSTER, schedule="none").best()
     with pytest.raises(PlanError, match=r"a strategy is one of auto, search, .*; got 'best'"):
-        make_plan(layered("mlp"), CLUSTER, strategy="best")
+        Planner(layered("mlp"), CLUSTER, strategy="best").best()
 
 
 def test_progress_counts_up_to_the_end() -> None:
     seen: list[tuple[str, int, int]] = []
-    make_plan(layered("mlp"), CLUSTER, progress=lambda *report: seen.append(report))
+    Planner(layered("mlp"), CLUSTER, progress=lambda *report: seen.append(report)).best()
     assert {what for what, _, _ in seen} == {"pricing stages", "pricing others"}
     assert all(0 <= done <= total for _, done, total in seen)
     assert seen[-1][1] == seen[-1][2]
@@ -249,7 +251,7 @@ def test_a_found_plan_runs_and_communicates_as_it_says(name: str) -> None:
 def test_a_gpt_on_two_stages_runs_and_communicates_as_its_plan_says() -> None:
     example = small_gpt()
     step = layer(example.trace().step, 4)
-    plan = make_plan(step, CLUSTER, strategy="equal_layers")
+    plan = Planner(step, CLUSTER, strategy="equal_layers").best()
     assert [stage.mesh.size for stage in plan.stages] == [2, 2]
     assert run_and_check(example, step, plan) > 0
 
@@ -260,9 +262,9 @@ def test_a_plan_does_not_depend_on_the_hash_seed() -> None:
         "from costmodel import Cluster\n"
         "from frontends.jax.testing import clipped\n"
         "from frontends.layers import layer\n"
-        "from frontends.planner import make_plan\n"
+        "from frontends.planner import Planner\n"
         "step = layer(clipped().trace().step, 4)\n"
-        "plan = make_plan(step, Cluster.preset('two-hosts'), strategy='equal_layers')\n"
+        "plan = Planner(step, Cluster.preset('two-hosts'), strategy='equal_layers').best()\n"
         "print(hashlib.sha256(plan.to_json().encode()).hexdigest())\n"
     )
     digests = {

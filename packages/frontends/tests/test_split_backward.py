@@ -9,7 +9,7 @@ from frontends.chunks import Chunk, build_chunks
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Conversion, Plan, Stored
-from frontends.planner import make_plan
+from frontends.planner import Planner
 from frontends.predict import simulate
 from frontends.schedule import RUN, each_copy, most_held, schedule_of, stages_a_rank
 from frontends.split_backward import levels_of, parts_of, sent_backwards
@@ -28,7 +28,7 @@ def layered(name: str) -> LayeredStep:
 
 @cache
 def found(name: str, schedule: str = "zb-h1") -> Plan:
-    return make_plan(layered(name), CLUSTER, strategy="equal_layers", schedule=schedule)
+    return Planner(layered(name), CLUSTER, strategy="equal_layers", schedule=schedule).best()
 
 
 def made_in_backward(step: LayeredStep, chunk: Chunk) -> set[Stored]:

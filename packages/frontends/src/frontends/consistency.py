@@ -93,10 +93,13 @@ def _devices(plan: Plan) -> Iterator[str]:
 
 
 def _layers(plan: Plan) -> Iterator[str]:
-    expected = 0
+    try:
+        n_stages = schedule_of(plan).n_stages
+    except PlanError:  # which the simulation says
+        n_stages = len(plan.stages)
+    expected, last = 0, plan.stages[-1].last_layer
     for index, stage in enumerate(plan.stages):
-        if index and stage.first_layer == 0:  # copies run the layers again
-            last = plan.stages[-1].last_layer
+        if index and index % n_stages == 0:  # copies run the layers again
             if expected != last + 1:
                 yield f"a copy of all stages ends with layer {expected - 1} instead of {last}"
             expected = 0

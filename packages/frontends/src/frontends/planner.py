@@ -30,25 +30,11 @@ from frontends.pricing import Level, Pricer
 from frontends.schedule import PLAIN, RUN
 
 STRATEGIES = ("auto", SEARCH, *BASELINES, EQUAL_LAYERS)
-"""What `make_plan` may be asked for."""
+"""What a `Planner` may be asked for."""
 
 
-def make_plan(
-    layered: LayeredStep,
-    cluster: Cluster,
-    *,
-    undivided: LayeredStep | None = None,
-    keep_microbatches: bool = False,
-    strategy: str = "auto",
-    schedule: str | None = None,
-    memory_bytes: int | None = None,
-    level: Level = "O2",
-    memory_rule: autoshard.MemoryRule = "limit",
-    pin: Mapping[str, Pin] | None = None,
-    unsharded: Sequence[str] = (),
-    progress: Progress | None = None,
-) -> Plan:
-    """Search stages, submeshes and shardings for a step; needs no devices.
+class Planner:
+    """Searches stages, submeshes and shardings for a step; needs no devices, makes nothing twice.
 
     The obvious plans are priced too, and taken if one of them is faster (design, principle 2).
 
@@ -74,28 +60,6 @@ def make_plan(
         NoPlanError: Nothing fits the memory.
         PlanError: There is no such schedule, strategy, level or rule, or nothing has the name of a
             pin.
-    """
-    planner = Planner(
-        layered,
-        cluster,
-        undivided=undivided,
-        keep_microbatches=keep_microbatches,
-        strategy=strategy,
-        schedule=schedule,
-        memory_bytes=memory_bytes,
-        level=level,
-        memory_rule=memory_rule,
-        pin=pin,
-        unsharded=unsharded,
-        progress=progress,
-    )
-    return planner.best()
-
-
-class Planner:
-    """Makes plans of a step; nothing is made twice.
-
-    Args and what is raised are those of `make_plan`.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ def plan_traces(
         sizes: Examples in each leaf of the batch.
         cluster: What to plan for.
         microbatches: Parts that the batch is cut into; by default the fastest number.
-        strategy: As in `frontends.planner.make_plan`, like those that follow.
+        strategy: As in `frontends.planner.Planner`, like those that follow.
         schedule: As there.
         memory_bytes: As there.
         level: As there.

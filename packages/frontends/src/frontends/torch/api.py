@@ -70,7 +70,7 @@ def plan_for(
             `eager-1f1b` and `gpipe` that fits. A plan of one stage has nothing to order: `1f1b`.
         memory_bytes: Limit of one device; the cluster's by default.
         level: `O2` is fast; `O3` searches every stage that may be taken on its own.
-        memory_rule: `limit`, or `largest` (Rhino's); see `frontends.planner.make_plan`.
+        memory_rule: `limit`, or `largest` (Rhino's); see `frontends.planner.Planner`.
         pin: By the name of a value, or the path of arguments, its spec or the number of its stage.
         n_layers: How finely the model may be cut into stages; by default at its repeated blocks.
         plan: Use this plan, with its microbatches and layers, instead of searching one.
