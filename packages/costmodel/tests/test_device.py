@@ -83,10 +83,42 @@ def test_rejects_what_is_no_dtype(dtype):
         operator_time(1, 1, DEVICE, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8"])
-def test_integers_without_a_peak_are_priced_by_their_bytes(dtype):
-    assert DEVICE.peak(dtype) == math.inf
-    assert operator_time(1e9, 20, DEVICE, dtype) == 2.0 + 0.25
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "int4"])
+def test_integers_without_a_peak_run_at_the_rate_of_float32(dtype):
+    assert DEVICE.peak(dtype) == 100.0
+    assert operator_time(400, 20, DEVICE, dtype) == 4.0 + 0.25
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32"])
+def test_integers_run_at_the_slowest_rate_where_float32_has_none(dtype):
+    device = dataclasses.replace(DEVICE, flops_per_s=(("bfloat16", 80.0), ("float64", 20.0)))
+    assert device.peak(dtype) == 20.0
+
+
+def test_integers_take_the_units_of_the_narrowest_that_are_as_wide():
+    rates = (("float32", 1.0), ("int64", 2.0), ("uint8", 3.0), ("int32", 4.0))
+    device = dataclasses.replace(DEVICE, flops_per_s=rates)
+    found = {name: device.units(name) for name in ("int4", "uint8", "int16", "uint64", "bool")}
+    assert found == {
+        "int4": "uint8",
+        "uint8": "uint8",
+        "int16": "int32",
+        "uint64": "int64",
+        "bool": "float32",
+    }
+
+
+def test_float8_takes_the_units_of_the_narrowest_that_are_wider_and_their_curve():
+    curve = ("bfloat16", ((10, 0.1), (1000, 0.9)))
+    rates = (("float32", 100.0), ("bfloat16", 200.0))
+    device = dataclasses.replace(DEVICE, flops_per_s=rates, efficiency=(curve,))
+    assert device.units("float8_e4m3fn") == device.units("float4_e2m1fn") == "bfloat16"
+    assert device.rate("float8_e5m2", 1e9) == device.rate("bfloat16", 1e9) == pytest.approx(180)
+
+
+@given(device=devices(), dtype=st.sampled_from(["bool", "int4", "int8", "uint32", "float8_e5m2"]))
+def test_no_arithmetic_is_free(device, dtype):
+    assert 0 < device.peak(dtype) < math.inf
 
 
 def test_integers_with_a_peak_are_priced_by_it():

@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from costmodel import Cluster, Link, QuantityError, UnknownNameError, presets
+from costmodel import Cluster, Link, QuantityError, UnknownNameError, operator_time, presets
 from shardspec import Mesh
 
 
@@ -111,3 +111,10 @@ def test_rejects_a_number_of_hosts_that_is_a_slip():
         Cluster.preset("two-hosts:9999999999")
     with pytest.raises(UnknownNameError, match="stands its number of hosts, as in 'two-hosts:2'"):
         Cluster.preset("two-hosts:" + "9" * 5000)
+
+
+def test_an_int8_product_runs_at_the_published_rate_of_an_h100():
+    h100 = Cluster.preset("h100-sxm").device
+    flops = 2 * 8192.0**3
+    assert operator_time(flops, 3 * 8192**2, h100, "int8") == pytest.approx(flops / 1979e12 + 2e-5)
+    assert h100.peak("int8") == h100.peak("float8_e4m3fn") == 2 * h100.peak("bfloat16")

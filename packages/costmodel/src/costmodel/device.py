@@ -10,15 +10,19 @@ that an operator of this size reaches: a curve through measured points, or 1.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias, overload
 
 import numpy as np
 
+from costmodel.dtype import family_of
 from costmodel.errors import QuantityError, UnknownDtypeError, shown
 from costmodel.quantity import Quantity, assign, checked, count, number, plain, positive
+
+CONVERTED_BITS = 8
+"""Floating-point numbers of so many bits or fewer are a way to store others: where no units take
+them, programs convert them, as XLA and PyTorch do with float8 before Ada and Hopper."""
 
 Curve: TypeAlias = tuple[tuple[float, float], ...]
 """Points (FLOP of one operator, part of the peak that it reaches), by rising FLOP."""
@@ -43,7 +47,8 @@ class Device:
 
     name: str
     flops_per_s: tuple[tuple[str, float], ...]
-    """Peak arithmetic rate of each dtype (numpy names, and `bfloat16`): (name, FLOP/s)."""
+    """Peak arithmetic rate of each dtype (numpy names, `bfloat16`, `float8_e4m3fn`): (name, FLOP/s),
+    or operations a second of an integer dtype. See `units` for what is not listed."""
     memory_bytes: int
     """Bytes that a program may use."""
     memory_bandwidth_bytes_per_s: float
@@ -82,23 +87,50 @@ class Device:
             )
 
     def peak(self, dtype: str) -> float:
-        """Peak arithmetic rate, FLOP/s, for a dtype by its numpy name.
-
-        Integers and booleans that `flops_per_s` does not list have no limit here: an operator on
-        them does no floating-point work and is priced by the bytes it moves.
+        """Peak arithmetic rate, operations a second, for a dtype by its numpy name.
 
         Raises:
-            UnknownDtypeError: `flops_per_s` does not list this floating-point dtype.
+            UnknownDtypeError: As `units`.
         """
-        for name, rate in self.flops_per_s:
-            if name == dtype:
-                return rate
-        if str(dtype).startswith(("int", "uint", "bool")):
-            return math.inf
-        known = ", ".join(name for name, _ in self.flops_per_s)
+        return dict(self.flops_per_s)[self.units(dtype)]
+
+    def units(self, dtype: str) -> str:
+        """The dtype of `flops_per_s` at whose rate the device computes with a dtype.
+
+        That is the dtype itself, if it is there. What is narrower than all that the device has
+        units for is converted first: a floating-point dtype of 8 bits or fewer to the narrowest
+        one of more bits that is there, an integer to the narrowest integer of as many bits or more.
+        Integers without such, and booleans, run on the general units, at float32's rate (NVIDIA's
+        A100 whitepaper, 2020: 19.5 T/s of both int32 and float32; on a V100 15.7 of both), or at
+        the slowest rate that is there where float32 has none.
+
+        Raises:
+            UnknownDtypeError: `flops_per_s` does not list this floating-point dtype of 16 bits or
+                more, or nothing that a narrower one could be converted to; or it is no dtype.
+
+        Examples:
+            >>> from costmodel import Cluster
+            >>> v100, h100 = (Cluster.preset(name).device for name in ("rhino-m8", "h100-sxm"))
+            >>> [v100.units(name) for name in ("float8_e4m3fn", "int8", "bool")]
+            ['float16', 'float32', 'float32']
+            >>> [h100.units(name) for name in ("float8_e4m3fn", "int4", "int16")]
+            ['float8_e4m3fn', 'int8', 'int32']
+        """
+        known = [name for name, _ in self.flops_per_s]
+        if dtype in known:
+            return known[known.index(dtype)]
+        family, bits = family_of(dtype)
+        if family == "integer" or (family == "float" and bits <= CONVERTED_BITS):
+            others = [(family_of(name), place) for place, name in enumerate(known)]
+            wide = [(n, place) for (of, n), place in others if of == family and n >= bits]
+            if wide:
+                return known[min(wide)[1]]
+        if family in ("integer", "bool") and known:
+            slowest = min(self.flops_per_s, key=lambda pair: pair[1])[0]
+            return "float32" if "float32" in known else slowest
         raise UnknownDtypeError(
-            f"device {self.name!r} states no peak for dtype {dtype!r}, only for {known}; "
-            f"add ({dtype!r}, FLOP/s) to its flops_per_s",
+            f"device {self.name!r} states no peak for dtype {dtype!r}, only for "
+            f"{', '.join(known)}; add ({dtype!r}, FLOP/s) to its flops_per_s",
             str(dtype),
         )
 
@@ -114,7 +146,8 @@ class Device:
             UnknownDtypeError: As `peak`.
         """
         peak = self.peak(dtype)
-        curve = next((curve for name, curve in self.efficiency if name == dtype), ())
+        units = self.units(dtype)
+        curve = next((curve for name, curve in self.efficiency if name == units), ())
         if not curve:
             return peak
         sizes, parts = np.log(curve).T
@@ -131,7 +164,7 @@ def operator_time(flops: Quantity, n_bytes: Quantity, device: Device, dtype: str
     """Time of one operator on one device: the slower of arithmetic and memory, plus the launch.
 
     Args:
-        flops: Floating-point operations of this device's share; a multiply-add counts as two.
+        flops: Operations of this device's share, also of integers; a multiply-add counts as two.
         n_bytes: Bytes of operands and results that this device reads and writes.
         device: Where it runs.
         dtype: Of the arithmetic, by its numpy name.

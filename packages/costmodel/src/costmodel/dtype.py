@@ -8,7 +8,10 @@ from costmodel.errors import UnknownDtypeError
 
 # numpy's names and those that ml_dtypes adds (bfloat16, float8_e4m3fn, int4); the number counts
 # bits. In the rates of NVIDIA's datasheets `tfloat32` is float32, of which the units read 19 bits.
-_NAME = re.compile(r"(?:tfloat(?=32$)|bfloat|float|u?int|complex)(2|4|6|8|16|32|64|128)(?:_\w+)?")
+_NAME = re.compile(
+    r"(?:(?P<float>tfloat(?=32$)|bfloat|float)|(?P<integer>u?int)|complex)"
+    r"(?P<bits>2|4|6|8|16|32|64|128)(?:_\w+)?"
+)
 
 
 def itemsize_bytes(dtype: str) -> float:
@@ -30,4 +33,20 @@ def itemsize_bytes(dtype: str) -> float:
             f"got {dtype!r}",
             str(dtype),
         )
-    return int(match[1]) / 8
+    return int(match["bits"]) / 8
+
+
+def family_of(dtype: str) -> tuple[str, int]:
+    """What kind of number a dtype is, "float", "integer", "bool" or "" for others, and its bits.
+
+    Examples:
+        >>> [family_of(name) for name in ("bfloat16", "uint8", "bool", "complex64", "string")]
+        [('float', 16), ('integer', 8), ('bool', 8), ('', 64), ('', 0)]
+    """
+    if dtype == "bool":
+        return "bool", 8
+    match = _NAME.fullmatch(str(dtype))
+    if not match:
+        return "", 0
+    family = "float" if match["float"] else "integer" if match["integer"] else ""
+    return family, int(match["bits"])
