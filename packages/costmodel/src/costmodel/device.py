@@ -47,8 +47,8 @@ class Device:
 
     name: str
     flops_per_s: tuple[tuple[str, float], ...]
-    """Peak arithmetic rate of each dtype (numpy names, `bfloat16`, `float8_e4m3fn`): (name, FLOP/s),
-    or operations a second of an integer dtype. See `units` for what is not listed."""
+    """Peak arithmetic rate of dtypes (numpy's names, `bfloat16`, `float8_e5m2`): (name, FLOP/s).
+    Of integers, operations a second. See `units` for what is not listed."""
     memory_bytes: int
     """Bytes that a program may use."""
     memory_bandwidth_bytes_per_s: float
