@@ -29,6 +29,10 @@ class PlanError(FrontendsError, ValueError):
     """A plan cannot be read, or was made for another step."""
 
 
+class HeldLayoutError(PlanError):
+    """A step cannot run with its state where an earlier plan keeps it; plan it on its own."""
+
+
 class NoPlanError(FrontendsError, ValueError):
     """No plan fits the cluster's memory; the message says how much would do."""
 

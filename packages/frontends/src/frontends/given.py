@@ -35,6 +35,7 @@ def check_given(
     microbatches: Any,
     memory_bytes: Any,
     n_layers: Any,
+    hold: Any = None,
 ) -> None:
     """Refuse what cannot be planned with.
 
@@ -45,6 +46,7 @@ def check_given(
     for name, given, kind, how in (
         ("cluster", cluster, Cluster, "Cluster.preset('two-hosts') makes one"),
         ("plan", plan, Plan | None, "Plan.load('plan.json') reads one"),
+        ("hold", hold, Plan | None, "the plan of a step is its plan"),
         ("pin", pin, Mapping | None, "as pin={\"params['w']\": 'RS0'}"),
     ):
         if not isinstance(given, kind):

@@ -6,14 +6,15 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Generic, Protocol, Self, TypeVar
 
 from autoshard import MemoryRule
 from costmodel import Cluster
 
 from frontends.copies import copied_as
-from frontends.errors import AccumulationError, PlanError
+from frontends.errors import AccumulationError, HeldLayoutError, PlanError
+from frontends.held import HeldPlanner
 from frontends.layers import LayeredStep, layer, layer_as
 from frontends.microbatches import with_microbatches
 from frontends.pins import Pin
@@ -27,6 +28,9 @@ Progress = Callable[[str, int, int], None]
 
 _MICROBATCHES = 8
 """How many are tried first when the user does not say how many."""
+
+_DOUBLINGS = 3
+"""How often microbatches are halved where a longer batch does not fit in held layouts [chosen]."""
 
 
 class Traced(Protocol):
@@ -68,6 +72,7 @@ def plan_traces(
     n_layers: int | None,
     plan: Plan | None,
     progress: Progress | None,
+    hold: Plan | None = None,
 ) -> Planned[TracedT]:
     """Plan a step by its traces.
 
@@ -86,7 +91,25 @@ def plan_traces(
         n_layers: How finely the model may be cut into stages; by default at its repeated blocks.
         plan: Use this plan, with its microbatches and layers, instead of searching one.
         progress: Told what is being done.
+        hold: A plan of a step that shares its state with this one: state stays where that keeps it,
+            in as many microbatches as it has if the batch can be cut so, else in fewer. Strategy,
+            schedule, microbatches and layers are the plan's then.
+
+    Raises:
+        HeldLayoutError: With `hold`, if state cannot stay where it is.
     """
+    if plan is None and hold is not None:
+        held = partial(
+            HeldPlanner,
+            hold=hold,
+            cluster=cluster,
+            memory_bytes=memory_bytes,
+            level=level,
+            memory_rule=memory_rule,
+            pin=pin,
+            progress=progress,
+        )
+        return _plan_held(at, shares_of_whole, sizes, hold, held)
     keep = microbatches is not None or plan is not None
     if plan is not None:
         microbatches = plan.microbatches
@@ -146,6 +169,44 @@ def plan_traces(
         )
     copied = copied_as(layered, plan)
     return Planned(trace.with_copies(copied.original), copied.layered, plan)
+
+
+def _plan_held(
+    at: Callable[[int], TracedT],
+    shares_of_whole: Callable[[TracedT], Mapping[str, float]],
+    sizes: Sequence[int],
+    hold: Plan,
+    held: Callable[..., HeldPlanner],
+) -> Planned[TracedT]:
+    """In the first number of microbatches in which the step runs and fits."""
+    reason: HeldLayoutError | None = None
+    for microbatches in _numbers(hold.microbatches, sizes):
+        try:
+            trace = at(microbatches)
+        except AccumulationError:
+            if microbatches == 1:
+                raise
+            continue
+        if trace.step.fingerprint == hold.step:
+            copied = copied_as(layer_as(trace.step, hold), hold)
+            return Planned(trace.with_copies(copied.original), copied.layered, hold)
+        try:
+            planner = held(trace.step, unsharded=tuple(shares_of_whole(trace)))
+            return Planned(trace, planner.layered, planner.plan())
+        except HeldLayoutError as error:
+            reason = reason or error
+    assert reason is not None  # one microbatch is among the numbers
+    raise reason
+
+
+def _numbers(wanted: int, sizes: Sequence[int]) -> list[int]:
+    """The number that is wanted and all below it, then larger ones, that cut every leaf evenly."""
+    if not sizes:
+        return [1]
+    most = math.gcd(*sizes)
+    fewer = [n for n in range(min(wanted, most), 0, -1) if most % n == 0]
+    larger = [n for n in (wanted << k for k in range(1, _DOUBLINGS + 1)) if most % n == 0]
+    return [*fewer[:1], *larger, *fewer[1:]] if fewer[0] == wanted else [*fewer, *larger]
 
 
 def _warn_of_whole(shares: Mapping[str, float]) -> None:

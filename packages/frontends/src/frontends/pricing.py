@@ -87,6 +87,7 @@ class Pricer:
         level: See `Level`.
         memory_rule: How the limit is kept where no way fits; see `autoshard.MemoryRule`.
         pins: Specs that values must have, by name.
+        mesh_shape: The shape of the logical mesh that a run is sharded on; by default the best.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Pricer:
         level: Level = "O2",
         memory_rule: MemoryRule = "limit",
         pins: Mapping[str, Spec] | None = None,
+        mesh_shape: tuple[int, ...] | None = None,
     ) -> None:
         if level not in get_args(Level):
             raise PlanError(f"a level is one of {', '.join(get_args(Level))}; got {level!r}")
@@ -107,6 +109,7 @@ class Pricer:
             )
         self.layered, self.cluster, self.memory_bytes = layered, cluster, memory_bytes
         self.level, self.memory_rule, self.pins = level, memory_rule, dict(pins or {})
+        self.mesh_shape = mesh_shape
         self.microbatches = layered.step.microbatches
         self.bounds = Bounds(layered, cluster, memory_bytes)
         self.repeated: Repeated = (
@@ -200,7 +203,14 @@ class Pricer:
 
     def _likely(self, first: int, last: int, submesh: Submesh, held: int) -> list[Option]:
         """The options that fit, by what is known of layers in the whole; then the leanest."""
-        options = list(options_of(submesh, self.cluster))
+        meshes = logical_meshes(submesh, self.cluster)
+        options = [
+            option
+            for option in options_of(submesh, self.cluster)
+            if self.mesh_shape in (None, meshes[option.mesh].shape)
+        ]
+        if not options:
+            return []
 
         def seems_to_fit(option: Option) -> bool:
             if (submesh, option) not in self._totals:

@@ -11,7 +11,7 @@ neighbours, or the very same value from farther away. Numbers (scalars) do not m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -57,14 +57,14 @@ class Repeated:
         return tuple(found), found[0], found[-1]
 
 
-def without_repeats(layered: LayeredStep, marked: Collection[str] = ()) -> Repeated:
+def without_repeats(layered: LayeredStep, marks: Mapping[str, Hashable] | None = None) -> Repeated:
     """Leave out all but three of equal layers in a row.
 
     Args:
         layered: The step.
-        marked: Values that make their layers different from all others, such as pinned ones.
+        marks: Of values, such as the specs of pinned ones: layers are equal only if theirs are.
     """
-    described = _described(layered, marked)
+    described = _described(layered, marks or {})
     runs, first = [], 0
     for _, equal in groupby(described):
         n = len(list(equal))
@@ -99,7 +99,7 @@ def _neighbourly(layered: LayeredStep) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _described(layered: LayeredStep, marked: Collection[str]) -> list[Hashable]:
+def _described(layered: LayeredStep, marks: Mapping[str, Hashable]) -> list[Hashable]:
     """Per layer all that makes it equal to another."""
     graph = layered.step.graph
     own, near = layered.own_values, _neighbourly(layered)
@@ -111,9 +111,7 @@ def _described(layered: LayeredStep, marked: Collection[str]) -> list[Hashable]:
 
     def value(layer: int, name: str) -> Hashable:
         its = graph.value(name)
-        kind = (its.shape, its.dtype, its.role)
-        if name in marked:
-            return ("marked", name)
+        kind = (its.shape, its.dtype, its.role, marks.get(name))
         if place.get(name, (None, 0))[0] == layer:
             return ("own", place[name][1], kind)
         if its.shape == ():

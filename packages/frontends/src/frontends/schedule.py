@@ -123,6 +123,20 @@ def each_copy(schedule: Schedule) -> Schedule:
     )
 
 
+def first_microbatches(schedule: Schedule, n: int) -> Schedule:
+    """The schedule of a smaller batch: the same order, of the first `n` microbatches alone.
+
+    Args:
+        schedule: Of one route: other microbatches would be missing on one of several.
+        n: Not more than it has.
+    """
+    ranks = tuple(
+        tuple(a for a in actions if a.microbatch is None or a.microbatch < n)
+        for actions in schedule.ranks
+    )
+    return replace(schedule, n_microbatches=n, ranks=ranks)
+
+
 def copy_at(schedule: Schedule, stage: int, microbatch: int | None) -> int:
     """The stage of a plan that runs a microbatch of a stage of its schedule; None: the first."""
     route_of = schedule.placement.route_of

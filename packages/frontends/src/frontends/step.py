@@ -33,6 +33,9 @@ PHASE_NAMES: tuple[PhaseName, ...] = ("forward", "backward", "apply")
 Dims = tuple[tuple[int, ...], ...]
 """Of each dim of a value, its factors in the rule of an operator, major to minor."""
 
+STATE = ("parameter", "optimizer_state")
+"""Roles of arguments that a step keeps, and gives new versions of."""
+
 IDENTITY = "identity"
 """Kind of an operator that only hands a value on; no framework knows it."""
 

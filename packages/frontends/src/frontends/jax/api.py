@@ -84,6 +84,7 @@ def plan_for(
     pin: Mapping[str, Pin] | None = None,
     n_layers: int | None = None,
     plan: Plan | None = None,
+    hold: Plan | None = None,
     progress: Progress | None = None,
 ) -> Planned[Trace]:
     """Plan a training step without running it; neither devices nor weights are needed.
@@ -108,6 +109,9 @@ def plan_for(
         pin: By the name of a value, or the path of arguments, its spec or the number of its stage.
         n_layers: How finely the model may be cut into stages; by default at its repeated blocks.
         plan: Use this plan, with its microbatches and layers, instead of searching one.
+        hold: The plan of a step that shares its state with this one, as the same step with another
+            shape of batch: all state stays on the same devices in the same layouts, and stages,
+            schedule and, if they cut the batch, microbatches are that plan's.
         progress: Told what is being done, how many of it are done, and of how many.
 
     Raises:
@@ -115,9 +119,10 @@ def plan_for(
         UnsupportedStepError: The step cannot be planned; the message says why.
         AccumulationError: It cannot run in as many microbatches as were asked for.
         NoPlanError: No plan fits the memory.
+        HeldLayoutError: With `hold`, if state cannot stay where it is.
         PlanError: `plan` was made for another step, or an option is of another kind.
     """
-    check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers)
+    check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers, hold)
     batch_argnums = argnums_of(batch_argnums)
     leaves = describe(function, arguments, batch_argnums)
     return plan_traces(
@@ -134,5 +139,6 @@ def plan_for(
         pin=pin,
         n_layers=n_layers,
         plan=plan,
+        hold=hold,
         progress=progress,
     )
