@@ -1,5 +1,7 @@
 """What can go wrong at the boundary, as types."""
 
+from crossmesh import TransferError
+
 
 class FrontendsError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -15,6 +17,10 @@ class AccumulationError(UnsupportedStepError):
 
 class InitializationError(FrontendsError, ValueError):
     """A model cannot be initialised shard by shard, or is not the step's; the message says why."""
+
+
+class ArgumentError(FrontendsError, TypeError):
+    """A step is called with what it cannot take; the message names it by its path."""
 
 
 class BatchError(FrontendsError, ValueError):
@@ -39,6 +45,14 @@ class NoPlanError(FrontendsError, ValueError):
 
 class DeadlockError(FrontendsError, RuntimeError):
     """Instruction lists wait for each other; the message says who waits for whom."""
+
+
+class ExchangeError(FrontendsError, RuntimeError):
+    """Values did not get from process to process; the message says which, and between whom."""
+
+
+class PeerError(ExchangeError, TransferError):
+    """They did not because another process failed, is gone, or does not get on."""
 
 
 class VerificationError(FrontendsError, AssertionError):

@@ -9,8 +9,8 @@ from typing import Any
 
 import crossmesh
 
-from frontends.courier import Lane
 from frontends.errors import DeviceError
+from frontends.lanes import Lane
 
 
 def import_mpi() -> Any:

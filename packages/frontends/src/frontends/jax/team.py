@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import crossmesh
 import jax
@@ -11,12 +11,13 @@ from shardspec import Layout, Mesh, Spec
 
 from frontends.agreement import check_one_plan, digest_of
 from frontends.binding import Shards
-from frontends.courier import Courier, Lane, lanes_of
+from frontends.courier import Courier
 from frontends.errors import DeviceError
 from frontends.instructions import Instruction
 from frontends.jax.compile import Submeshes
 from frontends.jax.processes import gather
 from frontends.jax.watch import is_anothers, watch
+from frontends.lanes import Lane, lanes_of
 from frontends.mpi import connect, import_mpi
 from frontends.plan import Plan
 from frontends.watch import Watched
@@ -56,16 +57,18 @@ class Team:
         self._has_results = bool(results)
         if results:
             lanes.append(self._results_lane(results))
-        self.courier = Courier(lanes, jax.process_index(), self._connect)
+        self.courier = Courier(lanes, jax.process_index(), self._connect, deadline_s)
 
     def wait_for_all(self) -> None:
         """Until all processes are ready for the first step: some have more to compile."""
         gather("", "compile its programs")
 
-    def step(self) -> AbstractContextManager[Watched]:
+    @contextmanager
+    def step(self) -> Iterator[Watched]:
         """A step of this process; errors become known to all processes."""
-        self.courier.begin()
-        return self._watch.step(is_anothers)
+        with self._watch.step(is_anothers) as watched:
+            self.courier.begin()
+            yield watched
 
     def share(self, mine: Mapping[str, Shards]) -> dict[str, jax.Array]:
         """Give results to all processes, and get all of them, each whole on one device."""

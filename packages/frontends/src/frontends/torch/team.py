@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import crossmesh
 import torch
@@ -13,10 +13,11 @@ from autoshard import Graph
 
 from frontends import mpi
 from frontends.agreement import check_one_plan, digest_of
-from frontends.courier import Courier, Lane, lanes_of
+from frontends.courier import Courier
 from frontends.errors import DeviceError
 from frontends.homes import Result
 from frontends.instructions import Instruction, Key
+from frontends.lanes import Lane, lanes_of
 from frontends.plan import Plan
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Shards
@@ -65,12 +66,14 @@ class Team:
             connect = functools.partial(mpi.connect, process_of=process_of)
         else:
             connect = functools.partial(_connect, process_of=process_of)
-        self.courier = Courier(lanes, dist.get_rank(), connect)
+        self.courier = Courier(lanes, dist.get_rank(), connect, deadline_s)
 
-    def step(self) -> AbstractContextManager[Watched]:
+    @contextmanager
+    def step(self) -> Iterator[Watched]:
         """A step of this process; errors become known to all processes."""
-        self.courier.begin()
-        return self._watch.step(is_anothers)
+        with self._watch.step(is_anothers) as watched:
+            self.courier.begin()
+            yield watched
 
     def share(self, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Give results to all processes, and get all of them."""
