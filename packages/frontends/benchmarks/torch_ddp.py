@@ -3,10 +3,12 @@ the test asks for by a socket is one step each time, by our runtime or by hand."
 
 import contextlib
 import copy
+import gc
 import json
 import socket
 import sys
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -115,10 +117,8 @@ def recorded() -> Iterator[tuple[Counter[str], Counter[str]]]:
         yield calls, n_bytes
 
 
-def main(port: int, sizes: Sizes) -> None:
-    torch.set_num_threads(1)
-    rank = join()
-    assert rank is not None
+def serve(rank: int, port: int, sizes: Sizes) -> weakref.ref[nn.Module]:
+    """Do what the test asks for, until it says that it is over; DDP's module, if it is there."""
     torch.manual_seed(0)
     model = GPT(sizes)
     theirs = copy.deepcopy(model)
@@ -160,14 +160,24 @@ def main(port: int, sizes: Sizes) -> None:
             word.fill_(WORDS.index(line.readline().strip()))
         dist.broadcast(word, 0)
         if WORDS[word] == "end":
-            break
+            return weakref.ref(replica)
         start_s = time.process_time()
         steps[WORDS[word]]()
         seconds = torch.tensor(time.process_time() - start_s, dtype=torch.float64)
         dist.all_reduce(seconds)
         facts = {"cpu_s": float(seconds)}
-    # The reducer of DDP is the last to hold the group, and joins gloo's threads with the GIL, which
-    # they need if they have not let go of their tensors yet: then the process hangs (torch 2.13).
+
+
+def main(port: int, sizes: Sizes) -> None:
+    torch.set_num_threads(1)
+    rank = join()
+    assert rank is not None
+    replica = serve(rank, port, sizes)
+    # DDP's reducer goes before the group: if it were the last to hold it, it would join gloo's
+    # threads with the GIL, which they need to let go of the tensors of their last collective, and
+    # the process would hang (torch 2.13).
+    gc.collect()
+    assert replica() is None
     dist.barrier()
     dist.destroy_process_group()
 
