@@ -11,8 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-from crossmesh import TransferPlan, execute, plan
+from crossmesh import Execution, TransferPlan, execute, plan
 from crossmesh.errors import CrossmeshError
+from crossmesh.tensor import item_bytes
 from crossmesh.terms import number_type
 from crossmesh.transport import CONTROL, DATA
 from shardspec import Layout, Mesh, Spec, shard
@@ -112,11 +113,12 @@ def batched(folder):
         src, dst, expected = {}, {}, {}
         for t in made.tensors:
             bits = np.dtype(f"i{t.item_bytes}")  # torch has other types than numpy
+            dtype = getattr(torch, t.dtype)
             held, needed = shard(t.src, whole(t)), shard(t.dst, whole(t))
             if rank in held:
-                src[t.name] = torch.from_numpy(held[rank].view(bits))
+                src[t.name] = torch.from_numpy(held[rank].view(bits)).view(dtype)
             if rank in needed:
-                expected[t.name] = torch.from_numpy(needed[rank].view(bits))
+                expected[t.name] = torch.from_numpy(needed[rank].view(bits)).view(dtype)
                 dst[t.name] = torch.zeros_like(expected[t.name])
         execute_batched(made, src, dst, dist.group.WORLD, window=2)
         wrong += sum(not torch.equal(dst[name], expected[name]) for name in expected)
@@ -141,6 +143,72 @@ def another_plan(transport):
     """One rank has the plan of another tensor."""
     made = broadcast(transport.n_ranks, 1001 if transport.rank == 3 else 1000, 4)
     carry(transport, made, PLENTY_S)
+
+
+def late(transport, which):
+    """One rank listens, and goes on only when the others have long found out that plans differ."""
+    made = broadcast(transport.n_ranks, 1001 if transport.rank in (0, 3) else 1000, 4)
+    shards = own_shards(made, transport.rank_of, transport.rank)
+    execution = Execution(made, shards, transport, window=2, deadline_s=PLENTY_S)
+    if transport.rank == which:
+        time.sleep(FEW_S / 4)
+    while not execution.done:
+        if not execution.step():
+            transport.pause()
+
+
+class Kept:
+    """A transport that is used again after a failure: of one before the first byte nothing is left
+    over."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def close(self):
+        """Not yet."""
+
+
+def dtypes(transport, folder):
+    """Shards of other types of the same size, on one rank after the other; what each time became
+    of it."""
+    kept = Kept(transport)
+    found = []
+    for number, (planned, given, side) in enumerate(json.loads(Path(folder, "pairs").read_text())):
+        wrong = number % transport.n_ranks
+        first = (wrong + (side == "dst")) % transport.n_ranks
+        made = broadcast_of(transport.n_ranks, 48 // item_bytes(planned), planned, first)
+        bits = np.random.default_rng(number).integers(256, size=48, dtype=np.uint8)
+        held = {"src": {}, "dst": {}}
+        for own, layout in (("src", made.tensors[0].src), ("dst", made.tensors[0].dst)):
+            if transport.rank in layout.mesh.device_ids:
+                of_wrong = transport.rank == wrong and own == side
+                dtype = number_type(given if of_wrong else planned)
+                held[own][transport.rank] = (bits if own == "src" else 0 * bits).view(dtype)
+        found.append(
+            outcome(
+                lambda made=made, held=held: execute(
+                    made, held["src"], kept, window=2, deadline_s=PLENTY_S, out=held["dst"]
+                )
+            )
+        )
+        arrived = [array.tobytes() for array in held["dst"].values()]
+        expected = bits if "returned" in found[-1] else 0 * bits
+        assert arrived in ([], [expected.tobytes()]), (planned, given, side)
+        found[-1].pop("returned", None)
+    return found
+
+
+def broadcast_of(n_ranks, n_elements, dtype, first):
+    """From one rank to all others."""
+    others = tuple((first + 1 + i) % n_ranks for i in range(n_ranks - 1))
+    src, dst = (
+        Layout((n_elements,), Mesh((len(devices),), ("x",), devices), Spec.parse("R"))
+        for devices in ((first,), others)
+    )
+    return plan(src, dst, dtype)
 
 
 def missing(transport, which):
@@ -203,6 +271,10 @@ def healthy(make, folder, more):
         "messages": messages,
         "plans": lambda transport: plans(transport, folder),
         "another_plan": another_plan,
+        "late 0": lambda transport: late(transport, 0),
+        "late 1": lambda transport: late(transport, 1),
+        "late 6": lambda transport: late(transport, 6),
+        "dtypes": lambda transport: dtypes(transport, folder),
         "missing 5": lambda transport: missing(transport, 5),
         "missing 0": lambda transport: missing(transport, 0),
         "shorter": lambda transport: other_length(transport, 90_000),

@@ -3,7 +3,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from crossmesh import MismatchError, RankError
+from crossmesh import MismatchError, RankError, RankShardError, ShardError
 from crossmesh.agreement import DONE, READY, Agreement, children_of, parent_of
 from crossmesh.testing_transport import Wires
 from hypothesis import given, settings
@@ -154,16 +154,49 @@ def errors_of(ranks, on_error=lambda agreement, error: None):
 def test_what_a_failed_rank_says_comes_to_all(n_ranks, data):
     failing = data.draw(st.integers(0, n_ranks - 1))
     ranks = agreements(n_ranks)
-    ranks[failing].say_failed("ShardError: wrong shape")
-    errors = errors_of(ranks, lambda agreement, error: agreement.say_failed(str(error)))
+    ranks[failing].say_failed(ShardError("wrong shape"))
+    errors = errors_of(ranks, lambda agreement, error: agreement.say_failed(error))
     errors.pop(failing, None)  # it may also hear of it again
     assert len(errors) == n_ranks - 1
     assert {error.rank for error in errors.values()} <= {failing}
     text = f"all ranks complete a transfer, or none; rank {failing} failed: ShardError: wrong shape"
     assert {str(error) for error in errors.values()} <= {text}
-    for agreement in ranks:
-        agreement.told()
-    assert all(agreement.told() for agreement in ranks)
+    assert {type(error) for error in errors.values()} <= {RankShardError}
+
+
+@given(sizes, st.sets(st.integers(0, 39), min_size=1), st.integers(0, 2**32 - 1))
+def test_a_rank_that_failed_leaves_when_all_know_why_and_nothing_is_left_over(n, failing, seed):
+    draws = np.random.default_rng(seed)
+    wires = Wires({}, n, lambda: bool(draws.integers(2)), like_gloo=True)
+    transports = wires.transports()
+    ranks = [Agreement(transport, b"equal") for transport in transports]
+    first = {rank % n for rank in failing}
+    errors, left = {}, set()
+    for rank in first:
+        errors[rank] = ValueError("wrong")
+        ranks[rank].say_failed(errors[rank])
+    for _ in range(1000 * n):
+        rank = int(draws.integers(n))
+        if rank in left:
+            continue
+        if rank in errors:
+            if ranks[rank].told():
+                assert errors.keys() == set(range(n))
+                transports[rank].close()
+                left.add(rank)
+            continue
+        if draws.integers(4) == 0:
+            ranks[rank].say(READY)
+        try:
+            ranks[rank].hear()
+        except RankError as error:
+            errors[rank] = error
+            ranks[rank].say_failed(error)
+    assert left == set(range(n))
+    heard = [error for rank, error in errors.items() if rank not in first]
+    assert {error.rank for error in heard} <= first
+    assert {error.reason for error in heard} <= {"ValueError: wrong"}
+    assert all(wires.begun[*way, "send"] == wires.begun[*way, "receive"] for way in wires.ways)
 
 
 @given(sizes.filter(lambda n: n > 1), st.data())

@@ -141,16 +141,16 @@ def test_open_tasks_and_chunks_and_staged_bytes_are_bounded(batch, strategy, win
     assert [carrier.staged_bytes for carrier in carriers] == [0, 0]
 
 
-def test_terms_add_by_the_plans_type_whatever_the_arrays_call_their_bytes():
+def test_terms_that_are_given_as_raw_bytes_add_by_the_plans_type():
     mesh = Mesh((2,), ("x",), (0, 1))
     src = Layout((6,), mesh, Spec.parse("R+P0"))
     made = plan(src, Layout((6,), mesh, Spec.parse("S0")), "bfloat16")
     bfloat16 = number_type("bfloat16")
     terms = {device: (np.arange(6) / (2 + device)).astype(bfloat16) for device in (0, 1)}
-    shards = {"tensor": {device: term.view("u2") for device, term in terms.items()}}
+    shards = {"tensor": {device: term.view("V2") for device, term in terms.items()}}
     executions, _ = transfer(made, shards, {0: 0, 1: 1})
     total = terms[0] + terms[1]
     for device, execution in enumerate(executions):
         received = execution.result["tensor"][device]
-        assert received.dtype == np.uint16
+        assert received.dtype == "V2"
         np.testing.assert_array_equal(received.view(bfloat16), total[3 * device :][:3])

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from crossmesh import (
     ChecksumError,
+    CrossmeshError,
     DeadlineError,
     Execution,
     MismatchError,
     PlanError,
     RankError,
+    RankShardError,
     ShardError,
     TransferError,
     TransportError,
@@ -142,8 +144,74 @@ def test_a_rank_with_wrong_shards_fails_and_so_do_all_at_once():
         assert isinstance(error, RankError)
         assert error.rank == 0
         assert str(error).startswith("all ranks complete a transfer, or none; rank 0 failed: ")
-        assert "ShardError: shards hold plain elements of 4 bytes" in str(error)
+        assert isinstance(error, RankShardError)
+        assert "ShardError: shards have the dtype that is planned; got int64" in str(error)
     assert not wires.sent_bytes
+
+
+OTHER_PLAN = plan(SRC, DST, "i4", RANK_OF, chunks=2, chunk_bytes=1)
+WRONG = {
+    "plan": (OTHER_PLAN, "all ranks execute the same plan"),
+    "window": (0, "at least one task is open at a time"),
+    "out": ({9: np.zeros(3)}, "ShardError: shards has one array for each device"),
+}
+
+
+@given(
+    st.sampled_from(sorted(WRONG)),
+    st.sets(st.integers(0, 3), min_size=1, max_size=3),
+    st.sets(st.integers(0, 3)),
+    st.integers(0, 40),
+    st.integers(0, 2**32 - 1),
+)
+def test_no_rank_leaves_before_all_have_been_told_however_late_some_are(
+    what, wrong, late, until, seed
+):
+    """A rank that leaves breaks its connections; those that are late have begun to listen."""
+    draws = np.random.default_rng(seed)
+    wires = Wires(RANK_OF, 4, lambda: bool(draws.integers(2)), like_gloo=True)
+    value, reason = WRONG[what]
+    own = {"plan": [PLAN] * 4, "window": [2] * 4, "out": [None] * 4}
+    own[what] = [value if rank in wrong else own[what][rank] for rank in RANKS]
+    executions, _ = begin(wires, frozen=True, **own)
+    early = [execution for rank, execution in enumerate(executions) if rank not in late]
+    failed = {}
+    for _ in range(until * len(early)):
+        execution = early[int(draws.integers(len(early)))]
+        if execution not in failed:
+            try:
+                execution.step()
+            except CrossmeshError as error:
+                failed[execution] = error
+    rest = [execution for execution in executions if execution not in failed]
+    errors = [*failed.values(), *take_turns(rest, lambda: int(draws.integers(4)), most=10_000)]
+    assert len(errors) == 4
+    for error in errors:
+        assert not isinstance(error, TransportError)
+        assert reason.removeprefix("ShardError: ") in str(error)
+        assert isinstance(error, ShardError) == (what == "out")
+    assert not wires.sent_bytes
+
+
+@given(st.integers(0, 20), st.sets(st.integers(0, 3), max_size=3), st.integers(0, 2**32 - 1))
+def test_what_goes_wrong_on_the_way_comes_to_all_before_any_rank_leaves(after, late, seed):
+    draws = np.random.default_rng(seed)
+    wires = Wires(RANK_OF, 4, lambda: bool(draws.integers(2)), like_gloo=True)
+    arrived = count()
+
+    def flip(data):
+        data[0] ^= next(arrived) == after
+
+    wires.corrupt = flip
+    executions, _ = begin(wires, frozen=True, checksums=[True] * 4)
+    weights = np.array([0.01 if rank in late else 1.0 for rank in RANKS])
+    errors = take_turns(
+        executions, lambda: int(draws.choice(4, p=weights / weights.sum())), most=100_000
+    )
+    assert sum(isinstance(error, ChecksumError) for error in errors) == 1
+    for error in errors:
+        assert isinstance(error, ChecksumError | RankError)
+        assert "bytes arrive as they were sent" in str(error)
 
 
 class Short(WireTransport):
@@ -244,5 +312,5 @@ def test_destinations_share_no_memory_with_any_source(slices):
 def test_every_device_of_the_plan_has_a_rank():
     wires = Wires({device: 0 for device in range(7)}, 1)
     execution = Execution(PLAN, {}, wires.transports()[0], window=1, deadline_s=1.0)
-    with pytest.raises(PlanError, match=r"every device of a plan has a rank; rank_of lacks \[7\]"):
+    with pytest.raises(PlanError, match=r"has a rank, of 1; rank_of lacks \[7\]"):
         execution.step()

@@ -101,6 +101,9 @@ def test_moves_elements_that_numpy_has_no_buffer_format_for():
     whole = np.zeros((4, 6), dtype)
     whole["b"] = np.arange(24).reshape(4, 6)
     made = plan(ROWS, COLUMNS, "V9")
+    with pytest.raises(ShardError, match=r"convert them, or plan for it; raw bytes of .*'V9'"):
+        execute_local(made, shards_of(ROWS, whole))
+    whole = whole.view("V9")
     check_delivery(made, whole, execute_local(made, shards_of(ROWS, whole)))
 
 
@@ -129,10 +132,14 @@ SHARD = np.zeros((2, 6), "f4")
             r"got \(6, 2\) for device 1, which holds \(2, 6\) of \(4, 6\) as S0R",
         ),
         ({0: SHARD, 1: SHARD.tolist()}, "got list for device 1"),
-        ({0: SHARD, 1: SHARD.astype("i4")}, r"one dtype; got \['float32', 'int32'\]"),
+        ({0: SHARD, 1: SHARD.view("V4")}, r"one dtype; got \['float32', '\|V4'\]"),
+        ({0: SHARD, 1: SHARD.astype("i4")}, r"got int32 \(<i4\) for float32 .* on device 1"),
+        ({0: SHARD, 1: np.ma.MaskedArray(SHARD)}, "got MaskedArray for device 1"),
+        ([SHARD, SHARD], "shards are a mapping; got list"),
+        ({"tensor": [SHARD, SHARD]}, "are {device: array}; got list for 'tensor'"),
         (
             dict.fromkeys(range(2), SHARD.astype("f8")),
-            "of 4 bytes, as planned; got dtype float64 of 8",
+            r"that is planned; got float64 \(<f8\) for float32 of 'tensor' on device 0; convert",
         ),
     ],
 )
@@ -144,5 +151,5 @@ def test_says_what_is_wrong_with_the_shards(shards, message):
 @pytest.mark.parametrize("dtype", [np.dtype(object), np.dtype([("a", object)])])
 def test_refuses_references_to_python_objects(dtype):
     shards = dict.fromkeys(range(2), np.zeros((2, 6), dtype))
-    with pytest.raises(ShardError, match="plain elements"):
+    with pytest.raises(ShardError, match="shards have the dtype that is planned; got "):
         execute_local(plan(ROWS, COLUMNS, f"V{dtype.itemsize}"), shards)

@@ -1,10 +1,7 @@
 """Eight processes by MPI and by gloo: ranks.py is what they do, here is what comes of it."""
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -18,10 +15,12 @@ from crossmesh import PlanError, Strategy, plan
 from crossmesh.errors import TransportError
 from crossmesh.mpi import MpiTransport
 from crossmesh.search import Order
-from crossmesh.testing import batches
+from crossmesh.tensor import item_bytes
+from crossmesh.testing import SAME_SIZE, batches
 from crossmesh.torch_transport import TorchTransport
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from launching import run
 from mpi4py import MPI
 
 N_RANKS = 8
@@ -29,6 +28,13 @@ MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
 MPIEXEC = str(Path(sysconfig.get_path("scripts"), "mpiexec"))
 PROGRAM = str(Path(__file__).with_name("ranks.py"))
 FOUND_OUT = {"TransportError", "DeadlineError", "RankError"}
+PAIRS = [
+    (planned, names[(i + step) % len(names)], side)
+    for names in SAME_SIZE.values()
+    for i, planned in enumerate(names)
+    for step, side in ((0, "src"), (1, "src"), (2, "dst"))
+]
+"""A planned dtype, one that is given, and on which side; test_dtypes.py has all pairs."""
 
 
 def start(engine, story, folder):
@@ -36,21 +42,9 @@ def start(engine, story, folder):
     command = [sys.executable, PROGRAM, str(N_RANKS), story, str(folder)]
     if engine == "mpi":
         command = [MPIEXEC, "-n", str(N_RANKS), sys.executable, PROGRAM, "mpi", story, str(folder)]
-    with subprocess.Popen(
-        command,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as ranks:
-        try:
-            output, _ = ranks.communicate(timeout=120)
-        finally:
-            if ranks.poll() is None:
-                os.killpg(ranks.pid, signal.SIGKILL)
+    ended = run(command, deadline_s=120)
     texts = {int(path.stem): path.read_text() for path in sorted(folder.glob("[0-9].json"))}
-    return ranks.returncode, {rank: json.loads(text) for rank, text in texts.items()}, output
+    return ended.status, {rank: json.loads(text) for rank, text in texts.items()}, ended.output
 
 
 def of_ranks(batch):
@@ -95,6 +89,7 @@ def healthy(engine, tmp_path_factory):
     Path(folder, "plans.json").write_text(json.dumps(random_plans(batches(), 20)))
     small = random_plans(batches(partial=False).filter(of_ranks), 8)
     Path(folder, "copies.json").write_text(json.dumps(small))
+    Path(folder, "pairs").write_text(json.dumps(PAIRS))
     status, found, output = start(engine, "healthy", folder)
     assert status == 0, output
     assert sorted(found) == list(range(N_RANKS)), output
@@ -111,8 +106,31 @@ def test_shards_of_random_plans_are_their_slices_on_eight_ranks(healthy):
 
 def test_all_ranks_raise_when_one_has_another_plan(healthy):
     raised = [found["another_plan"]["raised"] for found in healthy]
-    assert set(raised) <= {"MismatchError", "RankError", "TransportError"}
+    assert set(raised) <= {"MismatchError", "RankError"}
     assert "MismatchError" in raised
+    for found in healthy:
+        assert "all ranks execute the same plan" in found["another_plan"]["message"]
+        assert "rank 3 has digest" in found["another_plan"]["message"]
+
+
+@pytest.mark.parametrize("late", [0, 1, 6])
+def test_a_rank_that_was_late_is_told_what_is_wrong_before_others_leave(healthy, late):
+    for found in healthy:
+        assert found[f"late {late}"]["raised"] in ("MismatchError", "RankError")
+        assert "all ranks execute the same plan" in found[f"late {late}"]["message"]
+
+
+def test_shards_of_another_dtype_are_refused_on_all_ranks_and_others_arrive_bit_for_bit(healthy):
+    outcomes = [found["dtypes"]["returned"] for found in healthy]
+    for number, (planned, other, _) in enumerate(PAIRS):
+        for rank, of_rank in enumerate(outcomes):
+            if other in (planned, f"|V{item_bytes(planned)}"):
+                assert of_rank[number] == {}
+                continue
+            wrong = rank == number % N_RANKS
+            assert of_rank[number]["raised"] == ("ShardError" if wrong else "RankShardError")
+            assert "shards have the dtype that is planned; got" in of_rank[number]["message"]
+            assert f"for {planned} of 'tensor'" in of_rank[number]["message"]
 
 
 @pytest.mark.parametrize("missing", [5, 0])
@@ -166,10 +184,10 @@ def test_the_program_in_the_readme_prints_what_each_device_has(tmp_path):
     path = Path(tmp_path, "spread.py")
     path.write_text(program)
     command = [MPIEXEC, "-n", "3", sys.executable, "-m", "mpi4py", str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
+    ended = run(command, deadline_s=120)
+    assert ended.status == 0, ended.output
     # mpiexec may pass on the ends of lines after the lines of two ranks.
-    found = re.findall(r"device \d has \[[\d ]*\]", ended.stdout)
+    found = re.findall(r"device \d has \[[\d ]*\]", ended.output)
     assert sorted(found) == ["device 1 has [0 1 2]", "device 2 has [3 4 5]"]
 
 

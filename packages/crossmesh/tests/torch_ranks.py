@@ -20,10 +20,13 @@ from crossmesh import (
     PartialLayoutError,
     PlanError,
     RankError,
+    RankShardError,
     ShardError,
+    plan,
 )
 from crossmesh.torch import TorchTransport, plan_state_dict, redistribute, transfer_state_dict
-from shardspec import Layout, NotationError, Partial, Spec, shard
+from crossmesh.torch_batched import execute_batched
+from shardspec import Layout, Mesh, NotationError, Partial, Spec, shard
 from shardspec.notation.torch import from_placements, to_placements
 from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor import Partial as TorchPartial
@@ -307,11 +310,92 @@ def a_plan_of_other_layouts_is_refused(world):
     )
     planned = plan_state_dict(src, dst)
     turned = {"w": distribute_tensor(torch.ones(4, 4), world.trainer, [Shard(1), Shard(0)])}
-    with pytest.raises(PlanError, match=r"lie as planned; got float32\(4, 4\) as S1S0.* as dst"):
+    with pytest.raises(PlanError, match=r"lie as planned; got \(4, 4\) as S1S0.* as dst"):
         world.transfer(src, turned, planned=planned)
     if dist.get_rank() < 4:
         with pytest.raises(ShardError, match=r"got src=None on rank \d, .* mesh of \['w'\]"):
             world.transfer(None, dst, planned=planned)
+
+
+def torch_pairs():
+    """Pairs of different types of torch of the same size."""
+    found = {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+    of_size = {}
+    for dtype in sorted(found, key=str):
+        if not str(dtype).startswith(("torch.q", "torch.uq")):  # quantized: no view of bytes
+            of_size.setdefault(dtype.itemsize, []).append(dtype)
+    assert sum(map(len, of_size.values())) > 30
+    return [
+        (planned, names[(i + step) % len(names)])
+        for names in of_size.values()
+        for i, planned in enumerate(names)
+        for step in (1, 3)
+        if names[(i + step) % len(names)] != planned
+    ]
+
+
+def batches_of_another_dtype_are_refused_on_all_ranks_and_others_arrive(world):
+    group, rank = dist.new_group(backend="gloo"), dist.get_rank()
+    layouts = [
+        Layout((48,), Mesh((len(devices),), ("x",), devices), Spec.parse(spec))
+        for devices, spec in (((0, 1, 2), "S0"), ((3, 4, 5), "R"))
+    ]
+    for number, (planned, other) in enumerate(torch_pairs()):
+        n_elements = 48 // planned.itemsize
+        src, dst = (Layout((n_elements,), end.mesh, end.spec) for end in layouts)
+        made = plan(src, dst, str(planned).removeprefix("torch."))
+        bits = np.random.default_rng(number).integers(256, size=48, dtype=np.uint8)
+        held = torch.from_numpy(bits[16 * rank :][:16].copy()) if rank < 3 else None
+        room = None if rank < 3 else torch.zeros(48, dtype=torch.uint8)
+
+        def move(dtype, held=held, room=room, made=made):
+            src = {} if held is None else {"tensor": held.view(dtype)}
+            dst = {} if room is None else {"tensor": room.view(dtype)}
+            execute_batched(made, src, dst, group, window=2)
+
+        wrong = number % N_RANKS
+        with pytest.raises(ShardError, match="shards have the dtype that is planned; got") as seen:
+            move(other if rank == wrong else planned)
+        assert isinstance(seen.value, RankShardError) == (rank != wrong)
+        assert room is None or not room.any()
+        move(planned)
+        assert room is None or torch.equal(room, torch.from_numpy(bits))
+
+
+def state_of_another_dtype_on_one_rank_is_refused_on_all(world):
+    group, rank = dist.new_group(backend="gloo"), dist.get_rank()
+    to = state(world.server, [Shard(0)], dtype=torch.bfloat16, fill=-1.0)
+    good = state(world.trainer, [Shard(0), Replicate()], dtype=torch.bfloat16)
+    planned = plan_state_dict(good, to)
+    given = {
+        name: DTensor.from_local(
+            x.to_local().view(torch.float16 if rank == 2 else torch.bfloat16),
+            world.trainer,
+            x.placements,
+            run_check=False,
+            shape=x.shape,
+            stride=x.stride(),
+        )
+        for name, x in good.items()
+    }
+    for transport in (world.transport, group):
+        deadline_s = None if transport is group else 20.0
+        with pytest.raises(ShardError, match=r"got torch\.float16 as src for bfloat16") as seen:
+            transfer_state_dict(
+                given, to, transport, window=2, deadline_s=deadline_s, planned=planned
+            )
+        assert isinstance(seen.value, RankShardError) == (rank != 2)
+    assert all((x.to_local() == -1).all() for x in to.values())
+
+
+def who_cannot_describe_its_tensors_tells_those_that_ask(world):
+    rank = dist.get_rank()
+    src = state(world.trainer, [Shard(0), Replicate()])
+    dst = state(world.server, [Shard(0)])
+    dst |= {"layer.0": torch.ones(2)} if rank == 5 else {}
+    with pytest.raises(ShardError, match="a state dict has DTensors") as seen:
+        plan_state_dict(src, dst, group=dist.group.WORLD)
+    assert isinstance(seen.value, RankShardError) == (rank != 5)
 
 
 def run(rank, folder):

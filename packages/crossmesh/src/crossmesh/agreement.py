@@ -3,8 +3,12 @@
 Ranks are the nodes of a binomial tree, and talk to their neighbours in it only. READY, with a
 digest of what a rank is about to do, goes up to rank 0 as soon as all below are ready, and from
 there down again: then all are. DONE goes the same way. That is 4 (n - 1) short messages, of which
-few leave a host: ranks of a host mostly are neighbours by number, and so in the tree. FAILED and
-why goes in all directions, at any time.
+few leave a host: ranks of a host mostly are neighbours by number, and so in the tree.
+
+FAILED and why goes in all directions, at any time. A rank that leaves takes its connections along,
+and with them, maybe, what others wait for: so none leaves before all know why. A rank says ALL_TOLD
+to a neighbour once it knows itself and all its other neighbours have said it: then all know that
+are not behind that neighbour. The leaves of the tree begin, and who heard it from all goes.
 
 A rank that has waited for long says WAITING and whom it lacks, and so does whoever hears that. So
 all know who is missing, whatever is between them; also where it is rank 0.
@@ -19,20 +23,16 @@ Reference:
     IJHPCA 19(1), 2005: the tree of its short broadcasts.
 """
 
-import contextlib
-
 import numpy as np
 
-from crossmesh.errors import MismatchError, RankError, TransportError
+from crossmesh.errors import MismatchError, TransportError
+from crossmesh.reasons import REASON_BYTES, error_of, reason_of
 from crossmesh.transport import CONTROL, Bytes, Pending, Transport
 
-READY, DONE, WAITING, FAILED = 1, 2, 3, 4
+READY, DONE, WAITING, FAILED, ALL_TOLD = 1, 2, 3, 4, 5
 
-MESSAGE_BYTES = 256
-"""Of what is said: one byte says what, the others are a digest, ranks, or the beginning of a text.
-
-Some eight times the SHA-256 digest, so that a reason fits.
-"""
+MESSAGE_BYTES = 1 + REASON_BYTES
+"""Of what is said: one byte says what, the others are a digest, ranks, or a reason."""
 
 _RANK_BYTES = 4
 _MOST_RANKS = (MESSAGE_BYTES - 1) // _RANK_BYTES - 2
@@ -73,11 +73,14 @@ class Agreement:
         self._waiting = False
         self._said_lacking: dict[tuple[int, int], tuple[int, ...]] = {}
         self._heard_lacking: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._failure: bytes | None = None
-        self._failed: set[int] = set()
+        self._reason = b""
+        self._lost: TransportError | None = None
+        self._failed: set[int] = set()  # neighbours that know of a failure
+        self._told: set[int] = set()  # those behind which all know, or that are gone
         self._sent: list[tuple[Bytes, Pending]] = []
-        self._untold: dict[int, tuple[Bytes, Pending]] = {}
-        self._receiving = {rank: self._listen(rank) for rank in neighbours}
+        self._receiving: dict[int, tuple[Bytes, Pending]] = {}
+        for neighbour in neighbours:
+            self._listen(neighbour)
 
     @property
     def reached(self) -> int:
@@ -108,39 +111,42 @@ class Agreement:
         self._waiting = True
         self._pass_on()
 
-    def say_failed(self, reason: str) -> None:
-        """Begin to tell all neighbours that have not failed themselves, and are not gone."""
-        own = self._transport.rank.to_bytes(_RANK_BYTES, "little") + reason.encode()
-        data = _message(FAILED, self._failure or own)
-        for rank in self._heard.keys() - self._failed:
-            with contextlib.suppress(TransportError):
-                self._untold[rank] = data, self._transport.send(rank, data, CONTROL)
-                if rank not in self._receiving:
-                    self._receiving[rank] = self._listen(rank)
+    def say_failed(self, error: BaseException) -> None:
+        """Begin to tell all other ranks that this one failed, or has heard of it, and why."""
+        self._reason = reason_of(self._transport.rank, error)
+        for rank in self._heard.keys() - self._told:
+            if rank not in self._failed:
+                self._send(rank, FAILED, self._reason)
+            if rank not in self._receiving:  # it was done, and may fail all the same
+                self._listen(rank)
 
     def told(self) -> bool:
-        """Whether all neighbours took note that this rank failed, failed too, or are gone.
+        """Whether all ranks know that one failed, as far as there is a way to them.
 
         A rank that failed listens until then: what it is told may wait for that.
         """
-        for rank, (_, sent) in list(self._untold.items()):
-            data, pending = self._receiving[rank]
-            try:
-                told = sent.test()
-                if not told and pending.test():
-                    told = data[0] == FAILED
-                    if not told:
-                        self._receiving[rank] = self._listen(rank)
-            except TransportError:
-                told = True
-            if told:
-                del self._untold[rank]
-        return not self._untold
+        for rank in self._said.keys() - self._told:
+            what, _ = self._hear_from(rank)
+            if what == ALL_TOLD or rank not in self._receiving:
+                self._told.add(rank)
+            elif what:
+                self._listen(rank)
+        for rank, said in self._said.items():
+            if said < ALL_TOLD and self._told.issuperset(self._said.keys() - {rank}):
+                self._said[rank] = ALL_TOLD
+                self._send(rank, ALL_TOLD, self._reason)
+        return self._told.issuperset(self._said) and self._all_left()
 
     def sent(self) -> bool:
-        """Whether all that was said has left."""
-        self._sent = [(data, pending) for data, pending in self._sent if not pending.test()]
-        return not self._sent
+        """Whether all that was said has left.
+
+        Raises:
+            TransportError: a neighbour is gone.
+        """
+        left = self._all_left()
+        if self._lost:
+            raise self._lost
+        return left
 
     def hear(self) -> None:
         """Take note of what neighbours say, and pass it on.
@@ -148,29 +154,42 @@ class Agreement:
         Raises:
             MismatchError: a rank is about to do something else.
             RankError: a rank failed.
-            TransportError: a neighbour is gone, and none said why.
+            TransportError: a neighbour is gone, and none has said why yet.
         """
-        gone = None
-        for rank, (data, pending) in list(self._receiving.items()):
-            try:
-                heard = pending.test()
-            except TransportError as error:
-                gone = error
-                continue
-            if heard:
-                self._note(rank, data[0], data[1:].tobytes())
-        if gone:
-            raise gone
+        for rank in list(self._receiving):
+            what, content = self._hear_from(rank)
+            if what:
+                self._note(rank, what, content)
+        if self._lost:
+            raise self._lost
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether all neighbours are gone, so that none can say anything any more."""
+        return not self._receiving
+
+    def _hear_from(self, rank: int) -> tuple[int, bytes]:
+        """What a neighbour says now, and 0 if nothing; nobody listens to one that is gone."""
+        try:
+            data, pending = self._receiving[rank]
+            if pending.test():
+                return int(data[0]), data[1:].tobytes()
+        except TransportError as error:
+            del self._receiving[rank]
+            self._lost = self._lost or error
+        except KeyError:  # it was gone before
+            pass
+        return 0, b""
 
     def _note(self, rank: int, what: int, content: bytes) -> None:
-        if what == FAILED:
-            self._failed.add(rank)
-            self._failure = content
-            raise _rank_error(content)
-        if what == DONE:
+        if what in (DONE, ALL_TOLD):
             del self._receiving[rank]  # it has nothing to say any more
         else:
-            self._receiving[rank] = self._listen(rank)
+            self._listen(rank)
+        if what in (FAILED, ALL_TOLD):
+            self._failed.add(rank)
+            self._told.update([rank] if what == ALL_TOLD else [])
+            raise error_of(content)
         if what == WAITING:
             self._waiting = True
             wanted, lacking = _unpacked(content)
@@ -214,11 +233,30 @@ class Agreement:
 
     def _send(self, rank: int, what: int, content: bytes) -> None:
         data = _message(what, content)
-        self._sent.append((data, self._transport.send(rank, data, CONTROL)))
+        try:
+            self._sent.append((data, self._transport.send(rank, data, CONTROL)))
+        except TransportError as error:  # it may have said why before it left
+            self._lost = self._lost or error
 
-    def _listen(self, rank: int) -> tuple[Bytes, Pending]:
+    def _all_left(self) -> bool:
+        """Whether all that was said has left, or is lost."""
+        self._sent = [(data, pending) for data, pending in self._sent if not self._left(pending)]
+        return not self._sent
+
+    def _left(self, pending: Pending) -> bool:
+        try:
+            return pending.test()
+        except TransportError as error:
+            self._lost = self._lost or error
+            return True
+
+    def _listen(self, rank: int) -> None:
+        self._receiving.pop(rank, None)
         data = np.empty(MESSAGE_BYTES, np.uint8)
-        return data, self._transport.receive(rank, data, CONTROL)
+        try:
+            self._receiving[rank] = data, self._transport.receive(rank, data, CONTROL)
+        except TransportError as error:
+            self._lost = self._lost or error
 
 
 def _message(what: int, content: bytes) -> Bytes:
@@ -233,11 +271,3 @@ def _packed(wanted: int, lacking: tuple[int, ...]) -> bytes:
 def _unpacked(content: bytes) -> tuple[int, tuple[int, ...]]:
     wanted, count, *ranks = np.frombuffer(content, f"<u{_RANK_BYTES}", 2 + _MOST_RANKS).tolist()
     return wanted, tuple(ranks[:count])
-
-
-def _rank_error(content: bytes) -> RankError:
-    rank = int.from_bytes(content[:_RANK_BYTES], "little")
-    text = content[_RANK_BYTES:].rstrip(b"\0").decode(errors="replace")
-    error = RankError(f"all ranks complete a transfer, or none; rank {rank} failed: {text}")
-    error.rank = rank
-    return error

@@ -250,7 +250,7 @@ class Carrier:
                 self._places[side, tensor, device] = Places(layout, device)
             array = self._arrays[side][self._tensors[tensor].name][device]
             at: tuple[Any, ...] = self._places[side, tensor, device].slices(box)
-            views.append(array[*at, ...])  # a view, also of a scalar
+            views.append(np.asarray(array)[*at, ...])  # a view, also of a scalar
         return views
 
     def _in_a_row(self, task: UnitTask) -> bool:

@@ -52,9 +52,15 @@ class RankError(TransferError):
 
     Attributes:
         rank: Which.
+        reason: What it raised, or the beginning of it.
     """
 
     rank: int = -1
+    reason: str = ""
+
+
+class RankShardError(RankError, ShardError):
+    """The shards of another rank do not fit the plan: a ShardError on all ranks, as on that one."""
 
 
 class ChecksumError(TransferError):

@@ -1,6 +1,8 @@
 """`execute`: one rank's part of a plan, over any transport, with all other ranks or not at all."""
 
+import contextlib
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import overload
@@ -16,13 +18,15 @@ from crossmesh.packing import Array
 from crossmesh.plan import TransferPlan
 from crossmesh.planner import FUSE_BYTES
 from crossmesh.shards import Shards
+from crossmesh.terms import number_type
 from crossmesh.transport import Transport
 
 STAGING_BYTES = 2 * FUSE_BYTES
 """Two of the largest fused tasks: one on its way in, one on its way out."""
 
 REASON_S = 0.5
-"""How long a rank that lost a connection waits for the reason, which passes from rank to rank."""
+"""How long a rank that lost a connection waits for the reason, which passes from rank to rank; and
+one whose deadline has passed for the others to take note of it."""
 
 
 @overload
@@ -79,17 +83,22 @@ def execute(
         plan of strategy "signal" what would have been sent is undefined.
 
     Raises:
-        ShardError: shards or `out` do not fit the plan.
-        PlanError: `window` below 1, or a device that has no rank.
+        ShardError: shards or `out` do not fit the plan: other devices, shapes or dtypes. On ranks
+            whose own do, it is a RankShardError.
+        PlanError: `window` below 1, a device that has no rank, or a deadline that is no number of
+            seconds.
+        MissingExtraError: partial results are of a type of ml_dtypes, which is not installed.
         MismatchError: ranks have different plans.
         DeadlineError: the deadline passed.
         RankError: another rank raised an error.
         ChecksumError: bytes arrived that were not sent.
         TransportError: the transport failed.
 
-        Whatever one rank raises, all others raise within the deadline, and the transport is closed.
+        Whatever one rank raises, all others raise, RankError or RankShardError, before any of them
+        returns; by the deadline, and half a second after it, the transport is closed in any case.
         Nothing is returned then; arrays of `out` that may have changed are in the error's
-        `invalid`, and are left as they are.
+        `invalid`, and are left as they are. What a rank raises before all are ready, such as for
+        shards that do not fit, it raises before anything moved.
     """
     execution = Execution(
         plan,
@@ -109,6 +118,29 @@ def execute(
         transport.close()
         raise
     return execution.result
+
+
+def refuse(transport: Transport, error: Exception, deadline_s: float) -> None:
+    """Tell all ranks that this one takes no part in a transfer that they may be about to begin.
+
+    They raise then what they would if `execute` had raised the error. Closes the transport.
+    """
+    try:
+        until_s = time.monotonic() + deadline_s
+        for _ in tell(Agreement(transport, b""), error, until_s, time.monotonic):
+            transport.pause()
+    finally:
+        transport.close()
+
+
+def tell(
+    agreement: Agreement, error: Exception, until_s: float, clock: Callable[[], float]
+) -> Iterator[bool]:
+    """Say why this rank failed, until all ranks know, or the deadline has passed."""
+    latest_s = max(until_s, clock() + REASON_S)
+    agreement.say_failed(error)
+    while not agreement.told() and clock() < latest_s:
+        yield False
 
 
 class Execution:
@@ -138,7 +170,7 @@ class Execution:
         self._staging_bytes = staging_bytes
         self._deadline_s = deadline_s
         self._clock = clock
-        self._until_s = clock() + deadline_s
+        self._until_s = clock() + (deadline_s if math.isfinite(deadline_s) else 0.0)
         how = f"{plan.digest} {bool(checksums)}"
         self._agreement = Agreement(transport, hashlib.sha256(how.encode()).digest())
         self._channels = Channels(transport, checksums)
@@ -166,13 +198,15 @@ class Execution:
 
     def _run(self) -> Iterator[bool]:
         try:
-            yield from self._transfer()
+            try:
+                yield from self._transfer()
+            except TransportError:
+                yield from self._ask_why()
+                raise
         except Exception as error:
             if isinstance(error, TransferError) and self._wrote and self._out is not None:
                 error.invalid = tuple((name, d) for name, of in self._dst.items() for d in of)
-            self._agreement.say_failed(f"{type(error).__name__}: {error}")
-            while not self._agreement.told() and self._clock() < self._until_s:
-                yield False
+            yield from tell(self._agreement, error, self._until_s, self._clock)
             self._transport.close()
             raise
         self.done = True
@@ -185,12 +219,7 @@ class Execution:
         self._wrote = True
         carrier.copy()
         while not carrier.done:
-            try:
-                progress = carrier.advance()
-            except TransportError:
-                yield from self._ask_why()
-                raise
-            yield progress or self._wait()
+            yield carrier.advance() or self._wait()
             self._check_time()
         self._agreement.say(DONE)
         while self._agreement.reached < DONE or not self._agreement.sent():
@@ -204,20 +233,30 @@ class Execution:
         return False
 
     def _ask_why(self) -> Iterator[bool]:
-        """A rank that failed says why before it closes its transport, if not to this one."""
+        """A rank that failed says why before it leaves, and what it says may be on its way."""
         until_s = min(self._until_s, self._clock() + REASON_S)
-        while self._clock() < until_s:
-            self._agreement.hear()
+        while self._clock() < until_s and not self._agreement.is_alone:
+            with contextlib.suppress(TransportError):
+                self._agreement.hear()
             yield False
 
     def _carrier(self) -> Carrier:
         plan, transport = self._plan, self._transport
         rank_of = transport.rank_of
-        missing = [device for device, _ in plan.hosts if device not in rank_of]
+        if not math.isfinite(self._deadline_s):
+            raise PlanError(f"a deadline is some seconds; got deadline_s={self._deadline_s}")
+        known = {d for d, rank in rank_of.items() if 0 <= rank < transport.n_ranks}
+        missing = [device for device, _ in plan.hosts if device not in known]
         if missing:
-            raise PlanError(f"every device of a plan has a rank; rank_of lacks {missing[:4]}")
+            raise PlanError(
+                f"every device of a plan has a rank, of {transport.n_ranks}; "
+                f"rank_of lacks {missing[:4]}"
+            )
         if self._window < 1:
             raise PlanError(f"at least one task is open at a time; got window={self._window}")
+        reduced = (task.pieces[0].tensor for task in plan.tasks if task.reduction)
+        for added in {plan.tensors[i].dtype for i in reduced if plan.strategy != "signal"}:
+            number_type(added)  # what is not there is found out before anything moved
         src = arrays.by_name(plan, self._shards)
         out = None if self._out is None else arrays.by_name(plan, self._out)
         for tensor in plan.tensors:

@@ -39,7 +39,8 @@ def transfer(x: Any, sharding: Any) -> Any:
 
     Raises:
         ShardError: a leaf is no array with data on devices of this process, or one of keys.
-        PlanError: a sharding has devices of other processes, or does not divide an array evenly.
+        PlanError: shardings are of another tree; or one has devices of other processes, or does not
+            divide an array evenly.
         PartialLayoutError: a destination is unreduced.
         shardspec.NotationError: a sharding does not say what each device holds, or has other dims.
 
@@ -52,7 +53,12 @@ def transfer(x: Any, sharding: Any) -> Any:
         P(None, 'server')
     """
     leaves, structure = jax.tree.flatten(x)
-    targets = jax.tree.leaves(jax.tree.broadcast(sharding, x))
+    try:
+        targets = jax.tree.leaves(jax.tree.broadcast(sharding, x))
+    except ValueError as error:
+        raise PlanError(
+            f"shardings are a tree like that of the arrays, or a prefix of it; {error}"
+        ) from None
     for leaf, target in zip(leaves, targets, strict=True):
         _check(leaf, target)
     ends = [*(leaf.sharding for leaf in leaves), *targets]

@@ -1,6 +1,5 @@
 """The local transport: all devices are in this process, so a task is a copy in memory."""
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple, overload
@@ -13,6 +12,9 @@ from crossmesh.packing import Array, Places
 from crossmesh.plan import TransferPlan
 from crossmesh.shards import Shards
 from crossmesh.transport import Bytes, Pending
+
+_LONG_S = 86400.0
+"""A deadline for copies in memory, which wait for nobody."""
 
 
 class LocalTransport:
@@ -57,11 +59,12 @@ class LocalTransport:
             strategy "signal" what would have been sent is undefined.
 
         Raises:
-            ShardError: a shard is missing, of no source device, or has the wrong shape or dtype.
+            ShardError: a shard is missing, of no source device, or of another shape or dtype than
+                planned.
         """
         plan = self._plan
-        if not self._direct:  # nobody to wait for: neither window nor deadline matters
-            return execute(plan, shards, self._alone, window=1, deadline_s=math.inf)
+        if not self._direct:  # nobody to wait for, so the window does not matter
+            return execute(plan, shards, self._alone, window=1, deadline_s=_LONG_S)
         named = arrays.by_name(plan, shards)
         sources = [named[tensor.name] for tensor in plan.tensors]
         for tensor, shapes, given in zip(plan.tensors, self._shapes, sources, strict=True):
@@ -181,7 +184,8 @@ def execute_local(
         Each destination device's shard, with names if `shards` has some: new C-contiguous arrays.
 
     Raises:
-        ShardError: a shard is missing, of no source device, or has the wrong shape or dtype.
+        ShardError: a shard is missing, of no source device, or of another shape or dtype than
+            planned.
 
     Examples:
         >>> import numpy as np

@@ -8,7 +8,7 @@ nothing came.
 import time
 from collections.abc import Mapping
 
-from crossmesh.errors import MissingExtraError, TransportError
+from crossmesh.errors import MissingExtraError, PlanError, TransportError
 from crossmesh.transport import DATA, Bytes
 
 try:
@@ -52,7 +52,15 @@ class MpiTransport:
             comm: Nothing else uses it meanwhile, such as `MPI.COMM_WORLD.Dup()`. After a failure
                 messages of the transfer may remain in it, so it is of no use any more.
             rank_of: The rank in `comm` of each device.
+
+        Raises:
+            PlanError: this process is not in the communicator.
         """
+        if comm == MPI.COMM_NULL:
+            raise PlanError(
+                "a transport has the communicator that this process is in; got MPI.COMM_NULL; "
+                "make one with all ranks of the transfer"
+            )
         self._comm = comm
         self._rank_of = dict(rank_of)
         self._under_way: set[_Pending] = set()
@@ -147,9 +155,9 @@ class _Pending:
 
     def give_up(self) -> None:
         """Stop a receive; keep what cannot be stopped."""
-        if self._what == "receive":
-            self._request.Cancel()
         try:
+            if self._what == "receive":
+                self._request.Cancel()
             over = self._request.Test()
         except MPI.Exception:
             over = True

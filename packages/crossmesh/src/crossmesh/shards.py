@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from shardspec import Layout
 
-from crossmesh.errors import ShardError
+from crossmesh.errors import MissingExtraError, ShardError
 from crossmesh.plan import TransferPlan
-from crossmesh.tensor import Tensor
+from crossmesh.tensor import Tensor, holds
 from crossmesh.terms import number_type
 
 Array = npt.NDArray[Any]
@@ -31,12 +31,20 @@ def by_name(plan: TransferPlan, shards: Shards) -> Named:
         ShardError: names that the plan has not, or none for a plan of several tensors.
     """
     names = [tensor.name for tensor in plan.tensors]
+    if not isinstance(shards, Mapping):
+        raise ShardError(f"shards are a mapping; got {type(shards).__name__}")
     named: dict[Any, Any] = dict(shards) if has_names(plan, shards) else {names[0]: shards}
     if set(named) != set(names):
         raise ShardError(
             "shards are {device: array} for a plan of one tensor, {name: {device: array}} for one "
             f"of several; got {sorted(map(str, named))[:4]} for the tensors {names[:4]}"
         )
+    for name, of_device in named.items():
+        if not isinstance(of_device, Mapping):
+            raise ShardError(
+                f"the shards of a tensor are {{device: array}}; got {type(of_device).__name__} "
+                f"for {name!r}"
+            )
     return named
 
 
@@ -65,7 +73,8 @@ def check(
         shards: Device to array.
 
     Raises:
-        ShardError: a shard is missing or of no device, or has another shape or dtype than planned.
+        ShardError: a shard is missing or of no device, or has another shape or dtype than planned,
+            as `holds` says.
     """
     if shards.keys() != expected.keys():
         raise ShardError(
@@ -74,21 +83,27 @@ def check(
         )
     for device, shape in expected.items():
         shard = shards[device]
-        if not isinstance(shard, np.ndarray) or shard.shape != shape:
-            got = shard.shape if isinstance(shard, np.ndarray) else type(shard).__name__
+        plain = isinstance(shard, np.ndarray) and not isinstance(shard, np.ma.MaskedArray)
+        if not plain or shard.shape != shape:
+            got = shard.shape if plain else type(shard).__name__
             raise ShardError(
                 f"a shard is a numpy array of its local shape; got {got} for device {device}, "
                 f"which holds {shape} of {layout}"
             )
-    dtypes = {str(shards[device].dtype): shards[device].dtype for device in expected}
-    if len(dtypes) > 1:
-        raise ShardError(f"all shards have one dtype; got {sorted(dtypes)} for {tensor.name!r}")
-    for dtype in dtypes.values():
-        if dtype.itemsize != tensor.item_bytes or dtype.hasobject:
+    dtypes: dict[np.dtype[Any], int] = {}
+    for device in expected:
+        dtypes.setdefault(shards[device].dtype, device)
+    for dtype, device in dtypes.items():
+        if not holds(tensor.dtype, dtype):
             raise ShardError(
-                f"shards hold plain elements of {tensor.item_bytes} bytes, as planned; "
-                f"got dtype {dtype} of {dtype.itemsize} bytes for {tensor.name!r}"
+                f"shards have the dtype that is planned; got {dtype} ({dtype.str}) for "
+                f"{tensor.dtype} of {tensor.name!r} on device {device}; convert them, or plan for "
+                f"it; raw bytes of planned elements are .view('V{tensor.item_bytes}')"
             )
+    if len(dtypes) > 1:
+        raise ShardError(
+            f"all shards have one dtype; got {sorted(map(str, dtypes))} for {tensor.name!r}"
+        )
 
 
 def check_apart(out: Named, sources: Named) -> None:
@@ -127,15 +142,16 @@ def _span(array: Array) -> tuple[int, int]:
 
 
 def dtype_of(tensor: Tensor, shards: Mapping[int, Array]) -> np.dtype[Any]:
-    """That of the shards; where there are none the planned one, or as many bytes without meaning.
+    """That of the shards; where there are none the planned one, or as many raw bytes.
 
-    Type names that only ml_dtypes knows are such bytes where it is not installed.
+    Those are what stands for types that only torch has, and for those that only ml_dtypes has where
+    it is not installed.
     """
     for shard in shards.values():
         return shard.dtype
     try:
         return number_type(tensor.dtype)
-    except ShardError:
+    except MissingExtraError:
         return np.dtype(f"V{tensor.item_bytes}")
 
 

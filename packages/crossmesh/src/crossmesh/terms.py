@@ -28,16 +28,17 @@ def number_type(name: str) -> np.dtype[Any]:
     """The numpy type of a tensor's elements, by the name that the plan has for it.
 
     Raises:
-        MissingExtraError: the type is ml_dtypes', which is not installed.
+        MissingExtraError: the type is ml_dtypes', which is not installed, or too old to have it.
     """
     try:
         return np.dtype(name)
     except TypeError:
         try:
             import ml_dtypes
-        except ImportError:
-            raise MissingExtraError(f"adding partial results of type {name}", "dtypes") from None
-        extension: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+
+            extension: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        except (ImportError, AttributeError):
+            raise MissingExtraError(f"an array of type {name}", "dtypes") from None
         return extension
 
 

@@ -20,6 +20,23 @@ Array = npt.NDArray[np.generic]
 
 DTYPES = ("float32", "int8", "bfloat16", "float64", "uint16")
 
+SAME_SIZE = {
+    1: (
+        *("bool", "int8", "uint8", "int1", "int2", "int4", "uint1", "uint2", "uint4", "|S1", "|V1"),
+        *("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "float8_e3m4", "float8_e4m3"),
+        *("float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2"),
+        *("float8_e5m2fnuz", "float8_e8m0fnu"),
+    ),
+    2: ("float16", "bfloat16", "int16", "uint16", ">f2", ">i2", ">u2", "|S2", "|V2"),
+    4: ("float32", "int32", "uint32", ">f4", ">i4", ">u4", "<U1", ">U1", "|S4", "|V4"),
+    8: (
+        *("float64", "int64", "uint64", "complex64", ">f8", ">i8", ">u8", ">c8", "|S8", "|V8"),
+        *("<M8[s]", "<M8[ms]", "<m8[s]", ">M8[s]", "<M8"),
+    ),
+    16: ("complex128", "float128", ">c16", "|S16", "<U4", "|V16"),
+}
+"""The plan's names of element types that numpy and ml_dtypes have, by their bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:

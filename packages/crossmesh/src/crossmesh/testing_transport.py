@@ -16,6 +16,9 @@ class Wires:
         rank_of: The rank of each device.
         n_ranks: How many there are.
         arrives: Called whenever a message could arrive: whether it does so now.
+        like_gloo: Whether sends complete when their receives have begun, rather than seen them, and
+            a rank that closes its transport breaks its connections: what has met a receive arrives,
+            and nothing else can be sent or received.
     """
 
     def __init__(
@@ -23,11 +26,18 @@ class Wires:
         rank_of: Mapping[int, int],
         n_ranks: int,
         arrives: Callable[[], bool] = lambda: True,
+        *,
+        like_gloo: bool = False,
     ) -> None:
         self.rank_of = rank_of
         self.n_ranks = n_ranks
         self.arrives = arrives
+        self.like_gloo = like_gloo
+        self.closed: set[int] = set()
+        """Ranks that have closed their transports."""
         self.ways: dict[tuple[int, int, int], deque[_Sent]] = {}
+        self.begun: Counter[tuple[int, int, int, str]] = Counter()
+        """Sends and receives of each way."""
         self.sent_bytes: Counter[tuple[int, int]] = Counter()
         """Bytes of shards that passed from one rank to another."""
         self.corrupt: Callable[[Bytes], None] = lambda data: None
@@ -37,17 +47,39 @@ class Wires:
         """One for each rank."""
         return [WireTransport(self, rank) for rank in range(self.n_ranks)]
 
+    def check_connected(self, a: int, b: int) -> None:
+        """Refuse what nothing connects any more.
+
+        Raises:
+            TransportError: one of two ranks has broken its connections.
+        """
+        broken = self.closed.intersection((a, b))
+        if self.like_gloo and broken:
+            raise TransportError(f"ranks that closed have no connections; rank {broken} did")
+
 
 class _Sent:
     """A message that is on its way until its receive takes it."""
 
-    def __init__(self, data: Bytes) -> None:
+    def __init__(self, wires: Wires, way: tuple[int, int, int], data: Bytes) -> None:
+        self.wires = wires
+        self.way = way
         self.data = data
+        self.number = wires.begun[*way, "send"]
         self.taken = False
+        wires.begun[*way, "send"] += 1
+
+    @property
+    def has_met(self) -> bool:
+        """Whether its receive has begun."""
+        return self.number < self.wires.begun[*self.way, "receive"]
 
     def test(self) -> bool:
         """Whether it was received."""
-        return self.taken
+        if self.taken or (self.wires.like_gloo and self.has_met):
+            return True
+        self.wires.check_connected(*self.way[:2])
+        return False
 
 
 class _Receive:
@@ -58,10 +90,13 @@ class _Receive:
         self.way = way
         self.data = data
         self.done = False
+        wires.begun[*way, "receive"] += 1
 
     def test(self) -> bool:
         """Whether it arrived."""
         queue = self.wires.ways.setdefault(self.way, deque())
+        if not self.done and not (queue and queue[0].has_met):
+            self.wires.check_connected(*self.way[:2])
         if self.done or not queue or not self.wires.arrives():
             return self.done
         sent = queue.popleft()
@@ -100,8 +135,9 @@ class WireTransport:
     def send(self, rank: int, data: Bytes, tag: int) -> _Sent:
         """Begin to send."""
         self._check(rank, data)
-        sent = _Sent(data)
-        self.wires.ways.setdefault((self.rank, rank, tag), deque()).append(sent)
+        way = self.rank, rank, tag
+        sent = _Sent(self.wires, way, data)
+        self.wires.ways.setdefault(way, deque()).append(sent)
         return sent
 
     def receive(self, rank: int, data: Bytes, tag: int) -> _Receive:
@@ -114,6 +150,7 @@ class WireTransport:
         assert data.flags.c_contiguous, "there are gaps"
         assert data.size, "a message is not empty"
         assert rank != self.rank, "a rank does not send to itself"
+        self.wires.check_connected(self.rank, rank)
 
     def pause(self) -> None:
         """Nothing to wait for: ranks take turns."""
@@ -121,6 +158,7 @@ class WireTransport:
     def close(self) -> None:
         """Take note that it was called."""
         self.closed = True
+        self.wires.closed.add(self.rank)
 
 
 def take_turns(

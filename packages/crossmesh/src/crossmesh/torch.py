@@ -13,11 +13,11 @@ from shardspec import Layout
 from shardspec.notation.torch import from_placements
 
 from crossmesh.errors import MissingExtraError, PlanError, ShardError
-from crossmesh.executor import execute
+from crossmesh.executor import execute, refuse
 from crossmesh.links import Links
 from crossmesh.plan import TransferPlan
 from crossmesh.planner import plan
-from crossmesh.tensor import dtype_name
+from crossmesh.reasons import error_of, reason_of
 from crossmesh.transport import Transport
 
 try:
@@ -30,15 +30,13 @@ try:
 except ImportError:
     raise MissingExtraError("crossmesh.torch", "torch") from None
 
-from crossmesh.torch_batched import execute_batched
+from crossmesh.torch_batched import execute_batched, group_failed, refuse_batched
+from crossmesh.torch_dtypes import as_array, check_plain, name_of
 from crossmesh.torch_transport import TorchTransport
 
 __all__ = ["TorchTransport", "plan_state_dict", "redistribute", "transfer_state_dict"]
 
 StateDict = Mapping[str, DTensor]
-
-_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-"""Integers that stand for elements of types that numpy has not."""
 
 
 def redistribute(
@@ -120,10 +118,12 @@ def transfer_state_dict(
         shardspec.NotationError: placements that no layout says.
         PlanError: what `plan_state_dict` or `execute_batched` raises; the plan is of other tensors
             than these, or a deadline is missing, or given where there is none to give.
-        ShardError: what is no DTensor, or a shard that shares memory with a source, or has another
-            shape than its DTensor says.
+        ShardError: what is no DTensor, of another dtype than planned, or a shard that shares memory
+            with a source, or has another shape than its DTensor says.
         TransferError: what `execute` or `execute_batched` raises. Destinations in its `invalid` may
             be half written, unless a Transport moved what is not on CPUs: that is as it was.
+
+        Whatever one rank raises, all others raise, and a Transport is closed, as in `execute`.
     """
     by_group = isinstance(transport, dist.ProcessGroup)
     if by_group == (deadline_s is not None):
@@ -131,16 +131,26 @@ def transfer_state_dict(
             "a deadline is for a Transport, and the timeout of a process group is its own; "
             f"got deadline_s={deadline_s} for a {type(transport).__name__}"
         )
-    made = plan_state_dict(src, dst) if planned is None else planned
-    sources, destinations = _locals(made, "src", src), _locals(made, "dst", dst)
-    sources = {name: local.resolve_conj().resolve_neg() for name, local in sources.items()}
-    written = {name: _writable(local, by_group) for name, local in destinations.items()}
+    try:
+        made = plan_state_dict(src, dst) if planned is None else planned
+        sources, destinations = _locals(made, "src", src), _locals(made, "dst", dst)
+        sources = {name: local.resolve_conj().resolve_neg() for name, local in sources.items()}
+        written = {name: _writable(local, by_group) for name, local in destinations.items()}
+        for name, local in (*sources.items(), *written.items()):
+            check_plain(name, local)
+        on_host = {} if by_group else {name: local.cpu() for name, local in sources.items()}
+    except Exception as error:  # the others may have begun
+        if isinstance(transport, dist.ProcessGroup):
+            refuse_batched(transport, error)
+        elif deadline_s is not None:
+            refuse(transport, error, deadline_s)
+        raise
     if isinstance(transport, dist.ProcessGroup):
         execute_batched(made, sources, written, transport, window=window)
     elif deadline_s is not None:
         execute(
             made,
-            _arrays(made, {name: local.cpu() for name, local in sources.items()}),
+            _arrays(made, on_host),
             transport,
             window=window,
             deadline_s=deadline_s,
@@ -177,13 +187,30 @@ def plan_state_dict(
         shardspec.NotationError: placements that no layout says.
         PlanError: names, shapes or dtypes differ, nobody knows one side, or what `plan` raises.
         ShardError: what is no DTensor.
+        RankError: another rank of the group raised an error of its own tensors.
+        TransportError: the group failed, or its timeout passed.
     """
-    source, destination = (None if s is None else _described(s) for s in (src, dst))
+    source = destination = None
+    failed: Exception | None = None
+    try:
+        source, destination = (None if s is None else _described(s) for s in (src, dst))
+    except Exception as error:
+        failed = error
     if group is not None:
+        reason = None if failed is None else reason_of(dist.get_rank(), failed)
         known: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(known, (source, destination), group=group)
+        try:
+            dist.all_gather_object(known, (source, destination, reason), group=group)
+        except RuntimeError as error:
+            raise group_failed("waited for all others of it to plan_state_dict", error) from error
         # The first that knows speaks for all; of who has other tensors, `execute` finds out.
-        source, destination = (next(filter(None, side), None) for side in zip(*known, strict=True))
+        source, destination, reason = (
+            next(filter(None, said), None) for said in zip(*known, strict=True)
+        )
+        if failed is None and reason is not None:
+            raise error_of(reason)
+    if failed is not None:
+        raise failed
     if source is None or destination is None:
         raise PlanError(
             f"a plan is of both sides; got None as {'src' if source is None else 'dst'}; "
@@ -207,7 +234,7 @@ class _Side(NamedTuple):
 
 def _described(state: StateDict) -> _Side:
     layouts = {name: _layout(name, dtensor) for name, dtensor in state.items()}
-    return _Side(layouts, {name: _dtype(dtensor) for name, dtensor in state.items()})
+    return _Side(layouts, {name: name_of(x.dtype) for name, x in state.items()})
 
 
 def _layout(name: str, dtensor: DTensor) -> Layout:
@@ -218,14 +245,6 @@ def _layout(name: str, dtensor: DTensor) -> Layout:
         )
     spec = dtensor._spec
     return from_placements(spec.placements, spec.mesh, spec.shape, spec.shard_order)
-
-
-def _dtype(dtensor: DTensor) -> str:
-    """The plan's name of its element type; of one that only torch has, so many bytes."""
-    try:
-        return dtype_name(str(dtensor.dtype).removeprefix("torch."))
-    except PlanError:
-        return dtype_name(f"V{dtensor.dtype.itemsize}")
 
 
 def _locals(
@@ -249,11 +268,16 @@ def _locals(
         )
     for tensor in planned.tensors:
         dtensor = state[tensor.name]
-        layout, dtype = _layout(tensor.name, dtensor), _dtype(dtensor)
-        if (layout, dtype) != (layouts[tensor.name], tensor.dtype):
+        layout = _layout(tensor.name, dtensor)
+        if layout != layouts[tensor.name]:
             raise PlanError(
-                f"tensors lie as planned; got {dtype}{layout} as {side} for {tensor.name!r}, "
-                f"planned as {tensor.dtype}{layouts[tensor.name]}; plan_state_dict again"
+                f"tensors lie as planned; got {layout} as {side} for {tensor.name!r}, planned as "
+                f"{layouts[tensor.name]}; plan_state_dict again"
+            )
+        if name_of(dtensor.dtype) != tensor.dtype:
+            raise ShardError(
+                f"shards have the dtype that is planned; got {dtensor.dtype} as {side} for "
+                f"{tensor.dtype} of {tensor.name!r}; convert it, or plan_state_dict again"
             )
     return {name: _local(state[name]) for name in here}
 
@@ -279,14 +303,6 @@ def _arrays(
     """Shards of this rank as views of the same memory, as `execute` takes them."""
     rank = dist.get_rank()
     return {
-        t.name: {rank: _array(shards[t.name])} if t.name in shards else {} for t in planned.tensors
+        t.name: {rank: as_array(shards[t.name])} if t.name in shards else {}
+        for t in planned.tensors
     }
-
-
-def _array(local: torch.Tensor) -> npt.NDArray[Any]:
-    view: npt.NDArray[Any]
-    try:
-        view = local.numpy()
-    except TypeError:  # such as bfloat16: the plan knows what the integers stand for
-        view = local.view(_SAME_SIZE[local.element_size()]).numpy()
-    return view

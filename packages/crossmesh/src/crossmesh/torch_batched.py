@@ -15,6 +15,7 @@ order everywhere: in a batch any message may wait for any other, and NCCL does n
 when ranks group theirs differently (github.com/NVIDIA/nccl/issues/1279).
 """
 
+import contextlib
 import hashlib
 import heapq
 import itertools
@@ -35,6 +36,7 @@ from crossmesh.errors import (
 from crossmesh.packing import Places
 from crossmesh.plan import TransferPlan
 from crossmesh.program import Chunk, Leg, program
+from crossmesh.reasons import REASON_BYTES, error_of, reason_of
 from crossmesh.task import Piece, UnitTask
 
 try:
@@ -42,6 +44,8 @@ try:
     import torch.distributed as dist
 except ImportError:
     raise MissingExtraError("crossmesh.torch_batched", "torch") from None
+
+from crossmesh.torch_dtypes import check_plain, name_of
 
 
 class Message(NamedTuple):
@@ -111,37 +115,45 @@ def execute_batched(
             staging memory; the same on all ranks.
 
     Raises:
-        PlanError: partial sources, a signal, or `window` below 1.
-        ShardError: a tensor is missing, or has another shape than the plan says.
+        PlanError: partial sources, a signal, `window` below 1, or a rank that is not in the group.
+        ShardError: a tensor is missing, or has another shape or dtype than the plan says. On ranks
+            whose own fit, it is a RankShardError. All raise it before anything moved.
+        RankError: another rank raised an error.
         MismatchError: ranks have different plans or windows.
         TransportError: the group failed; `invalid` are the destinations that may be half written.
     """
     rank = dist.get_rank()
     try:
-        _check(plan, window)
+        _check(plan, window, group)
         mine = _Batched(plan, src, dst, rank)
-    except (PlanError, ShardError):
-        _others(_UNFIT, group)  # so that they do not wait for this one
+    except Exception as error:
+        refuse_batched(group, error)
         raise
     own = hashlib.sha256(f"{plan.digest} {window}".encode()).digest()
-    try:
-        for other, said in _others(own, group).items():
-            raise MismatchError(
-                "all ranks execute the same plan with the same window, and shards that fit it; "
-                f"this one has digest {own.hex()[:16]}, rank {other} of the group has "
-                + ("arguments that do not fit" if said == _UNFIT else said.hex()[:16])
-                + "; make the plan from equal arguments everywhere"
-            )
-        mine.run(window, group)
-    except MismatchError:
-        raise
-    except RuntimeError as error:
-        failed = TransportError(f"the process group failed: {str(error).splitlines()[0]}")
-        failed.invalid = tuple((name, rank) for name in dst)
-        raise failed from error
+    others = _others(own + bytes(REASON_BYTES), group)
+    for said in others.values():
+        if said.startswith(_UNFIT):
+            raise error_of(said[len(_UNFIT) :])
+    for other, said in others.items():
+        raise MismatchError(
+            "all ranks execute the same plan with the same window; this one has digest "
+            f"{own.hex()[:16]}, rank {other} of the group has {said.hex()[:16]}; make the plan "
+            "from equal arguments everywhere"
+        )
+    mine.run(window, group)
 
 
-def _check(plan: TransferPlan, window: int) -> None:
+def refuse_batched(group: dist.ProcessGroup, error: Exception) -> None:
+    """Tell all ranks that this one takes no part in a transfer that they are about to begin.
+
+    They raise then what they would if `execute_batched` had raised the error.
+    """
+    reason = reason_of(dist.get_rank(), error)
+    with contextlib.suppress(TransportError):  # the error itself matters more
+        _others(_UNFIT + reason.ljust(REASON_BYTES, b"\0"), group)
+
+
+def _check(plan: TransferPlan, window: int, group: dist.ProcessGroup) -> None:
     if window < 1:
         raise PlanError(f"at least one task is open at a time; got window={window}")
     if plan.strategy == "signal" or any(task.reduction for task in plan.tasks):
@@ -149,10 +161,16 @@ def _check(plan: TransferPlan, window: int) -> None:
             "batches move copies, and nothing else; got a plan of signals, or of partial sources; "
             "reduce them on their own mesh before, or use execute"
         )
+    missing = {device for device, _ in plan.hosts} - {*dist.get_process_group_ranks(group)}
+    if missing:
+        raise PlanError(
+            "the devices of a plan are global ranks of the group; "
+            f"it lacks {sorted(missing)[:4]}; make a group that has them"
+        )
 
 
 _UNFIT = bytes(32)
-"""Said instead of a digest by a rank that cannot take part."""
+"""Said instead of a digest by a rank that cannot take part; a reason follows."""
 
 
 def _others(said: bytes, group: dist.ProcessGroup) -> dict[int, bytes]:
@@ -167,9 +185,20 @@ def _others(said: bytes, group: dist.ProcessGroup) -> dict[int, bytes]:
         if device == "cpu" or torch.get_device_module(device).is_available():
             own = torch.tensor(list(said), dtype=torch.uint8, device=device)
             heard = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-            dist.all_gather(heard, own, group=group)
+            try:
+                dist.all_gather(heard, own, group=group)
+            except RuntimeError as error:
+                raise group_failed("waited for all others of the group to begin", error) from error
             found |= {rank: bytes(other.tolist()) for rank, other in enumerate(heard)}
     return {rank: other for rank, other in found.items() if other != said}
+
+
+def group_failed(meanwhile: str, error: RuntimeError) -> TransportError:
+    """What there is to say when a process group fails, or its timeout passes."""
+    return TransportError(
+        f"the process group failed while rank {dist.get_rank()} {meanwhile}: "
+        f"{str(error).splitlines()[0]}"
+    )
 
 
 class _Batched:
@@ -186,7 +215,12 @@ class _Batched:
         self._rank = rank
         self._src = _Shards(plan, src, rank, [tensor.src for tensor in plan.tensors])
         self._dst = _Shards(plan, dst, rank, [tensor.dst for tensor in plan.tensors])
-        self._device = next(iter([*src.values(), *dst.values()]), torch.empty(0)).device
+        devices = {tensor.device for tensor in (*self._src.tensors, *self._dst.tensors)}
+        if len(devices) > 1:
+            raise ShardError(
+                f"the shards of a rank are on one device; got {sorted(map(str, devices))}"
+            )
+        (self._device,) = devices or [torch.device("cpu")]
         self._packed: dict[int, tuple[UnitTask, torch.Tensor]] = {}
 
     def run(self, window: int, group: dist.ProcessGroup) -> None:
@@ -207,8 +241,14 @@ class _Batched:
                 )
                 for chunk, leg in batch
             ]
-            for work in dist.batch_isend_irecv(operations):
-                work.wait()
+            try:
+                for work in dist.batch_isend_irecv(operations):
+                    work.wait()  # until the group's timeout
+            except RuntimeError as error:
+                peers = sorted({operation.peer for operation in operations})
+                failed = group_failed(f"exchanged {batch[0].chunk} with ranks {peers}", error)
+                failed.invalid = tuple((name, self._rank) for name in self._dst.names)
+                raise failed from error
             left.subtract(chunk.task.index for chunk, _ in batch)
             for index in {chunk.task.index for chunk, _ in batch}:
                 if not left[index]:
@@ -262,16 +302,31 @@ class _Shards:
         layouts: list[Layout],
     ) -> None:
         self._of: dict[int, tuple[torch.Tensor, Places]] = {}
+        self.names = tuple(tensors)
         for i, (layout, planned) in enumerate(zip(layouts, plan.tensors, strict=True)):
+            tensor = tensors.get(planned.name)
+            if tensor is not None:
+                check_plain(planned.name, tensor)
             needed = layout.local_shape(rank) if rank in layout.mesh.device_ids else None
-            given = tuple(tensors[planned.name].shape) if planned.name in tensors else None
+            given = None if tensor is None else tuple(tensor.shape)
             if given != needed:
                 raise ShardError(
                     "each rank gives the shards of the layouts that it is in; "
                     f"got shape {given} for {needed} of {planned.name!r} on rank {rank}"
                 )
-            if needed is not None:
-                self._of[i] = tensors[planned.name], Places(layout, rank)
+            if tensor is not None:
+                if name_of(tensor.dtype) != planned.dtype:
+                    raise ShardError(
+                        f"shards have the dtype that is planned; got {tensor.dtype} for "
+                        f"{planned.dtype} of {planned.name!r} on rank {rank}; convert them, or "
+                        "plan for it"
+                    )
+                self._of[i] = tensor.detach(), Places(layout, rank)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All of them."""
+        return [tensor for tensor, _ in self._of.values()]
 
     def view(self, piece: Piece) -> torch.Tensor:
         """A piece where it is in its tensor."""

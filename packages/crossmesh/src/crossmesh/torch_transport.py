@@ -12,9 +12,9 @@ It needs the extra `torch`. What gloo has and has not decides how this works (to
 """
 
 import contextlib
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -29,8 +29,12 @@ try:
 except ImportError:
     raise MissingExtraError("crossmesh.torch_transport", "torch") from None
 
-_FOR_EVER = timedelta(days=365)
-"""Deadlines are the executor's; gloo adds this to the time of day in nanoseconds of 64 bits."""
+_LONGEST = timedelta(days=1)
+"""Deadlines are the executor's, which closes the transport then: that wakes who waits. What nobody
+gave up by then waits for something that does not come."""
+
+_IDLE_S = 1.0
+"""How long a thread that has nothing to wait for stays, as the next transfer is often near."""
 
 _AT_ONCE = timedelta(milliseconds=1)
 """The shortest there is: 0 is taken for the group's own timeout."""
@@ -80,8 +84,13 @@ class TorchTransport:
             rank_of: The rank in `group` of each device.
 
         Raises:
-            PlanError: the backend is another.
+            PlanError: the backend is another, or this process is not in the group.
         """
+        if not isinstance(group, dist.ProcessGroup):
+            raise PlanError(
+                f"a transport has the process group that this process is in; got {group!r}; "
+                "make one with all ranks of the transfer"
+            )
         self._group = group
         self._rank_of = dict(rank_of)
         self._lanes: dict[tuple[str, int, int], _Lane] = {}
@@ -196,26 +205,34 @@ class _Pending:
         An error is kept rather than raised: it belongs to whoever tests.
         """
         try:
-            self._work.wait(_FOR_EVER)
+            self._work.wait(_LONGEST)
             self._done = True
         except RuntimeError as error:
             self._error = _failed(self._what, self._rank, self._data, error)
 
 
 class _Lane:
-    """A thread that waits for messages one after the other."""
+    """A thread that waits for messages one after the other, while there are some."""
 
     def __init__(self, news: threading.Event) -> None:
         self._news = news
-        self._messages: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
+        self._messages: deque[_Pending] = deque()
+        self._changed = threading.Condition()
+        self._stopped = False
         self._last: _Pending | None = None
-        self._thread = threading.Thread(target=self._run, name="crossmesh-gloo", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def put(self, message: _Pending) -> None:
         """Wait for this one, too."""
-        self._last = message
-        self._messages.put(message)
+        with self._changed:
+            self._last = message
+            self._messages.append(message)
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="crossmesh-gloo", daemon=True
+                )
+                self._thread.start()
 
     @property
     def busy(self) -> bool:
@@ -224,16 +241,27 @@ class _Lane:
 
     def stop(self) -> None:
         """Let the thread end, once it has waited for all."""
-        self._messages.put(None)
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
 
     def join(self, at_most_s: float) -> None:
         """Wait until it has."""
-        self._thread.join(max(at_most_s, 0.0))
+        if thread := self._thread:
+            thread.join(max(at_most_s, 0.0))
 
     def _run(self) -> None:
-        while message := self._messages.get():
+        while message := self._next():
             message.wait()
             self._news.set()
+
+    def _next(self) -> _Pending | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages or self._stopped, _IDLE_S)
+            if self._messages:
+                return self._messages.popleft()
+            self._thread = None
+            return None
 
 
 def _tensor(data: Bytes) -> torch.Tensor:

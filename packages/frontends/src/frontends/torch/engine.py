@@ -232,7 +232,9 @@ def assemble(mesh: Mesh, spec: Spec, shards: Mapping[int, Tensor]) -> Tensor:
 
 def _as_array(tensor: Tensor) -> np.ndarray:
     carrier = _carrier(tensor.dtype)
-    return (tensor if carrier is None else tensor.view(carrier)).detach().numpy()
+    if carrier is None:
+        return tensor.detach().numpy()
+    return tensor.view(carrier).detach().numpy().view(f"V{tensor.itemsize}")
 
 
 def _as_tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
@@ -243,10 +245,11 @@ def _as_tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
 
 
 def _carrier(dtype: torch.dtype) -> torch.dtype | None:
-    """The integers whose bytes stand for a type that numpy lacks; crossmesh adds as its plan says.
+    """The integers by which the bytes of a type that numpy lacks come to numpy and back.
 
-    Where a process has something to give, crossmesh makes arrays like it; else of ml_dtypes' type,
-    or bytes, which torch does not take.
+    There they are raw bytes, `V2` for two: so crossmesh takes them for what its plan says, and adds
+    as that. It makes arrays like those that it is given; where a process has nothing to give, of
+    ml_dtypes' type, or raw bytes.
     """
     if hasattr(np, str(dtype).removeprefix("torch.")):
         return None
