@@ -2,12 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import netlab
 import pytest
+from launching import run
 from torch_hosts.launch import Ran, lab, launch
 from torch_hosts.report import BEGIN, END, program_of, record, rewrite
 
@@ -29,19 +29,12 @@ LAUNCHERS = {
 def test_the_example_trains_and_verifies_itself(launcher: str, tmp_path: Path) -> None:
     path = tmp_path / "train_llama.py"
     path.write_text("".join((PROGRAM, *MORE)))
-    done = subprocess.run(
-        [*LAUNCHERS[launcher], path],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr
+    ended = run([*LAUNCHERS[launcher], path], deadline_s=400, cwd=tmp_path)
+    assert ended.status == 0, ended.output
     (shown,) = re.findall(r"^It prints\n\n```\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
     for line in shown.splitlines():
         steady = re.sub(r"\d[\d.e-]*e-\d+", "X", line)
-        printed = re.sub(r"\d[\d.e-]*e-\d+", "X", done.stdout)
+        printed = re.sub(r"\d[\d.e-]*e-\d+", "X", ended.output)
         assert steady in printed or line.startswith("ok: collectives"), line
 
 

@@ -1,11 +1,11 @@
 """The repository's README does what it says: its program runs, its table and its links are true."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from launching import run
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -17,11 +17,9 @@ PROGRAMS = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MUL
 @pytest.mark.parametrize("program", PROGRAMS, ids=["jax", "torch"])
 def test_the_example_runs_and_prints_its_plan(program, tmp_path):
     assert program.rstrip().endswith("print(step.plan)")
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    ended = run([sys.executable, "-c", program], deadline_s=600, cwd=tmp_path)
+    assert ended.status == 0, ended.output
+    assert ended.output.strip()
 
 
 def test_the_table_has_every_package():

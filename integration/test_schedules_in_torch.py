@@ -1,13 +1,14 @@
 """torch.distributed.pipelining runs pipesched's schedules, and pipesched judges torch's."""
 
+import contextlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from launching import started
 from pipesched import (
     Schedule,
     ScheduleError,
@@ -99,21 +100,15 @@ def test_torchs_runtime_runs_our_schedules(tmp_path: Path):
             (tmp_path / f"{name}.{form}.csv").write_text(to_torch_csv(schedule))
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     program = Path(__file__).parent / "schedules" / "ranks.py"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(rank), "2", str(tmp_path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    with contextlib.ExitStack() as entered:
+        ranks = [
+            entered.enter_context(
+                started([sys.executable, str(program), str(rank), "2", str(tmp_path)])
+            )
+            for rank in range(2)
+        ]
+        ended = [rank.wait(300) for rank in ranks]
+    assert [rank.status for rank in ended] == [0, 0], "\n".join(rank.output for rank in ended)
     for name, job in jobs.items():
         found = {}
         for rank in range(2):

@@ -54,6 +54,11 @@ class Started:
         """What they have printed until now."""
         return self._log.read_text(errors="replace")
 
+    def check(self) -> None:
+        """Raise `AssertionError` with what they printed if the first one has ended."""
+        status = self._first.poll()
+        assert status is None, f"processes run on; they ended with {status}:\n{self.output}"
+
     def wait(self, deadline_s: float) -> Ended:
         """Wait until the first one has ended.
 

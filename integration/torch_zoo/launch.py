@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from launching import run
 
 from torch_zoo.check import N_DEVICES, Found, as_found
 
@@ -46,17 +46,12 @@ def launch(launcher: str, cases: Sequence[tuple[str, str]]) -> list[Found]:
         RuntimeError: A process failed; its output is in the message.
     """
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
+        ended = run(
             [*LAUNCHERS[launcher], RANK, folder, *("/".join(case) for case in cases)],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_TIMEOUT_S * (1 + len(cases)),
+            deadline_s=_TIMEOUT_S * (1 + len(cases)),
         )
-        if done.returncode:
-            raise RuntimeError(f"processes ended with {done.returncode}: {done.stdout[-6000:]}")
+        if ended.status:
+            raise RuntimeError(f"processes ended with {ended.status}: {ended.output[-6000:]}")
         ranks = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     by_case = [[as_found(fields) for fields in found] for found in zip(*ranks, strict=True)]
     return [

@@ -78,6 +78,13 @@ def test_what_outlives_its_parent_is_ended_too(tmp_path: Path) -> None:
     wait_for(lambda: not alive(pid))
 
 
+def test_who_talks_to_processes_finds_out_that_they_have_ended() -> None:
+    with started([sys.executable, "-c", "print('no such model')"]) as processes:
+        with pytest.raises(AssertionError, match=r"they ended with 0:\nno such model"):
+            wait_for(processes.check)
+        processes.wait(PLENTY_S)
+
+
 def test_others_are_left_alone(tmp_path: Path) -> None:
     program = tmp_path / "stuck.py"
     program.write_text(STUCK)

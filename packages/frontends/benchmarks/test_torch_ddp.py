@@ -11,11 +11,10 @@ summed over both processes. Each has one thread. Not shown: GPUs, where a bucket
 device computes; two gloo processes on two cores have nothing to do it with.
 """
 
+import contextlib
 import json
-import os
 import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import Started, started
 
 PROGRAM = str(Path(__file__).with_name("torch_ddp.py"))
 SIZES, SMALL = "256,4,128,2048,16", "16,1,8,32,4"
-START_S = 300.0
+START_S, END_S = 300.0, 60.0
 
 Ask = Callable[[str], dict[str, Any]]
 
@@ -36,28 +36,38 @@ def ask(benchmark) -> Iterator[Ask]:
     """Lets both processes do something, and waits until they have."""
     sizes = SMALL if benchmark.disabled else SIZES
     with socket.create_server(("localhost", 0)) as server:
-        server.settimeout(START_S)
         port = str(server.getsockname()[1])
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", "2", PROGRAM, port, sizes]
-        with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}) as launcher:
-            try:
-                connection, _ = server.accept()
-                with connection:
-                    connection.settimeout(START_S)
-                    line = connection.makefile("rw")
+        with started(command) as processes:
+            with accepted(server, processes) as connection:
+                connection.settimeout(START_S)
+                line = connection.makefile("rw")
 
-                    def answer(word: str) -> dict[str, Any]:
-                        if word != "begin":
-                            print(word, file=line, flush=True)
+                def answer(word: str) -> dict[str, Any]:
+                    if word != "begin":
+                        print(word, file=line, flush=True)
+                    try:
                         found: dict[str, Any] = json.loads(line.readline())
-                        return found
+                    except TimeoutError:
+                        raise processes.late(START_S) from None
+                    return found
 
-                    yield answer
-                    print("end", file=line, flush=True)
-                assert launcher.wait(START_S) == 0
-            finally:
-                launcher.terminate()
+                yield answer
+                print("end", file=line, flush=True)
+            ended = processes.wait(END_S)
+            assert ended.status == 0, ended.output
+
+
+def accepted(server: socket.socket, processes: Started) -> socket.socket:
+    """The connection of process 0, as soon as it comes."""
+    server.settimeout(1.0)
+    until_s = time.monotonic() + START_S
+    while time.monotonic() < until_s:
+        processes.check()
+        with contextlib.suppress(TimeoutError):
+            return server.accept()[0]
+    raise processes.late(START_S)
 
 
 def test_step(benchmark, ask):

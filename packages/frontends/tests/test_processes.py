@@ -4,9 +4,7 @@ import contextlib
 import json
 import os
 import re
-import signal
 import socket
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 from frontends.schedule import RUN
+from launching import run, started
 
 N = 4
 MPIEXEC = str(Path(sysconfig.get_path("scripts"), "mpiexec"))
@@ -36,33 +35,9 @@ def start(story: str, folder: Path, *wrapper: str) -> tuple[int, dict[int, dict[
 
 def launch(program: Sequence[str], folder: Path, *wrapper: str) -> tuple[int, str]:
     """Exit status of a Python program in four processes, and what all of them printed."""
-    log = folder / "log.txt"
-    with (
-        log.open("w") as output,
-        subprocess.Popen(
-            [MPIEXEC, "-n", str(N), *wrapper, sys.executable, *program],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        ) as launcher,
-    ):
-        try:
-            launcher.wait(timeout=400)
-        finally:
-            for pid in _with_children(launcher.pid):
-                os.kill(pid, signal.SIGKILL)
-    return launcher.returncode, log.read_text()
-
-
-def _with_children(pid: int) -> list[int]:
-    """A process and all below it, if it still runs; one that is stopped does not end with it."""
-    lines = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True).stdout
-    parents = [tuple(map(int, line.split())) for line in lines.splitlines()]
-    found = [own for own, _ in parents if own == pid]
-    for above in found:  # grows as it is read
-        found += [own for own, parent in parents if parent == above]
-    return found
+    command = [MPIEXEC, "-n", str(N), *wrapper, sys.executable, *program]
+    ended = run(command, deadline_s=400, errors=folder)
+    return ended.status, ended.output
 
 
 @pytest.mark.parametrize("schedule", RUN if NIGHTLY else ["eager-1f1b"])
@@ -131,36 +106,24 @@ def test_init_joins_processes_that_jax_finds_by_their_environment(launcher: str)
         "print(jax.process_index(), jax.local_device_count(), jax.device_count())"
     )
     number = _free_job()
-    with contextlib.ExitStack() as started:
+    environments = [ENVIRONMENTS[launcher](process, number) for process in range(2)]
+    with contextlib.ExitStack() as entered:
         both = [
-            started.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", program],
-                    env=os.environ | ENVIRONMENTS[launcher](process, number),
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for process in range(2)
+            entered.enter_context(started([sys.executable, "-c", program], env=environment))
+            for environment in environments
         ]
-        said = [process.communicate(timeout=200)[0].split() for process in both]
-    assert said == [["0", "2", "3"], ["1", "1", "3"]]
+        said = [process.wait(200).output.splitlines()[-1] for process in both]
+    assert said == ["0 2 3", "1 1 3"]
 
 
 def test_init_refuses_a_launcher_of_another_mpi() -> None:
     foreign = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", "import frontends.jax as mw; mw.init(3)"],
-        env=os.environ | foreign,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 1
-    assert (
-        "DeviceError: a launcher starts processes of its own MPI; it started 2, and" in done.stderr
-    )
-    assert "library finds 1: take that library's mpiexec, or install mpi4py" in done.stderr
+    command = [sys.executable, "-c", "import frontends.jax as mw; mw.init(3)"]
+    ended = run(command, deadline_s=200, env=foreign)
+    assert ended.status == 1
+    said = "DeviceError: a launcher starts processes of its own MPI; it started 2, and"
+    assert said in ended.output
+    assert "library finds 1: take that library's mpiexec, or install mpi4py" in ended.output
 
 
 def _free_job() -> int:

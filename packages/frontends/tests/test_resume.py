@@ -4,13 +4,13 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 import jax
+import launching
 import numpy as np
 import pytest
 
@@ -30,16 +30,9 @@ UNNOTICED = ["sh", "-c", '"$@"; status=$?; [ $status -lt 128 ] || sleep 60; exit
 
 def run(folder: Path, name: str, *wrapper: str) -> tuple[int, str]:
     """Exit status of a run of all processes, and what they printed."""
-    ended = subprocess.run(
-        [MPIEXEC, "-n", str(N), *wrapper, sys.executable, PROGRAM, str(folder), name],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-    )
-    return ended.returncode, ended.stdout
+    command = [MPIEXEC, "-n", str(N), *wrapper, sys.executable, PROGRAM, str(folder), name]
+    ended = launching.run(command, deadline_s=400, errors=folder)
+    return ended.status, ended.output
 
 
 def reports(folder: Path, name: str) -> list[Any]:

@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import frontends.torch as mw
 import pytest
+from launching import run
 
 N = 4
 PROGRAM = str(Path(__file__).with_name("torch_processes.py"))
@@ -25,15 +25,8 @@ STRATEGIES = ["zero", "megatron", "equal_layers"] if NIGHTLY else ["equal_layers
 def test_processes_compute_the_eager_step_and_communicate_as_planned(
     launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = subprocess.run(
-        [*LAUNCHERS[launcher], PROGRAM, str(tmp_path), *STRATEGIES],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended = run([*LAUNCHERS[launcher], PROGRAM, str(tmp_path), *STRATEGIES], deadline_s=400)
+    assert ended.status == 0, ended.output
     found = [json.loads(Path(tmp_path, f"{rank}.json").read_text()) for rank in range(N)]
     for name in STRATEGIES:
         runs = [results[name] for results in found]

@@ -4,13 +4,13 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import sysconfig
 import time
 from pathlib import Path
 
 import pytest
+from launching import started
 
 N, AT_FAULT = 3, 1
 PROGRAM = str(Path(__file__).parents[1] / "torch_faults.py")
@@ -42,20 +42,12 @@ def test_all_others_end_and_name_the_process_at_fault(
     wrapper = []
     if launcher == "mpiexec":
         wrapper = [*(UNNOTICED if story == "killed" else []), sys.executable]
-    with subprocess.Popen(
-        [*LAUNCHERS[launcher], *wrapper, PROGRAM, story, str(tmp_path)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as started:
-        try:
-            said = heard(tmp_path)
-            end(tmp_path)  # torchrun waits for it for 30 s
-            status = started.wait(60)
-        finally:
-            started.terminate()
-    assert status != 0
+    command = [*LAUNCHERS[launcher], *wrapper, PROGRAM, story, str(tmp_path)]
+    with started(command, errors=tmp_path) as processes:
+        said = heard(tmp_path)
+        end(tmp_path)  # torchrun waits for it for 30 s
+        ended = processes.wait(60)
+    assert ended.status != 0
     assert not list(tmp_path.glob("*.done"))
     for process, text in said.items():
         assert re.search(rf"^meshwright: process {process}: {REASONS[story]}$", text, re.M), text
