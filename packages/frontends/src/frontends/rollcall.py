@@ -49,11 +49,17 @@ def roll_call(call: str, start_s: float) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
         bound.bind(f"{name}{process}")
         until_s = time.monotonic() + start_s
-        there: set[int] = set()  # some may have given up by now: it is not they who are missing
-        while len(there) < n_here:
-            there.update(p for p in range(n_processes) if _is_bound(f"{name}{p}"))
+        seen: set[int] = set()
+        # All at once: who gave up does not come back, and `MPI_Init` would wait for it without end.
+        while len(there := {p for p in range(n_processes) if _is_bound(f"{name}{p}")}) < n_here:
+            seen |= there
             if time.monotonic() > until_s:
-                raise DeviceError(_missing(call, process, n_processes, n_here, there, start_s))
+                # Those that gave up by now are not what was missing, unless nothing else is.
+                is_gone = len(seen) == n_here
+                there = there if is_gone else seen
+                so = "has left again" if is_gone else "has not"
+                so += f", and process {process} has waited {start_s:g} s for it"
+                raise DeviceError(_missing(call, n_processes, n_here, there, so))
             time.sleep(_NAP_S)
         yield
 
@@ -74,9 +80,7 @@ def _is_bound(name: str) -> bool:
         return probe.connect_ex(name) == 0
 
 
-def _missing(
-    call: str, process: int, n_processes: int, n_here: int, there: Set[int], start_s: float
-) -> str:
+def _missing(call: str, n_processes: int, n_here: int, there: Set[int], so: str) -> str:
     names = ", ".join(map(str, sorted(there)))
     if n_here == n_processes:
         absent = ", ".join(str(p) for p in range(n_processes) if p not in there)
@@ -84,7 +88,6 @@ def _missing(
     else:
         who = f"{n_here - len(there)} of the {n_here} on {socket.gethostname()}"
     return (
-        f"all processes of a run call {call}; {who} has not, and process {process} "
-        f"has waited {start_s:g} s for it (there are {names}): see what it does before, or raise "
-        "start_s"
+        f"all processes of a run call {call}; {who} {so} (there are {names}): see what it does "
+        "before, or raise start_s"
     )
