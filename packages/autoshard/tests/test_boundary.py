@@ -37,6 +37,7 @@ CALLS = {
     "Options": (None, "limit", 1),
     "Problem": ARRAYS,
     "Rule": ((), (), ()),
+    "arithmetic_dtype": (RULE, ("float32", "float32")),
     "baseline": (GRAPH, MESH, CLUSTER, "zero"),
     "baseline_inputs": (GRAPH, MESH, "zero"),
     "broadcast": ((4,), (4, 8), (0,)),

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from autoshard import OptionError, footprint, live_bytes, prepare
+from autoshard.judge import recompute_memory
 from autoshard.programs import mlp_step
 from autoshard.testing import graphs
-from autoshard.testing.sharding import recompute_peak
 from costmodel import Cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ def test_a_footprint_knows_the_peak_of_any_number_of_microbatches_in_flight(grap
     found = prepare(graph, mesh, CLUSTER).solve(compare=False)
     held = footprint(found)
     several = replace(found, options=replace(found.options, in_flight=n))
-    assert held.peak_bytes(n) == recompute_peak(several) == max(live_bytes(several))
+    assert held.peak_bytes(n) == recompute_memory(several)[0] == max(live_bytes(several))
     assert held.activation_bytes == found.activation_bytes
 
 

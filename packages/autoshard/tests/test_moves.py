@@ -75,8 +75,7 @@ def test_the_steps_of_a_conversion_take_as_long_as_it_is_priced(conversion):
 
 def test_every_move_is_one_step_of_shardspec():
     mesh = Mesh((2, 2, 2), ("x", "y", "z"))
-    graph = SpecGraph((4, 8), mesh.shape)
-    graph.include([Spec(((), ()), MIXED)])
+    graph = SpecGraph((4, 8), mesh.shape, Spec(((), ()), MIXED))
     weights = graph.weights(4 * 8 * 4, CLUSTER.links(mesh))
     for source, target in zip(*np.nonzero(np.isfinite(weights)), strict=True):
         ends = [Layout((4, 8), mesh, graph.specs[node]) for node in (source, target)]
@@ -140,3 +139,45 @@ def test_of_equally_fast_paths_the_one_with_fewest_steps_is_taken():
     lengths = shortest(weights)
     assert fewest_steps(weights, lengths, 0, 3) == [2, 3]
     assert fewest_steps(weights, lengths, 3, 3) == []
+
+
+@st.composite
+def questions(draw, mesh):
+    """A value, and two specs of it, of which the first may have partial results of any kinds."""
+    shape = draw(st.sampled_from([(12,), (8, 12), (4, 8)]))
+    kinds = draw(st.lists(st.sampled_from(["sum", "max", "min"]), max_size=mesh.ndim))
+    partial = tuple(Partial(axis, kind) for axis, kind in enumerate(kinds))
+    graph = SpecGraph(shape, mesh.shape, Spec(((),) * len(shape), partial))
+    src, dst = (draw(st.sampled_from(graph.specs)) for _ in range(2))
+    return Value("v", shape, draw(st.sampled_from(["float32", "bfloat16"]))), src, dst
+
+
+@given(st.data(), st.sampled_from([(2,), (4, 2), (2, 2, 2)]))
+def test_what_was_asked_before_changes_no_price_and_no_path(data, sizes):
+    mesh = Mesh(sizes, tuple("xyz"[: len(sizes)]))
+    earlier = data.draw(st.lists(questions(mesh), max_size=4))
+    value, src, dst = data.draw(questions(mesh))
+    used, fresh = converter(mesh), converter(mesh)
+    for before, start, goal in earlier:
+        used.seconds(before, spec_set((start,)), spec_set((goal, start)))
+    ends = spec_set((src,)), spec_set((dst,))
+    assert used.seconds(value, *ends) == fresh.seconds(value, *ends)
+    if math.isfinite(fresh.seconds(value, *ends)[0, 0]):
+        assert used.path(value, src, dst) == fresh.path(value, src, dst)
+
+
+def test_tables_of_prices_cannot_be_written_to():
+    mesh = Mesh((2,), ("x",))
+    seconds = converter(mesh).seconds(Value("v", (8,), "float32"), *[spec_set((Spec(((),)),))] * 2)
+    with pytest.raises(ValueError, match="read-only"):
+        seconds[0, 0] = 1.0
+
+
+def test_of_equal_ways_the_same_is_taken_whatever_was_asked_before():
+    mesh = Mesh((2, 2, 2), ("x", "y", "z"))
+    value, smallest = Value("v", (8, 24), "float32"), (Partial(0, "min"),)
+    src, dst = Spec(((), ()), smallest), Spec(((1, 0), (2,)))
+    used, fresh = converter(mesh), converter(mesh)
+    split = spec_set((Spec(((), (1, 2)), smallest),))
+    used.seconds(Value("v", (40, 8), "float32"), split, split)
+    assert used.path(value, src, dst) == fresh.path(value, src, dst)

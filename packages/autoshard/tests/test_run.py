@@ -101,7 +101,6 @@ def test_a_bound_that_rounding_raised_above_the_cost_is_the_cost():
 
 
 MAY_FIND_NOTHING = {
-    "elimination",  # has one choice, which may break the limit
     "message_passing",
     "random",
     "metropolis",

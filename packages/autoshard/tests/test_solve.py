@@ -165,23 +165,41 @@ def test_more_expensive_edges_never_make_it_cheaper(problem, factor):
     assert solve(dearer).objective >= objective - 1e-9
 
 
-@given(problems(limited=False))
-def test_elimination_is_exact_without_a_limit(problem):
+@given(problems())
+def test_elimination_finds_what_exhaustive_finds(problem):
+    """With and without a limit; what it says when it finds nothing is proved."""
     optimum, _ = brute_force(problem)
+    try:
+        exhaustive = solve(problem, "exhaustive").objective
+    except InfeasibleError:
+        exhaustive = math.inf
+    assert exhaustive == optimum
     if math.isinf(optimum):
-        with pytest.raises(InfeasibleError, match="every choice"):
+        with pytest.raises(InfeasibleError) as caught:
             solve(problem, "elimination")
+        assert caught.value.is_proved
         return
     solution = solve(problem, "elimination")
+    assert evaluate(problem, solution.choice).feasible
     assert (solution.objective, solution.gap) == (optimum, 0.0)
 
 
-def test_elimination_refuses_a_limit_that_its_choice_breaks():
-    free = wide(5, 3, seed=2)
+def test_elimination_keeps_a_limit_that_its_cheapest_choice_breaks():
+    free = wide(6, 3, seed=2)
     peak = evaluate(free, solve(free).choice).peak_usage
-    assert solve(replace(free, usage_limit=peak), "elimination").gap == 0.0
-    with pytest.raises(InfeasibleError, match="smallest peak usage found"):
-        solve(replace(free, usage_limit=0.9 * peak), "elimination")
+    limited = replace(free, usage_limit=0.8 * peak)
+    assert solve(free, "elimination").objective < solve(limited, "elimination").objective
+    assert solve(limited, "elimination").objective == brute_force(limited)[0]
+
+
+def test_elimination_without_the_steps_to_keep_a_limit_says_that_nothing_is_proved():
+    free = wide(6, 3, seed=2)
+    peak = evaluate(free, solve(free).choice).peak_usage
+    limited = replace(free, usage_limit=0.8 * peak)
+    message = r"elimination found no choice .* in 1 steps .*no proof that there is none; the smalle"
+    with pytest.raises(InfeasibleError, match=message) as caught:
+        solve(limited, "elimination", steps=1)
+    assert not caught.value.is_proved
 
 
 def test_elimination_says_how_wide_what_is_too_wide_is():

@@ -7,6 +7,7 @@ within a memory limit; `collectives` lists what the result sends. Alpa (OSDI 202
 
 from importlib.metadata import version
 
+from autoshard.arithmetic import arithmetic_dtype
 from autoshard.baseline import Baseline, baseline_inputs
 from autoshard.builder import GraphBuilder
 from autoshard.conversion import Conversion
@@ -23,6 +24,7 @@ from autoshard.errors import (
     ProblemError,
     RecordError,
     RuleError,
+    VerificationError,
     WidthError,
 )
 from autoshard.evaluate import Evaluation, evaluate
@@ -106,7 +108,9 @@ __all__ = [
     "Solution",
     "Strategy",
     "Value",
+    "VerificationError",
     "WidthError",
+    "arithmetic_dtype",
     "baseline",
     "baseline_inputs",
     "broadcast",

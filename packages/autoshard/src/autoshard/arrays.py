@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from numbers import Real
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.errors import ProblemError
 
+T = TypeVar("T", bound=np.generic)
 _PAIR = [int, int]
 
 
@@ -67,6 +68,12 @@ def pairs(values: Iterable[Any], rule: str) -> tuple[tuple[int, int], ...]:
         except (TypeError, ValueError) as error:
             raise ProblemError(f"{rule}; got {shown(pair)}") from error
     return tuple(found)
+
+
+def frozen(values: NDArray[T]) -> NDArray[T]:
+    """The same array, which nobody can write to from now on: caches give it to many."""
+    values.flags.writeable = False
+    return values
 
 
 def _is_pair(pair: object) -> bool:

@@ -31,6 +31,7 @@ import numpy as np
 from costmodel import Cluster, Device
 from shardspec import Spec
 
+from autoshard.arrays import frozen
 from autoshard.conversion import Converter
 from autoshard.copies import Copies, CopyTables, Relay, copy_tables_of
 from autoshard.graph import Graph, Operator
@@ -148,7 +149,9 @@ class _Builder:
     ) -> int:
         """A node whose strategies are sets of copies of a value, and its edge from the source."""
         node = len(self.costs)
-        self.costs.append(self.tables.once(("nothing", relay), lambda: np.zeros_like(relay.usage)))
+        self.costs.append(
+            self.tables.once(("nothing", relay), lambda: frozen(np.zeros_like(relay.usage)))
+        )
         self.usages.append(relay.usage)
         self.intervals.append(interval)
         self.add_edge(source, node, seconds)
@@ -309,11 +312,7 @@ def _seconds(
 ) -> Array:
     """Per strategy, of all runs in a step."""
     read, made = (list(map(graph.value, names)) for names in (operator.inputs, operator.outputs))
-    dtypes = tuple(value.dtype for value in read + made)
-    seconds = tables.once(
-        ("seconds", table, operator.flops, dtypes),
-        lambda: compute_seconds(operator, read, made, device, table),
-    )
+    seconds = compute_seconds(operator, read, made, device, table)
     return tables.times(seconds, graph.phases[operator.phase].repeats)
 
 
@@ -330,6 +329,6 @@ def _usage(tables: CopyTables, table: OperatorTable, held: tuple[int, ...]) -> A
         usage = np.zeros(len(table.strategies))
         for n_bytes, part in zip(held, table.results, strict=True):
             usage += n_bytes * part.elements
-        return usage
+        return frozen(usage)
 
     return tables.once(("usage", table, held), make)

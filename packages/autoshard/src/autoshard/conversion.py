@@ -11,6 +11,7 @@ import numpy as np
 from costmodel import MeshLinks
 from shardspec import Mesh, ReshardError, Spec, Step, reshard_whole_axes
 
+from autoshard.arrays import frozen
 from autoshard.graph import Value
 from autoshard.moves import SpecGraph, fewest_steps, shortest
 from autoshard.problem import Array
@@ -64,20 +65,22 @@ class Converter:
 
     The ways to convert a value depend on its shape only through which splits are even, and their
     time only on bytes. So a graph of specs serves all values of one *canonical shape*, the smallest
-    that splits like theirs, and a table of prices all of these that have as many bytes. Strided
-    specs are no part of it: single steps lead from them to plain ones and back (see `strided`), so
-    that what is asked of them changes no price of the others.
+    that splits like theirs, and a table of prices all of these that have as many bytes. Partial
+    sums and all that is made of them are in one graph; other partial results, as maxima, have a
+    graph of their own. Strided specs are in none: single steps lead from them to plain ones and
+    back (see `strided`). So one converter serves all that is planned on a mesh: what it has been
+    asked before changes no price, and no way.
     """
 
     def __init__(self, mesh: Mesh, links: MeshLinks, *, uneven: bool = False) -> None:
         self.mesh = mesh
         self.uneven = uneven
         self.links = links
-        self._graphs: dict[tuple[int, ...], SpecGraph] = {}
-        self._prices: dict[tuple[tuple[int, ...], int], _Prices] = {}
+        self._graphs: dict[tuple[tuple[int, ...], Spec | None], SpecGraph] = {}
+        self._prices: dict[tuple[SpecGraph, int], _Prices] = {}
         self._seconds: dict[tuple[tuple[int, ...], int, SpecSet, SpecSet], Array] = {}
         self._strided = StridedMoves(mesh, links, uneven)
-        self._reaches: dict[tuple[tuple[int, ...], int, Spec], Reach] = {}
+        self._reaches: dict[tuple[SpecGraph, tuple[int, ...], int, Spec], Reach] = {}
 
     def seconds(self, value: Value, src: SpecSet, dst: SpecSet) -> Array:
         """Seconds from each spec of `src` (rows) to each of `dst`; infinite if there is no way."""
@@ -87,13 +90,12 @@ class Converter:
         key = (shape, value.n_bytes, src, dst)
         if key not in self._seconds:
             if are_plain:
-                graph = self._graph(value)
-                rows, columns = graph.include(src.specs), graph.include(dst.specs)
-                self._seconds[key] = self._priced(value).lengths[np.ix_(rows, columns)]
+                found = self._plain_seconds(value, src.specs, dst.specs)
             else:
                 ends = product(src.specs, dst.specs)
                 found = np.array([self._fastest(value, *pair)[0] for pair in ends])
-                self._seconds[key] = found.reshape(len(src.specs), len(dst.specs))
+                found = found.reshape(len(src.specs), len(dst.specs))
+            self._seconds[key] = frozen(found)
         return self._seconds[key]
 
     def path(self, value: Value, src: Spec, dst: Spec) -> tuple[Spec, ...]:
@@ -111,8 +113,9 @@ class Converter:
         found: list[Spec] = []
         for before, after in pairwise((src, *stops)):
             if before.is_plain and after.is_plain:
-                graph, prices = self._graph(value), self._priced(value)
-                start, goal = graph.include((before, after))
+                graph = self._graph(value, before)
+                prices = self._priced(graph, value)
+                start, goal = graph.number[before], graph.number[after]
                 nodes = fewest_steps(prices.weights, prices.lengths, start, goal)
                 found += (graph.specs[node] for node in nodes)
             else:
@@ -128,49 +131,65 @@ class Converter:
         hops = pairwise((src, *self.path(value, src, dst)))
         return tuple(step for hop in hops for step in steps_of(value.shape, self.mesh, *hop))
 
+    def _plain_seconds(self, value: Value, src: tuple[Spec, ...], dst: tuple[Spec, ...]) -> Array:
+        """The table of `seconds` between plain specs."""
+        rows: dict[SpecGraph, list[int]] = {}
+        for row, spec in enumerate(src):
+            rows.setdefault(self._graph(value, spec), []).append(row)
+        found = np.full((len(src), len(dst)), math.inf)
+        for graph, of_graph in rows.items():
+            columns = [column for column, spec in enumerate(dst) if spec in graph.number]
+            starts = [graph.number[src[row]] for row in of_graph]
+            goals = [graph.number[dst[column]] for column in columns]
+            lengths = self._priced(graph, value).lengths[np.ix_(starts, goals)]
+            found[np.ix_(of_graph, columns)] = lengths
+        return found
+
     def _fastest(self, value: Value, src: Spec, dst: Spec) -> tuple[float, tuple[Spec, ...]]:
         """Seconds, and where strided and plain steps meet on the way, up to `dst`.
 
         Of ways that are as fast, the single step.
         """
-        graph = self._graph(value)
-        if src.is_plain and dst.is_plain:
-            start, goal = graph.include((src, dst))
-            return float(self._priced(value).lengths[start, goal]), (dst,)
         if src == dst:
             return 0.0, ()
-        if dst.is_plain:
-            (goal,) = graph.include((dst,))
-            way = self._reach(value, src)
+        graph = self._graph(value, src)
+        lengths = self._priced(graph, value).lengths
+        start, goal = graph.number.get(src), graph.number.get(dst)
+        if src.is_plain and dst.is_plain:
+            return (math.inf if start is None or goal is None else float(lengths[start, goal])), (
+                dst,
+            )
+        at_once = self._strided.seconds(value, src, dst)
+        if not src.is_plain and dst.is_plain:
+            if goal is None:
+                return at_once, (dst,)
+            way = self._reach(graph, value, src)
             seconds, at_once = float(way.there[goal]), float(way.first[goal])
             if at_once > seconds * _TIGHT:
-                stop = int((way.first + self._priced(value).lengths[:, goal]).argmin())
+                stop = int((way.first + lengths[:, goal]).argmin())
                 return seconds, (graph.specs[stop], dst)
         elif src.is_plain:
-            (start,) = graph.include((src,))
-            way = self._reach(value, dst)
+            if start is None:
+                return at_once, (dst,)
+            way = self._reach(graph, value, dst)
             seconds, at_once = float(way.back[start]), float(way.last[start])
             if at_once > seconds * _TIGHT:
-                stop = int((self._priced(value).lengths[start] + way.last).argmin())
+                stop = int((lengths[start] + way.last).argmin())
                 return seconds, (graph.specs[stop], dst)
         else:
-            self._reach(value, dst)  # first, as it may add to the plain specs
-            through = self._reach(value, src).there + self._reach(value, dst).back
-            stop = int(through.argmin())
-            seconds, at_once = float(through[stop]), self._strided.seconds(value, src, dst)
+            there, back = self._reach(graph, value, src).there, self._reach(graph, value, dst).back
+            stop = int((there + back).argmin())
+            seconds = float((there + back)[stop])
             if at_once > seconds * _TIGHT:
                 first = self._fastest(value, src, graph.specs[stop])[1]
                 return seconds, first + self._fastest(value, graph.specs[stop], dst)[1]
         return min(seconds, at_once), (dst,)
 
-    def _reach(self, value: Value, spec: Spec) -> Reach:
-        """Between a strided spec and all plain ones of the value."""
-        graph = self._graph(value)
-        # all that can be made of it, too, is there
-        graph.include((Spec(((),) * len(value.shape), spec.partial),))
-        key = (value.shape, value.itemsize, spec)
-        if key not in self._reaches or len(self._reaches[key].first) < len(graph.specs):
-            lengths = self._priced(value).lengths
+    def _reach(self, graph: SpecGraph, value: Value, spec: Spec) -> Reach:
+        """Between a strided spec and all of a graph."""
+        key = (graph, value.shape, value.itemsize, spec)
+        if key not in self._reaches:
+            lengths = self._priced(graph, value).lengths
             self._reaches[key] = self._strided.reach(value, spec, graph.specs, lengths)
         return self._reaches[key]
 
@@ -180,17 +199,22 @@ class Converter:
             return tuple(n if size and size % n == 0 else size for size in value.shape)
         return tuple(math.gcd(size, n) for size in value.shape)
 
-    def _graph(self, value: Value) -> SpecGraph:
+    def _graph(self, value: Value, src: Spec) -> SpecGraph:
+        """What has all that plain steps can make of a spec, and of what single steps make of it."""
         shape = self._canonical(value)
-        if shape not in self._graphs:
-            self._graphs[shape] = SpecGraph(shape, self.mesh.shape, uneven=self.uneven)
-        return self._graphs[shape]
+        whole = Spec(((),) * len(shape), src.partial)
+        start = src if src.is_plain else whole
+        for root in (None, whole, start):
+            key = (shape, root)
+            if key not in self._graphs:
+                self._graphs[key] = SpecGraph(shape, self.mesh.shape, root, uneven=self.uneven)
+            if start in self._graphs[key].number:
+                break
+        return self._graphs[key]
 
-    def _priced(self, value: Value) -> _Prices:
-        graph = self._graph(value)
-        key = (self._canonical(value), value.n_bytes)
-        # specs that came later, as partial maxima do, are not in older tables
-        if key not in self._prices or len(self._prices[key].lengths) < len(graph.specs):
+    def _priced(self, graph: SpecGraph, value: Value) -> _Prices:
+        key = (graph, value.n_bytes)
+        if key not in self._prices:
             weights = graph.weights(value.n_bytes, self.links)
             self._prices[key] = _Prices(weights, shortest(weights))
         return self._prices[key]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shardspec import Spec
 
+from autoshard.arrays import frozen
 from autoshard.conversion import Converter, spec_set
 from autoshard.graph import Value
 from autoshard.problem import Array
@@ -144,7 +145,7 @@ class CopyTables:
             relay = self._relay(kind, source, specs, sets, is_exact=True)
             of_strategy = relay.available.of_set  # sets of one copy have that copy's position
             match = of_strategy[:, None] == asked.index[None, :]
-            return relay, np.where(match, 0.0, np.inf)
+            return relay, frozen(np.where(match, 0.0, np.inf))
 
         return self.once(("own", kind, source, asked), make)
 
@@ -159,7 +160,7 @@ class CopyTables:
                 # a reader that asks for the same spec twice pays once
                 again = [_same(one, earlier) for earlier in asked[:position]]
                 cost += np.where(np.any(again, axis=0), 0.0, paid) if again else paid
-            return cost
+            return frozen(cost)
 
         return self.once(("reading", kind, source, asked), make)
 
@@ -168,7 +169,8 @@ class CopyTables:
         if repeats == 1:
             return seconds
         # the key is an identity, so what it is of must live as long
-        _, found = self.once(("times", id(seconds), repeats), lambda: (seconds, seconds * repeats))
+        key = ("times", id(seconds), repeats)
+        _, found = self.once(key, lambda: (seconds, frozen(seconds * repeats)))
         return found
 
     def _seconds(self, kind: Kind, src: tuple[Spec, ...], dst: tuple[Spec, ...]) -> Array:
@@ -203,7 +205,7 @@ class CopyTables:
             there = available[source.of_set][:, np.array(position)[own]]
             cost = np.where((own < 0) | there, cost[:, of_set], np.inf)
         held_now = Available(specs, sets, of_set)
-        return Relay(held_now, held_now.copies(), cost, usage, is_exact)
+        return Relay(held_now, held_now.copies(), frozen(cost), frozen(usage), is_exact)
 
 
 def _same(a: Column, b: Column) -> NDArray[np.bool_]:

@@ -21,6 +21,7 @@ from autoshard.options import Options
 from autoshard.run import Solution
 from autoshard.sharding import Sharding
 from autoshard.strategy import Strategy
+from autoshard.verification import OWN
 
 
 def decode(
@@ -88,6 +89,7 @@ def decode(
         hidden_s=hidden,
         is_bound_of_all=built.is_exact,
         bucketed_s=(0.0,) * len(graph.phases),
+        memory_by=OWN,
     )
     if options.bucket_bytes is not None:
         found = replace(found, bucketed_s=bucket_savings(found, options.bucket_bytes))

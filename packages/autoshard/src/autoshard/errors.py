@@ -39,6 +39,10 @@ class RecordError(AutoshardError, ValueError):
     """A text is not the JSON of a graph or a sharding."""
 
 
+class VerificationError(AutoshardError, ValueError):
+    """A sharding is not what it says: its parts, its seconds or its bytes do not fit together."""
+
+
 class PictureError(AutoshardError, ValueError):
     """A picture cannot be written so."""
 
@@ -71,13 +75,14 @@ class PinError(AutoshardError, ValueError):
 
 
 class InfeasibleError(AutoshardError, ValueError):
-    """No choice of strategies satisfies the problem.
+    """No choice of strategies that satisfies the problem was found.
 
     Attributes:
         smallest_usage: The lowest peak usage of any choice (bytes for a sharding problem), or
             `None` where forbidden pairs leave no choice at all, whatever the limit.
         largest: The largest tensors of a sharding problem, with the least bytes that a device can
             hold of each, most first.
+        is_proved: Whether there is none; else the search ended before it knew.
     """
 
     def __init__(
@@ -85,7 +90,10 @@ class InfeasibleError(AutoshardError, ValueError):
         message: str,
         smallest_usage: float | None = None,
         largest: tuple[tuple[str, int], ...] = (),
+        *,
+        is_proved: bool = True,
     ) -> None:
         super().__init__(message)
         self.smallest_usage = smallest_usage
         self.largest = largest
+        self.is_proved = is_proved

@@ -12,7 +12,7 @@ thousands of pairs are asked for: on a mesh of three axes a tensor of four dims 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import permutations
 
 import numpy as np
@@ -30,36 +30,44 @@ Move = tuple[Kind | None, tuple[int, ...], State]
 
 
 class SpecGraph:
-    """The specs of one canonical shape (see `Converter`) on a mesh, and the moves between them."""
+    """All that can be made of one spec of a canonical shape (see `Converter`), and the moves.
+
+    It depends on nothing but its arguments, also in the order of its specs: so neither the length
+    of a path, whose last bits depend on that order, nor which of equal paths is found depends on
+    what was asked for before.
+    """
 
     def __init__(
-        self, sizes: tuple[int, ...], mesh_shape: tuple[int, ...], *, uneven: bool = False
+        self,
+        sizes: tuple[int, ...],
+        mesh_shape: tuple[int, ...],
+        start: Spec | None = None,
+        *,
+        uneven: bool = False,
     ) -> None:
+        """Find everything that can be made of a spec.
+
+        Args:
+            sizes: Of the dims.
+            mesh_shape: Of the mesh.
+            start: What all is made of; by default partial sums over all axes, of which every spec
+                of whole axes, even and without other partial results, can be made. One that is
+                strided, of parts of axes, or uneven where that is not allowed has no moves.
+            uneven: Whether splits may be uneven.
+        """
         self.sizes = sizes
         self.mesh_shape = mesh_shape
         self.uneven = uneven
         self.axes = tuple(axis for axis, n in enumerate(mesh_shape) if n > 1)
         self.specs: list[Spec] = []
         self.number: dict[Spec, int] = {}
-        self._known: dict[State, int] = {}
         self._moves: dict[tuple[Kind | None, tuple[int, ...]], list[tuple[int, int]]] = {}
-        # From partial sums over all axes every spec of whole axes, even and without other partial
-        # results, can be made.
-        self.include([Spec(((),) * len(sizes), tuple(Partial(axis) for axis in self.axes))])
-
-    def include(self, specs: Iterable[Spec]) -> list[int]:
-        """The numbers of some specs; new ones come with all that can be made of them.
-
-        A spec that is strided or of parts of axes has no moves (see `strided`), nor has an uneven
-        one unless they are allowed.
-        """
-        for spec in specs:
-            if spec not in self.number:
-                if spec.is_plain and self._is_even(spec.plain_dims):
-                    self._close((spec.plain_dims, spec.partial))
-                else:
-                    self._name(spec)
-        return [self.number[spec] for spec in specs]
+        if start is None:
+            start = Spec(((),) * len(sizes), tuple(Partial(axis) for axis in self.axes))
+        if start.is_plain and self._is_even(start.plain_dims):
+            self._close((start.plain_dims, start.partial))
+        else:
+            self._name(start)
 
     def weights(self, n_bytes: float, links: MeshLinks) -> Array:
         """Seconds of the fastest single collective, shape (specs, specs); infinite without one.
@@ -113,17 +121,15 @@ class SpecGraph:
 
     def _close(self, start: State) -> None:
         """Add a state and everything that can be made of it."""
-        if start not in self._known:
-            self._known[start] = self._name(Spec(*start))
+        known = {start: self._name(Spec(*start))}
         waiting = [start]
         while waiting:
             state = waiting.pop()
-            source = self._known[state]
             for kind, axes, end in self._moves_from(state):
-                if end not in self._known:
-                    self._known[end] = self._name(Spec(*end))
+                if end not in known:
+                    known[end] = self._name(Spec(*end))
                     waiting.append(end)
-                pair = (source, self._known[end])
+                pair = (known[state], known[end])
                 self._moves.setdefault((kind, tuple(sorted(axes))), []).append(pair)
 
     def _moves_from(self, state: State) -> Iterator[Move]:

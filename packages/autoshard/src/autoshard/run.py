@@ -221,26 +221,36 @@ class Run:
 
     def _nothing_found(self, method: str) -> InfeasibleError:
         problem, peak = self.problem, self.smallest_peak
-        if math.isinf(peak):
-            if self.lower_bound == math.inf and problem.usage_limit is None:
-                return InfeasibleError(
-                    f"every choice of strategies for the {problem.n_nodes} nodes has a forbidden "
-                    "strategy or pair (infinite cost); allow more of them"
-                )
-            if self.lower_bound == math.inf:
-                return InfeasibleError(
-                    f"no choice of strategies keeps the usage limit of {problem.usage_limit}; "
-                    "which one would do was not found in time; raise it, or give more time"
-                )
+        is_proved = self.lower_bound == math.inf
+        spent = f"in {self.n_steps} steps and {self.seconds:.1f} s"
+        if math.isfinite(peak) and is_proved:
             return InfeasibleError(
-                f"{method} found no choice of strategies for the {problem.n_nodes} nodes without a "
-                f"forbidden strategy or pair in {self.n_steps} steps and {self.seconds:.1f} s; "
-                "give it more, or another method"
+                f"no choice of strategies keeps the usage limit of {problem.usage_limit}; the "
+                f"smallest peak usage found is {peak}; raise the limit to that or more",
+                peak,
+            )
+        if math.isfinite(peak):
+            return InfeasibleError(
+                f"{method} found no choice of strategies that keeps the usage limit of "
+                f"{problem.usage_limit} {spent}, and no proof that there is none; the smallest "
+                f"peak usage found is {peak}; raise the limit, give it more, or another method",
+                peak,
+                is_proved=False,
+            )
+        if is_proved and problem.usage_limit is None:
+            return InfeasibleError(
+                f"every choice of strategies for the {problem.n_nodes} nodes has a forbidden "
+                "strategy or pair (infinite cost); allow more of them"
+            )
+        if is_proved:
+            return InfeasibleError(
+                f"no choice of strategies keeps the usage limit of {problem.usage_limit}; "
+                "which one would do was not found in time; raise it, or give more time"
             )
         return InfeasibleError(
-            f"no choice of strategies keeps the usage limit of {problem.usage_limit}; the smallest "
-            f"peak usage found is {peak}; raise the limit to that or more",
-            peak,
+            f"{method} found no choice of strategies for the {problem.n_nodes} nodes without a "
+            f"forbidden strategy or pair {spent}; give it more, or another method",
+            is_proved=False,
         )
 
 

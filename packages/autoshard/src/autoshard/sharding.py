@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from costmodel import Cluster
 from shardspec import Mesh, Spec, Step
 
-from autoshard import sharding_json
+from autoshard import sharding_json, verification
 from autoshard.boundary import is_sharding, of_class
 from autoshard.conversion import Conversion, steps_of
 from autoshard.errors import GraphError
@@ -73,6 +73,10 @@ class Sharding:
     bucketed_s: tuple[float, ...] = ()
     """Per phase: what buckets of `Options.bucket_bytes` save; not taken off the objective, as the
     search does not know what will share a bucket."""
+    memory_by: str = ""
+    """Whose account of memory `peak_bytes` and `activation_bytes` are: "autoshard" in what `shard`
+    returns. A package that knows how its programs hold things puts its own account there, and its
+    name here. `verify` judges ours alone; texts that do not say whose it is are older."""
 
     def __str__(self) -> str:
         return table(self)
@@ -81,16 +85,29 @@ class Sharding:
         """Why an operator runs, or an input is stored, as it does; see `autoshard.explain`."""
         return explain(self, name)
 
+    def verify(self) -> None:
+        """Check that this is a sharding of its graph on its mesh, at its price and in its memory.
+
+        Seconds and bytes are recomputed from graph, cluster, specs and conversions alone, by code
+        that shares nothing with the search. Not checked is what only another search could know:
+        whether the bound holds for all shardings, and what the alternatives would take.
+
+        Raises:
+            VerificationError: It is not; says the first thing that is wrong.
+            GraphError: The graph is not well-formed.
+        """
+        verification.verify(self)
+
     def to_json(self) -> str:
         """The sharding as JSON, which `from_json` reads back to an equal one."""
         return sharding_json.write(self)
 
     @classmethod
     def from_json(cls, text: str) -> Sharding:
-        """Read a sharding from the JSON that `to_json` writes.
+        """Read a sharding from the JSON that `to_json` writes, and verify it.
 
         Raises:
-            RecordError: the text is no such JSON, or its parts do not fit together.
+            RecordError: the text is no such JSON, or the sharding is not what it says (`verify`).
             GraphError: the graph in it is not well-formed.
         """
         return sharding_json.read(cls, text)

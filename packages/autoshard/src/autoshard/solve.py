@@ -5,7 +5,7 @@
 | `auto` | reduction, exact elimination where narrow, else search and bounds | a bound | |
 | `ilp`, `ilp-cbc` | Alpa's integer program, by HiGHS or CBC | the optimum | a node of its tree |
 | `local_search` | `auto` without the integer program | a bound | |
-| `elimination` | exact elimination alone, where narrow and within the limit | the optimum | |
+| `elimination` | exact elimination alone, where narrow | the optimum | a problem eliminated |
 | `message_passing` | the bound alone, and what it decodes | a bound | one of the dual |
 | `exhaustive` | every choice | the optimum | a choice |
 | `random` | choices at random | | a choice |
@@ -76,7 +76,8 @@ def solve(
         The best choice found, never one that breaks the limit, with a bound and how it came about.
 
     Raises:
-        InfeasibleError: no feasible choice was found; has the smallest peak usage that was.
+        InfeasibleError: no feasible choice was found; has the smallest peak usage that was, and
+            says whether it is proved that there is none.
         ProblemError: the method is unknown, a budget is not positive, or `start` does not fit.
         WidthError: the method is `elimination`, and the problem too wide for it.
 

@@ -11,6 +11,8 @@ from costmodel import Device, operator_time
 from numpy.typing import NDArray
 from shardspec import Spec
 
+from autoshard.arithmetic import arithmetic_dtype
+from autoshard.arrays import frozen
 from autoshard.conversion import SpecSet, spec_set
 from autoshard.graph import Graph, Operator, Value
 from autoshard.options import Options
@@ -49,7 +51,7 @@ def column(specs: tuple[Spec, ...], shape: tuple[int, ...], mesh_shape: tuple[in
     position = {spec: index for index, spec in enumerate(distinct)}
     index = np.array([position[spec] for spec in specs], dtype=np.intp)
     elements = np.array([float(largest_part(spec, shape, mesh_shape)) for spec in distinct])
-    return Column(spec_set(distinct), index, elements[index])
+    return Column(spec_set(distinct), frozen(index), frozen(elements[index]))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -106,7 +108,7 @@ def operator_table(
         )
     )
     share = [work_share(rule, strategy, mesh_shape) for strategy in strategies]
-    return OperatorTable(strategies, operands, results, np.array(share, dtype=np.float64))
+    return OperatorTable(strategies, operands, results, frozen(np.array(share, dtype=np.float64)))
 
 
 def work_share(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> float:
@@ -136,7 +138,8 @@ def compute_seconds(
     """
     values = operands + results
     itemsizes = tuple(value.itemsize for value in values)
-    return _roofline(operator.flops, itemsizes, _arithmetic_dtype(values), device, table)
+    dtype = arithmetic_dtype(operator.rule, tuple(value.dtype for value in values))
+    return _roofline(operator.flops, itemsizes, dtype, device, table)
 
 
 @lru_cache(maxsize=4096)
@@ -150,10 +153,4 @@ def _roofline(
     work = np.stack([flops * table.share, n_bytes], axis=1)
     pairs, inverse = np.unique(work, axis=0, return_inverse=True)
     times = np.array([operator_time(f, b, device, dtype) for f, b in pairs.tolist()])
-    return times[inverse.reshape(-1)]
-
-
-def _arithmetic_dtype(values: list[Value]) -> str:
-    """The dtype whose rate an operator runs at: its widest floating-point one, if it has any."""
-    floating = [value for value in values if "float" in value.dtype or "complex" in value.dtype]
-    return max(floating or values, key=lambda value: value.itemsize).dtype
+    return frozen(times[inverse.reshape(-1)])

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate
 
+import autoshard
 from autoshard import Operator
 from costmodel import Cluster, Link
 from stagecut import Submesh
 
-from frontends.expand import arithmetic_dtype
 from frontends.layers import LayeredStep
 from frontends.step import APPLY
 
@@ -120,7 +120,8 @@ class Bounds:
             repeats = graph.phases[op.phase].repeats
             values = [graph.value(name) for name in (*op.inputs, *op.outputs)]
             memory_s = sum(v.n_bytes for v in values) / device.memory_bandwidth_bytes_per_s
-            one_s = max(op.flops / device.peak(arithmetic_dtype(values)), memory_s)
+            dtype = autoshard.arithmetic_dtype(op.rule, tuple(value.dtype for value in values))
+            one_s = max(op.flops / device.peak(dtype), memory_s)
             work_s += one_s * repeats
             launch_s += device.launch_s * repeats
         return work_s, launch_s

@@ -18,7 +18,7 @@ from autoshard import Conversion, Graph, Operator, Sharding, Strategy, Value
 from autoshard.tables import table_of
 from shardspec import Layout, Spec, reshard_whole_axes
 
-from frontends.expand import LayerSeconds, layer_seconds
+from frontends.expand import MEMORY_BY, LayerSeconds, layer_seconds
 from frontends.layers import LayeredStep
 from frontends.plan import Plan
 from frontends.schedule import schedule_of
@@ -144,6 +144,9 @@ def sharding_of_copy(
         lower_bound_s=0.0,
         hidden_s=(0.0,) * len(phases),
         bucketed_s=(0.0,) * len(phases),
+        peak_bytes=0,
+        activation_bytes=0,
+        memory_by=MEMORY_BY,
     )
 
 

@@ -21,6 +21,9 @@ from frontends import memory
 from frontends.layers import LayeredStep
 from frontends.repeat import Repeated
 
+MEMORY_BY = "frontends"
+"""Whose account of memory our shardings have: that of their programs; see `memory`."""
+
 
 class DifferentCopiesError(Exception):
     """Copies of a layer do not do the same, so that one cannot stand for the others."""
@@ -115,13 +118,8 @@ def _operator_seconds(
         value.itemsize * local_elements(spec, value.shape, mesh_shape)
         for value, spec in zip(values, specs, strict=True)
     )
-    return operator_time(flops * share, float(n_bytes), device, arithmetic_dtype(values))
-
-
-def arithmetic_dtype(values: Sequence[Value]) -> str:
-    """The dtype at whose rate an operator on some values runs: the widest floating-point one."""
-    floating = [value for value in values if "float" in value.dtype or "complex" in value.dtype]
-    return max(floating or values, key=lambda value: value.itemsize).dtype
+    dtype = autoshard.arithmetic_dtype(rule, tuple(value.dtype for value in values))
+    return operator_time(flops * share, float(n_bytes), device, dtype)
 
 
 def local_elements(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:
@@ -199,6 +197,7 @@ def expand(
         bucketed_s=(0.0,) * len(graph.phases),
         peak_bytes=0,
         activation_bytes=0,
+        memory_by=MEMORY_BY,
     )
 
 
@@ -228,6 +227,7 @@ def with_memory(
         options=replace(sharding.options, in_flight=in_flight),
         peak_bytes=footprint.peak_bytes(in_flight),
         activation_bytes=footprint.activation_bytes,
+        memory_by=MEMORY_BY,
     )
 
 

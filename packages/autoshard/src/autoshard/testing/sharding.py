@@ -1,7 +1,7 @@
 """Judges of whole shardings: by running them, by recomputing what they say, and by trying all.
 
-Shares nothing with build, relays, decoding or the tables of conversions: prices come from
-`shardspec.reshard_whole_axes` (`reshard` for strided specs) and costmodel, one plan at a time.
+Shares nothing with build, relays, decoding or the tables of conversions: prices are those of
+`judge`, one plan of shardspec at a time.
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from costmodel import Cluster, operator_time, reshard_time
+from costmodel import Cluster, reshard_time
 from numpy.typing import NDArray
 from shardspec import (
     Layout,
     Mesh,
     Partial,
     ReshardError,
-    ReshardPlan,
     Spec,
     assemble,
     reshard,
@@ -31,8 +29,8 @@ from shardspec import (
 )
 from shardspec import shard as cut
 
-from autoshard.conversion import Conversion
-from autoshard.graph import Graph, Operator, Value
+from autoshard.graph import Graph, Operator
+from autoshard.judge import conversion_misfits, made_specs, operator_seconds, padded_plan
 from autoshard.sharding import Sharding
 from autoshard.strategy import Strategy, enumerate_strategies, stored_specs
 
@@ -115,188 +113,15 @@ def check_results(sharding: Sharding, run: Run, seed: int = 0) -> None:
 
 def check_conversions(sharding: Sharding) -> None:
     """Each conversion is needed, made once, of something that is there; outputs leave as asked."""
-    graph, made = sharding.graph, made_specs(sharding)
-    needed = {(read.phase, read.value, read.spec) for read in reads(sharding)}
-    there: dict[tuple[int, str], set[Spec]] = {}
-    for c in sharding.conversions:
-        copies = there.setdefault((c.phase, c.value), {made[c.value]})
-        assert c.src in copies, f"{c} starts from what is not there"
-        assert c.dst not in copies, f"{c} makes what is there"
-        copies.add(c.dst)
-    sources = {(c.phase, c.value, c.src) for c in sharding.conversions}
-    for c in sharding.conversions:
-        assert (c.phase, c.value, c.dst) in needed | sources, f"{c} is not needed"
-    for phase, name, spec in needed:
-        assert spec in there.get((phase, name), {made[name]}), f"nobody makes {name} as {spec}"
+    assert not list(conversion_misfits(sharding))
     phases = [c.phase for c in sharding.conversions]
     assert phases == sorted(phases)
-    for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
-        assert not spec.is_partial
-        assert not output.whole or not spec.axes
-        assert output.alias is None or spec == made[output.alias]
-
-
-def made_specs(sharding: Sharding) -> dict[str, Spec]:
-    """How each value is stored or made."""
-    made = dict(sharding.input_specs)
-    for operator, strategy in zip(sharding.graph.operators, sharding.strategies, strict=True):
-        made.update(zip(operator.outputs, strategy.result_specs, strict=True))
-    return made
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """An operand, or an output."""
-
-    time: int
-    """The operator; of an output, the last one of its phase."""
-    phase: int
-    value: str
-    spec: Spec
-    in_place: bool = False
-    """Whether it is stored back into an input."""
-
-
-def reads(sharding: Sharding) -> list[Read]:
-    """All that operators read, then all outputs."""
-    graph = sharding.graph
-    found = [
-        Read(time, operator.phase, name, spec)
-        for time, (operator, strategy) in enumerate(
-            zip(graph.operators, sharding.strategies, strict=True)
-        )
-        for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True)
-    ]
-    for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
-        phase = graph.phase_of_output(output)
-        last = sum(operator.phase <= phase for operator in graph.operators) - 1
-        in_place = output.alias is not None
-        found.append(Read(max(last, 0), phase, output.value, spec, in_place))
-    return found
-
-
-def recompute_seconds(sharding: Sharding) -> tuple[list[float], list[float]]:
-    """Compute and communication of each phase, from the specs and conversions alone."""
-    graph, mesh, cluster = sharding.graph, sharding.mesh, sharding.cluster
-    links = cluster.links(mesh)
-    compute, communication = ([0.0] * len(graph.phases) for _ in range(2))
-    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
-        seconds = _operator_seconds(graph, operator, strategy, mesh, cluster)
-        compute[operator.phase] += seconds * graph.phases[operator.phase].repeats
-    for c in sharding.conversions:
-        value = graph.value(c.value)
-        plan = _padded_plan(value.shape, mesh, c.src, c.dst)
-        seconds = reshard_time(plan, value.itemsize, links)
-        communication[c.phase] += seconds * graph.phases[c.phase].repeats
-    return compute, communication
-
-
-def _padded_plan(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> ReshardPlan:
-    """The conversion of a tensor that is padded until both specs cut it evenly."""
-    whole = list(shape)
-    for dim in range(len(shape)):
-        while any(whole[dim] % mesh.axis_size(s.sharding_of(dim)) for s in (src, dst)):
-            whole[dim] += 1
-    layouts = [Layout(tuple(whole), mesh, spec) for spec in (src, dst)]
-    return reshard_whole_axes(*layouts) if src.is_plain and dst.is_plain else reshard(*layouts)
-
-
-def _operator_seconds(
-    graph: Graph, operator: Operator, strategy: Strategy, mesh: Mesh, cluster: Cluster
-) -> float:
-    part = 1.0
-    for index, factor in enumerate(operator.rule.factors):
-        targets = zip(mesh.shape, strategy.mapping, strict=True)
-        n = math.prod(size for size, target in targets if target == index)
-        part *= math.ceil(factor.size / n) / max(factor.size, 1)
-    values = [graph.value(name) for name in operator.inputs + operator.outputs]
-    specs = strategy.operand_specs + strategy.result_specs
-    n_bytes = sum(_bytes(value, mesh, spec) for value, spec in zip(values, specs, strict=True))
-    floating = [value for value in values if "float" in value.dtype]
-    dtype = max(floating or values, key=lambda value: value.itemsize).dtype
-    return float(operator_time(operator.flops * part, n_bytes, cluster.device, dtype))
-
-
-def _bytes(value: Value, mesh: Mesh, spec: Spec) -> int:
-    return Layout(value.shape, mesh, spec, "padded").local_bytes(value.itemsize)
-
-
-def recompute_peak(sharding: Sharding) -> int:
-    """The most bytes that a device holds while any operator runs, moment by moment."""
-    spans = list(_spans(sharding))
-    times = range(max(len(sharding.graph.operators), 1))
-    return max(sum(n for n, first, last in spans if first <= now <= last) for now in times)
-
-
-def _spans(sharding: Sharding) -> Iterator[tuple[int, int, int]]:
-    """(bytes, first, last operator) of each thing that is held."""
-    graph, mesh, in_flight = sharding.graph, sharding.mesh, sharding.options.in_flight
-    phase_of = [operator.phase for operator in graph.operators]
-    stored_back = {output.value for output in graph.outputs if output.alias is not None}
-    every = reads(sharding)
-    for name, spec in made_specs(sharding).items():
-        n_bytes = _bytes(graph.value(name), mesh, spec)
-        times = [time for time, operator in enumerate(graph.operators) if name in operator.inputs]
-        starts_in_first = name not in graph.producers or phase_of[graph.producers[name][0]] == 0
-        is_saved = starts_in_first and any(phase_of[time] > 0 for time in times)
-        if name in graph.inputs:
-            batch = graph.value(name).role in ("batch", "activation")
-            used = any(phase_of[time] == 0 for time in times)
-            yield n_bytes * (in_flight if batch and used and is_saved else 1), 0, len(phase_of)
-            continue
-        if name in stored_back:
-            continue
-        begin = graph.producers[name][0]
-        end = max([begin, *(read.time for read in every if read.value == name)])
-        if is_saved and in_flight > 1:
-            last_phase = max(phase_of[time] for time in times)
-            end = max(end, sum(phase <= last_phase for phase in phase_of) - 1)
-            yield n_bytes * in_flight, 0, end
-            continue
-        runs = [graph.phases[phase_of[time]].repeats for time in (begin, *times[-1:])]
-        is_sum = runs[0] > runs[-1]
-        yield n_bytes, 0 if is_sum else begin, end
-    for c in sharding.conversions:
-        direct, times = _needed_at(sharding.conversions, every, c)
-        if times and (direct or min(times) < max(times)):
-            yield _bytes(graph.value(c.value), mesh, c.dst), min(times), max(times)
-
-
-def _needed_at(
-    conversions: Sequence[Conversion], every: list[Read], c: Conversion
-) -> tuple[list[int], list[int]]:
-    """When what a conversion makes is read; and also when others start from it, all together.
-
-    Another conversion runs when what it makes is needed for the first time.
-    """
-    direct = [
-        read.time
-        for read in every
-        if (read.phase, read.value, read.spec) == (c.phase, c.value, c.dst) and not read.in_place
-    ]
-    after = [
-        _needed_at(conversions, every, other)[1]
-        for other in conversions
-        if (other.phase, other.value, other.src) == (c.phase, c.value, c.dst)
-    ]
-    return direct, direct + [min(times) for times in after if times]
 
 
 def check_sharding(sharding: Sharding) -> None:
-    """Everything that a sharding says about itself, from scratch: conversions, seconds, bytes."""
+    """Everything that a sharding says about itself, from scratch, and the order of conversions."""
+    sharding.verify()
     check_conversions(sharding)
-    compute, communication = recompute_seconds(sharding)
-    np.testing.assert_allclose(sharding.compute_s, compute, rtol=1e-9)
-    np.testing.assert_allclose(sharding.communication_s, communication, rtol=1e-9)
-    overlap = sharding.options.overlap
-    hidden = [min(overlap * sent, busy) for sent, busy in zip(communication, compute, strict=True)]
-    np.testing.assert_allclose(sharding.hidden_s, hidden, rtol=1e-9)
-    total = sum(compute) + sum(communication) - sum(hidden)
-    np.testing.assert_allclose(sharding.objective_s, total, rtol=1e-9)
-    assert sharding.lower_bound_s <= sharding.objective_s
-    assert sharding.peak_bytes == recompute_peak(sharding)
-    limit = sharding.options.memory_bytes
-    assert limit is None or sharding.peak_bytes <= limit
 
 
 def least_seconds(graph: Graph, mesh: Mesh, cluster: Cluster, *, uneven: bool = False) -> float:
@@ -309,7 +134,7 @@ def least_seconds(graph: Graph, mesh: Mesh, cluster: Cluster, *, uneven: bool = 
     stored = [stored_specs(shape, mesh.shape, uneven) for shape in shapes]
     ways = [enumerate_strategies(op.rule, mesh.shape, uneven) for op in graph.operators]
     seconds = [
-        [_operator_seconds(graph, operator, s, mesh, cluster) for s in strategies]
+        [operator_seconds(graph, operator, s, mesh, cluster) for s in strategies]
         for operator, strategies in zip(graph.operators, ways, strict=True)
     ]
     choices = [range(len(strategies)) for strategies in ways]
@@ -432,7 +257,7 @@ def _all_conversions(
     seconds = np.full((len(specs),) * 2, math.inf)
     for (i, src), (j, dst) in itertools.product(enumerate(specs), repeat=2):
         with contextlib.suppress(ReshardError):
-            plan = _padded_plan(shape, mesh, src, dst)
+            plan = padded_plan(shape, mesh, src, dst)
             seconds[i, j] = reshard_time(plan, itemsize, links)
     for middle in range(len(specs)):  # one plan is not always the fastest way
         seconds = np.minimum(seconds, seconds[:, middle, None] + seconds[None, middle, :])
