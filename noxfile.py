@@ -247,9 +247,13 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
-    """Test everything with 10,000 examples (slow ones 2,000), and the tests marked nightly."""
+    """Run what has not passed as it is, for docs/nights.md; a night that is cut goes on.
+
+    That is all tests with 10,000 examples (slow ones 2,000), those marked nightly, and the tests of
+    processes 50 times beside a process that keeps a processor busy. By day: -- --times 2 --only
+    processes.
+    """
     groups = [text for project in PROJECTS.values() for text in group("test", project)]
-    install(session, [*everything(), *group("integration"), *groups])
-    for folder in [*present("packages/*/tests"), "integration"]:
-        profile = {"HYPOTHESIS_PROFILE": "nightly"}
-        session.run("pytest", folder, *session.posargs, env=profile)
+    install(session, [*everything(), *group("integration"), *groups, "py-spy>=0.4"])
+    folder = str(session.cache_dir / "nightly")
+    session.run("python", "integration/nightly", folder, *session.posargs)

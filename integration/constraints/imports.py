@@ -24,6 +24,9 @@ MAY_USE = {
 }
 MAY_USE["frontends"] = frozenset(MAY_USE) | FRAMEWORKS
 
+# What the conftest.py of the root lets all tests import.
+SHARED = "launching"
+
 # Distributions whose import name is another.
 DISTRIBUTIONS = {"PIL": "pillow", "orbax": "orbax-checkpoint", "yaml": "pyyaml"}
 
@@ -128,6 +131,8 @@ def _broken_rule(
         return None  # they compare with what they like, and are run with everything installed
     if folder == "tests" and any((path.parent / name).exists() for name in (top, f"{top}.py")):
         return None  # a helper beside the test
+    if folder == "tests" and top == SHARED:
+        return None
     if top in MAY_USE.keys() | FRAMEWORKS and top not in MAY_USE[project.name]:
         return _arrow(project, top)
     wanted = PREFIX + top if top in MAY_USE else canonicalize_name(DISTRIBUTIONS.get(top, top))

@@ -104,7 +104,13 @@ def started(
         options: Others of `subprocess.Popen`.
     """
     mark = uuid.uuid4().hex
-    variables = {"OMP_NUM_THREADS": "1", **stacks.ENVIRONMENT, **(env or {}), stacks.MARK: mark}
+    above = os.environ.get(stacks.MARK, "")
+    variables = {
+        "OMP_NUM_THREADS": "1",
+        **stacks.ENVIRONMENT,
+        **(env or {}),
+        stacks.MARK: f"{above}/{mark}",
+    }
     with tempfile.NamedTemporaryFile(prefix="launched-", suffix=".log") as log:
         first = subprocess.Popen(
             command,

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 MARK = "MESHWRIGHT_STARTED"
-"""The variable that tells by whom a process was started."""
+"""The variable that tells by whom a process was started, and by whom the one that did: "a/b"."""
 
 ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
 """What processes need to be asked."""
@@ -30,11 +30,12 @@ _DYING_S = 10.0
 
 def marked(mark: str) -> list[int]:
     """The processes that have a mark, and are not dead; in the order in which they began."""
-    wanted = f"{MARK}={mark}\0".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended, or is another user's
-            if wanted in (folder / "environ").read_bytes():
+            variables = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            of = next((v for v in variables if v.startswith(f"{MARK}=")), "")
+            if mark in of.removeprefix(f"{MARK}=").split("/"):
                 found.append(int(folder.name))
     return sorted(found)
 

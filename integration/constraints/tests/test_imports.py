@@ -130,3 +130,11 @@ def test_a_package_that_the_architecture_does_not_know_is_found(tmp_path, packag
     package("newcomer")
     (violation,) = violations(tmp_path)
     assert "newcomer: a package has a row in MAY_USE" in violation
+
+
+def test_what_all_tests_share_is_for_tests_only(tmp_path, package, write):
+    package("costmodel")
+    write("packages/costmodel/tests/test_a.py", "import launching")
+    write("packages/costmodel/src/costmodel/a.py", "import launching")
+    (found,) = violations(tmp_path)
+    assert found.startswith("costmodel/src/costmodel/a.py:1: an import is declared")

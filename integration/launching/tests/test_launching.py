@@ -78,6 +78,20 @@ def test_what_outlives_its_parent_is_ended_too(tmp_path: Path) -> None:
     wait_for(lambda: not alive(pid))
 
 
+def test_what_its_processes_have_started_here_is_ended_too(tmp_path: Path) -> None:
+    inner, outer = tmp_path / "stuck.py", tmp_path / "outer.py"
+    inner.write_text(STUCK)
+    outer.write_text(
+        "import sys\nfrom launching import run\n"
+        f"run([sys.executable, {str(inner)!r}, {str(tmp_path)!r}], deadline_s={PLENTY_S})"
+    )
+    path = str(Path(__file__).parents[2])
+    with started([sys.executable, str(outer)], env={"PYTHONPATH": path}):
+        wait_for(lambda: list(tmp_path.glob("[0-9]*")))
+        (pid,) = (int(path.name) for path in tmp_path.glob("[0-9]*"))
+    wait_for(lambda: not alive(pid))
+
+
 def test_who_talks_to_processes_finds_out_that_they_have_ended() -> None:
     with started([sys.executable, "-c", "print('no such model')"]) as processes:
         with pytest.raises(AssertionError, match=r"they ended with 0:\nno such model"):
