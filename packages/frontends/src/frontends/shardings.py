@@ -15,6 +15,10 @@ from stagecut import Submesh
 from frontends.repeat import Repeated
 from frontends.ways import WAYS, Option, lean_specs, logical_meshes
 
+_Structure = tuple[str, tuple[tuple[int, Spec], ...]]
+"""All that decides how a run of layers is sharded, besides where: what it computes, and what is
+pinned, by the place of a value among `_names`."""
+
 
 class Shardings:
     """Shardings of runs of layers, by what stands for them.
@@ -31,9 +35,11 @@ class Shardings:
     ) -> None:
         self.repeated, self.cluster, self.tie = repeated, cluster, tie
         self._pins = dict(pins)
-        self._structures: dict[tuple[int, int], str] = {}
+        self._structures: dict[tuple[int, int], _Structure] = {}
         self._prepared: dict[tuple[tuple[int, int], Submesh, int], Prepared] = {}
-        self._found: dict[tuple[str, float, Submesh, Option], tuple[Graph, Sharding] | None] = {}
+        self._found: dict[
+            tuple[_Structure, float, Submesh, Option], tuple[Graph, Sharding] | None
+        ] = {}
 
     def find(
         self, first: int, last: int, submesh: Submesh, option: Option, *, gap: float = 0.0
@@ -108,10 +114,12 @@ class Shardings:
         """The pins of a graph's values."""
         return {name: (spec,) for name, spec in self._pins.items() if name in graph.by_name}
 
-    def _structure(self, ends: tuple[int, int]) -> str:
-        """Equal for runs that differ in names only."""
+    def _structure(self, ends: tuple[int, int]) -> _Structure:
+        """Equal for runs that differ in names only, and are pinned alike."""
         if ends not in self._structures:
-            self._structures[ends] = autoshard.structural_hash(self.repeated.short.stage(*ends))
+            graph = self.repeated.short.stage(*ends)
+            pins = [(i, self._pins[n]) for i, n in enumerate(_names(graph)) if n in self._pins]
+            self._structures[ends] = (autoshard.structural_hash(graph), tuple(pins))
         return self._structures[ends]
 
     def _ends(self, first: int, last: int) -> tuple[int, int]:
