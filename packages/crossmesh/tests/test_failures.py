@@ -1,5 +1,6 @@
 """Whatever happens to one rank of a transfer, all raise within the deadline and say why."""
 
+import re
 from itertools import count
 
 import numpy as np
@@ -16,6 +17,7 @@ from crossmesh import (
     ShardError,
     TransferError,
     TransportError,
+    execute,
     plan,
 )
 from crossmesh.shards import check_apart
@@ -278,6 +280,7 @@ SHARED = np.zeros((6, 6), "i4")
     ("changed", "kind", "message"),
     [
         ({"window": 0}, PlanError, "at least one task is open at a time; got window=0"),
+        ({"window": 1.5}, PlanError, r"window is a whole number; got 1\.5"),
         ({"out": {}}, ShardError, r"got \[\] for \[2\] of 'tensor' on this rank"),
         ({"out": {2: read_only(np.zeros((6, 2), "i4"))}}, ShardError, "read-only array"),
         ({"shards": {1: SHARED[:3]}, "out": {2: SHARED[:, :2]}}, ShardError, "shares no memory"),
@@ -288,7 +291,7 @@ SHARED = np.zeros((6, 6), "i4")
 def test_says_what_is_wrong_with_the_arguments(changed, kind, message):
     own = {name: [None, value, None, None] for name, value in changed.items()}
     if "window" in own:
-        own["window"] = [2, 0, 2, 2]
+        own["window"] = [2, changed["window"], 2, 2]
     executions, _ = begin(**own)
     errors = take_turns(executions)
     with pytest.raises(kind, match=message):
@@ -307,6 +310,23 @@ def test_destinations_share_no_memory_with_any_source(slices):
             check_apart(out, sources)
     else:
         check_apart(out, sources)
+
+
+@pytest.mark.parametrize("deadline_s", [float("inf"), float("nan"), "soon"])
+def test_a_transfer_has_a_deadline(deadline_s):
+    wires = Wires(RANK_OF, 4)
+    executions = [
+        Execution(PLAN, shards(rank), transport, window=1,
+                  deadline_s=deadline_s if rank == 2 else 1.0, clock=lambda: 0.0)
+        for rank, transport in enumerate(wires.transports())
+    ]  # fmt: skip
+    errors = take_turns(executions)
+    message = re.escape(f"a deadline is some seconds; got deadline_s={deadline_s!r}")
+    with pytest.raises(PlanError, match=message):
+        raise errors[2]
+    assert all(isinstance(errors[rank], RankError) for rank in (0, 1, 3))
+    with pytest.raises(PlanError, match=message):
+        execute(PLAN, shards(0), wires.transports()[0], window=1, deadline_s=deadline_s)
 
 
 def test_every_device_of_the_plan_has_a_rank():

@@ -343,8 +343,8 @@ ARGUMENTS = {
             "shardspec.Layout; got str and Layout for 'a'",
         ),
         ({"dtype": {"b": "int8"}}, r"same tensors; got \['tensor'\], \['tensor'\] and \['b'\]"),
-        ({"dtype": "nonsense"}, "numpy or ml_dtypes has; got 'nonsense'"),
-        ({"dtype": None}, "numpy or ml_dtypes has; got None"),
+        ({"dtype": "nonsense"}, "numpy, ml_dtypes or torch has; got 'nonsense'"),
+        ({"dtype": None}, "numpy, ml_dtypes or torch has; got None"),
         ({"dtype": object}, "plain bytes, .* got dtype object"),
         ({"dtype": "V0"}, "at least one, .* got dtype"),
         ({"strategy": "teleport"}, "'broadcast' or .* got 'teleport'"),
@@ -356,7 +356,8 @@ ARGUMENTS = {
         ({"links": 1e9}, "a crossmesh.Links or None; got float"),
         ({"chunks": 0}, "at least one chunk .* got chunks=0"),
         ({"chunks": 2**63}, r"fewer than 2\*\*63, .* got chunks=9223372036854775808"),
-        ({"chunk_bytes": 0}, "of at least one byte, .* got chunks=100, chunk_bytes=0"),
+        ({"chunk_bytes": 2**58}, r"fewer than 2\*\*58, .* chunk_bytes=288230376151711744"),
+        ({"chunk_bytes": 0}, "of at least one byte .* got chunks=100, chunk_bytes=0"),
         ({"fuse_bytes": -1}, "chunk_bytes=12288 and fuse_bytes=-1"),
         ({"hosts": {0: 0, 2: 1}}, r"needs a host; hosts lacks \[1, 3\]"),
         ({"hosts": dict.fromkeys(range(4), 2**63)}, "numbers of 64 bits; got host 922"),
@@ -375,18 +376,18 @@ def test_partial_destinations_have_an_error_of_their_own():
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "message"),
     [
-        {"hosts": dict.fromkeys(range(4), "a")},
-        {"chunks": 2.5},
-        {"chunk_bytes": 1.5},
-        {"fuse_bytes": "1"},
-        {"seed": 0.5},
-        {"steps": None},
+        ({"hosts": dict.fromkeys(range(4), "a")}, "a host is a whole number; got 'a'"),
+        ({"chunks": 2.5}, r"chunks is a whole number; got 2\.5"),
+        ({"chunk_bytes": 1.5}, r"chunk_bytes is a whole number; got 1\.5"),
+        ({"fuse_bytes": "1"}, "fuse_bytes is a whole number; got '1'"),
+        ({"seed": 0.5}, r"seed is a whole number; got 0\.5"),
+        ({"steps": None}, "steps is a whole number; got None"),
     ],
 )
-def test_refuses_numbers_that_are_no_integers(changed):
-    with pytest.raises(TypeError):
+def test_refuses_numbers_that_are_no_integers(changed, message):
+    with pytest.raises(PlanError, match=message):
         plan(**ARGUMENTS, **changed)
 
 

@@ -5,6 +5,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from numbers import Real
 from typing import overload
 
 from shardspec import Layout
@@ -20,6 +21,7 @@ from crossmesh.planner import FUSE_BYTES
 from crossmesh.shards import Shards
 from crossmesh.terms import number_type
 from crossmesh.transport import Transport
+from crossmesh.whole import whole_number
 
 STAGING_BYTES = 2 * FUSE_BYTES
 """Two of the largest fused tasks: one on its way in, one on its way out."""
@@ -170,7 +172,7 @@ class Execution:
         self._staging_bytes = staging_bytes
         self._deadline_s = deadline_s
         self._clock = clock
-        self._until_s = clock() + (deadline_s if math.isfinite(deadline_s) else 0.0)
+        self._until_s = clock() + (deadline_s if _is_finite(deadline_s) else 0.0)
         how = f"{plan.digest} {bool(checksums)}"
         self._agreement = Agreement(transport, hashlib.sha256(how.encode()).digest())
         self._channels = Channels(transport, checksums)
@@ -243,8 +245,8 @@ class Execution:
     def _carrier(self) -> Carrier:
         plan, transport = self._plan, self._transport
         rank_of = transport.rank_of
-        if not math.isfinite(self._deadline_s):
-            raise PlanError(f"a deadline is some seconds; got deadline_s={self._deadline_s}")
+        if not _is_finite(self._deadline_s):
+            raise PlanError(f"a deadline is some seconds; got deadline_s={self._deadline_s!r}")
         known = {d for d, rank in rank_of.items() if 0 <= rank < transport.n_ranks}
         missing = [device for device, _ in plan.hosts if device not in known]
         if missing:
@@ -252,8 +254,10 @@ class Execution:
                 f"every device of a plan has a rank, of {transport.n_ranks}; "
                 f"rank_of lacks {missing[:4]}"
             )
-        if self._window < 1:
-            raise PlanError(f"at least one task is open at a time; got window={self._window}")
+        window = whole_number("window", self._window)
+        staging_bytes = whole_number("staging_bytes", self._staging_bytes)
+        if window < 1:
+            raise PlanError(f"at least one task is open at a time; got {window=}")
         reduced = (task.pieces[0].tensor for task in plan.tasks if task.reduction)
         for added in {plan.tensors[i].dtype for i in reduced if plan.strategy != "signal"}:
             number_type(added)  # what is not there is found out before anything moved
@@ -271,8 +275,8 @@ class Execution:
             self._dst[tensor.name] = made
         if out is not None:
             arrays.check_apart(out, src)
-        window = len(plan.tasks) if plan.order == "all_at_once" else self._window
-        return Carrier(plan, src, self._dst, transport, self._channels, window, self._staging_bytes)
+        window = len(plan.tasks) if plan.order == "all_at_once" else window
+        return Carrier(plan, src, self._dst, transport, self._channels, window, staging_bytes)
 
     def _shapes(self, layout: Layout) -> dict[int, tuple[int, ...]]:
         rank, rank_of = self._transport.rank, self._transport.rank_of
@@ -296,3 +300,7 @@ class Execution:
         )
         error.waiting_for = tuple(sorted({peer for peer, _ in waits}))
         raise error
+
+
+def _is_finite(seconds: float) -> bool:
+    return isinstance(seconds, Real) and math.isfinite(seconds)

@@ -10,7 +10,6 @@ follows Zhuang et al., "On Optimizing the Communication of Model Parallelism", M
 """
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -25,6 +24,7 @@ from crossmesh.plan import TransferPlan
 from crossmesh.search import STEPS, Flow, Order, search
 from crossmesh.task import Strategy
 from crossmesh.tensor import DType, Tensor, can_add, dtype_name
+from crossmesh.whole import whole_number
 
 FUSE_BYTES = 25 * 2**20
 """Up to how many bytes pieces are fused: a bucket of torch's DistributedDataParallel, whose
@@ -85,9 +85,9 @@ def plan(
     Raises:
         PartialLayoutError: a destination is partial, or elements cannot be added.
         PlanError: names or shapes differ, a device has no host or a host no rate, an unknown dtype,
-            strategy or order, `chunks` or `chunk_bytes` below 1, `fuse_bytes` below 0, a seed or
-            steps outside 64 bits, 2**61 bytes or more, or more than 2**22 devices, pieces
-            or receivers of tasks together.
+            strategy or order, a number that is not whole, `chunks` or `chunk_bytes` below 1 or too
+            large, `fuse_bytes` below 0, a seed or steps outside 64 bits, 2**61 bytes or more, or
+            more than 2**22 devices, pieces or receivers of tasks together.
 
     Examples:
         >>> from shardspec import Layout, Mesh, Spec
@@ -103,12 +103,21 @@ def plan(
     if strategy not in get_args(Strategy):
         known = " or ".join(map(repr, get_args(Strategy)))
         raise PlanError(f"a strategy is {known}; got {strategy!r}")
-    chunks, chunk_bytes, fuse_bytes = map(operator.index, (chunks, chunk_bytes, fuse_bytes))
-    seed, steps = map(operator.index, (seed, steps))
-    if not 1 <= chunks < 2**63 or chunk_bytes < 1 or fuse_bytes < 0:
+    chunks, chunk_bytes, fuse_bytes, seed, steps = (
+        whole_number(name, value)
+        for name, value in (
+            ("chunks", chunks),
+            ("chunk_bytes", chunk_bytes),
+            ("fuse_bytes", fuse_bytes),
+            ("seed", seed),
+            ("steps", steps),
+        )
+    )
+    if not (1 <= chunks < 2**63 and 1 <= chunk_bytes < 2**58 and fuse_bytes >= 0):
         raise PlanError(
-            "there is at least one chunk and fewer than 2**63, of at least one byte, and a size to "
-            f"fuse up to is not negative; got {chunks=}, {chunk_bytes=} and {fuse_bytes=}"
+            "there is at least one chunk and fewer than 2**63, of at least one byte and fewer than "
+            "2**58, and a size to fuse up to is not negative; "
+            f"got {chunks=}, {chunk_bytes=} and {fuse_bytes=}"
         )
     if not isinstance(links, Links | None):
         raise PlanError(f"links are a crossmesh.Links or None; got {type(links).__name__}")
@@ -217,7 +226,7 @@ def _host_of(tensors: Sequence[Tensor], hosts: Mapping[int, int] | None) -> dict
     missing = [device for device in devices if device not in hosts]
     if missing:
         raise PlanError(f"every device of all meshes needs a host; hosts lacks {missing}")
-    host_of = {device: operator.index(hosts[device]) for device in devices}
+    host_of = {device: whole_number("a host", hosts[device]) for device in devices}
     wide = [host for host in host_of.values() if not -(2**63) <= host < 2**63]
     if wide:
         raise PlanError(f"hosts are numbers of 64 bits; got host {wide[0]}")

@@ -199,7 +199,7 @@ class _Pending:
         """Whether it is complete or failed."""
         return self._done or self._error is not None
 
-    def wait(self) -> None:
+    def see_it_out(self) -> None:
         """Sleep until it is complete or failed; of `test`, other threads see the one or the other.
 
         An error is kept rather than raised: it belongs to whoever tests.
@@ -252,7 +252,7 @@ class _Lane:
 
     def _run(self) -> None:
         while message := self._next():
-            message.wait()
+            message.see_it_out()
             self._news.set()
 
     def _next(self) -> _Pending | None:
