@@ -30,7 +30,7 @@ from typing import NoReturn, Protocol
 from frontends.errors import DeviceError
 
 _FOLDER = "meshwright/watch/"
-_PATIENCE_S = 3600
+PATIENCE_S = 3600
 """How much later than another a process may be ready, while it is alive: plans take minutes."""
 
 _REMINDER_S = 60
@@ -176,7 +176,7 @@ class Watch:
             DeviceError: It is alive, but does not come in an hour.
         """
         self._waits_for = process, key, doing
-        for waited_s in range(_REMINDER_S, _PATIENCE_S + 1, _REMINDER_S):
+        for waited_s in range(_REMINDER_S, PATIENCE_S + 1, _REMINDER_S):
             try:
                 word = self._store.wait(key, _REMINDER_S)
             except ConnectionError:
@@ -193,7 +193,7 @@ class Watch:
                 )
         raise DeviceError(
             f"all processes of a run do the same; process {self._process} has waited "
-            f"{_PATIENCE_S} s for process {process} to {doing}: see what that one does instead"
+            f"{PATIENCE_S} s for process {process} to {doing}: see what that one does instead"
         )
 
     @property

@@ -23,6 +23,7 @@ from costmodel.calibrate.waiting import FOLDER
 from costmodel.errors import CalibrationError
 
 _POLL_S = 0.05
+_KILLED_S = 10.0
 _GRACE_S = 2.0  # for the ranks that are left to say what they waited for
 
 # Every library that has threads, told to use one: devices share the cores.
@@ -137,7 +138,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # whom the kernel holds, it lets go
+            process.wait(_KILLED_S)
 
 
 def _mpiexec() -> str:

@@ -30,7 +30,8 @@ class TorchBackend:
 
     def __init__(self, deadline_s: float) -> None:
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", timeout=timedelta(seconds=deadline_s))
+        self._timeout = timedelta(seconds=deadline_s)
+        dist.init_process_group("gloo", timeout=self._timeout)
         self.rank, self.n_processes = dist.get_rank(), dist.get_world_size()
         self.versions = (("torch", torch.__version__),)
         self._groups: dict[int, Any] = {}
@@ -38,7 +39,7 @@ class TorchBackend:
     def collective(self, kind: str, n: int, n_bytes: int) -> Repeat:
         """See `Backend`."""
         if n not in self._groups:
-            self._groups[n] = dist.new_group(list(range(n)))  # all ranks make it
+            self._groups[n] = dist.new_group(list(range(n)), self._timeout)  # all make it
         if self.rank >= n:
             return idle
         group, rank = self._groups[n], self.rank

@@ -16,6 +16,7 @@ from shardspec import Mesh
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Bound, Shards, Wait, dim_of, part_of
 from frontends.torch.local import Coordinates
+from frontends.torch.watch import GROUP_TIMEOUT
 
 
 class Grouped:
@@ -37,7 +38,9 @@ class Grouped:
             ranks = _group_of(mesh.groups(over), rank)
             if ranks not in self._groups:
                 in_order = sorted(ranks)
-                self._groups[ranks] = dist.new_group(in_order, use_local_synchronization=True)
+                self._groups[ranks] = dist.new_group(
+                    in_order, GROUP_TIMEOUT, use_local_synchronization=True
+                )
 
     def cut(self, step: shardspec.Step, shards: Shards) -> Shards:
         """The device's shard after a slice."""

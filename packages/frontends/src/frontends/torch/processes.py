@@ -12,7 +12,7 @@ from frontends.errors import PlanError
 from frontends.mpi import meet
 from frontends.plan import Plan
 from frontends.rollcall import roll_call
-from frontends.torch.watch import watch
+from frontends.torch.watch import GROUP_TIMEOUT, watch
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 """Variables in which launchers of MPI leave the number of processes."""
@@ -68,10 +68,14 @@ def join(start_s: float = 300.0) -> int | None:
             with roll_call("a step of frontends.torch", start_s):
                 where, rank, size = meet(n_processes())
                 dist.init_process_group(
-                    "gloo", init_method=f"tcp://{where}", rank=rank, world_size=size
+                    "gloo",
+                    init_method=f"tcp://{where}",
+                    rank=rank,
+                    world_size=size,
+                    timeout=GROUP_TIMEOUT,
                 )
         else:
-            dist.init_process_group("gloo")
+            dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
     watch()
     return dist.get_rank()
 

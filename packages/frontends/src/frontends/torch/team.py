@@ -24,7 +24,7 @@ from frontends.torch.collectives import Shards
 from frontends.torch.engine import TorchEngine, assemble
 from frontends.torch.local import differing_axes, like, local_shape
 from frontends.torch.processes import by_mpi
-from frontends.torch.watch import is_anothers, watch
+from frontends.torch.watch import GROUP_TIMEOUT, is_anothers, watch
 from frontends.watch import Watched
 
 
@@ -132,6 +132,6 @@ def _check(plan: Plan) -> None:
 def _connect(number: int, lane: Lane, process_of: Mapping[int, int]) -> crossmesh.Transport:
     from crossmesh.torch_transport import TorchTransport
 
-    group = dist.new_group(lane.processes, backend="gloo", use_local_synchronization=True)
+    group = dist.new_group(lane.processes, GROUP_TIMEOUT, "gloo", use_local_synchronization=True)
     rank = {process: i for i, process in enumerate(lane.processes)}
     return TorchTransport(group, {d: rank[p] for d, p in process_of.items() if p in rank})

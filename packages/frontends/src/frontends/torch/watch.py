@@ -10,7 +10,11 @@ import crossmesh
 import torch.distributed as dist
 
 from frontends.torch import _compat
-from frontends.watch import Watch
+from frontends.watch import PATIENCE_S, Watch
+
+GROUP_TIMEOUT = timedelta(seconds=PATIENCE_S)
+"""How long a collective waits: some processes plan for longer than others. In a step, where nothing
+stands still for so long, the watch is the first to say who is at fault."""
 
 
 class DistributedStore:

@@ -1,0 +1,181 @@
+"""No wait without a deadline: calls that may never return, found in the sources of all packages.
+
+A deadline is the caller's, a constant, or that of what is waited in: a group of torch has one, so
+of collectives only the making of groups is looked at. What ends all the same is listed with why.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WAIT = frozenset(
+    {"wait", "join", "acquire", "get", "result", "exception", "communicate", "recv", "shutdown"}
+)
+"""Methods that wait for ever if they are called without an argument; `str.join` has one."""
+
+TAKES_TIMEOUT = {
+    "subprocess": frozenset({"run", "call", "check_call", "check_output"}),
+    "dist": frozenset({"init_process_group", "new_group", "monitored_barrier"}),
+    "select": frozenset({"select", "poll", "epoll"}),
+    "distributed": frozenset({"initialize"}),
+}
+"""Functions of modules that wait for ever, or for long, without an argument that says how long."""
+
+MPI = {
+    *("bcast", "gather", "allgather", "allreduce", "reduce", "scatter", "alltoall", "barrier"),
+    *("Bcast", "Gather", "Allgather", "Allreduce", "Reduce", "Scatter", "Alltoall", "Barrier"),
+    *("Send", "Recv", "Ssend", "Sendrecv", "Probe", "Wait", "Waitall", "Split", "Dup"),
+    *("Create_group", "Finalize"),
+}
+"""What MPI does until all have called it; nothing of MPI has a deadline."""
+
+ENDS = {
+    "autoshard/chain.py bounding.result()": "computes, as the search beside it does",
+    "autoshard/progress.py self._thread.join()": "it prints a line, and has been told to end",
+    "frontends/jax/compile.py program.result()": "XLA compiles",
+    "frontends/jax/data.py ahead.result()": "the user's data set reads an example",
+    "stagecut/workers.py future.result()": "the user's function; a process that ends breaks it",
+    "stagecut/workers.py pool.shutdown()": "as above, or the processes have been told to end",
+    "stagecut/workers.py parent.poll(None)": "a thread whose one work is to wait for the parent",
+    "pipesched/testing/interpret.py _Run(program).result()": "its own: it computes",
+    "frontends/torch/grouped.py work.wait()": "gloo, for as long as the group was made for",
+    "crossmesh/torch.py local.wait()": "as long as the group of the tensor was made for",
+    "crossmesh/torch_batched.py work.wait()": "as long as the group of the caller was made for",
+    "costmodel/calibrate/torch.py sent.wait()": "gloo, for as long as the group was made for",
+    "costmodel/calibrate/mpi.py": "a thread ends the process when its deadline has passed",
+    "frontends/mpi.py world.bcast(here)": "roll_call has seen all processes of this host come",
+    "frontends/mpi.py world.Create_group(world.group.Incl(lane.processes), number)": (
+        "in the constructor of a step, where all processes are and the watch sees who ends"
+    ),
+}
+"""By file and call, why it returns all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A call without a deadline."""
+
+    line: int
+    call: str
+
+
+def find(source: str) -> Iterator[Found]:
+    """Calls in a source that may wait for ever."""
+    uses_mpi = "mpi4py" in source or "import_mpi" in source
+    has_queues = "queue" in source or "multiprocessing" in source
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and _is_endless(node, node.func, uses_mpi, has_queues)
+        ):
+            yield Found(node.lineno, ast.unparse(node))
+
+
+def _is_endless(node: ast.Call, function: ast.Attribute, uses_mpi: bool, has_queues: bool) -> bool:
+    name = function.attr
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if any(_is_for_ever(keyword) for keyword in node.keywords):
+        return True
+    if name in TAKES_TIMEOUT.get(ast.unparse(function.value).rpartition(".")[2], ()):
+        words = [keyword.arg or "" for keyword in node.keywords] + [*map(ast.unparse, node.args)]
+        return not any("time" in word.lower() for word in words)
+    if name == "wait_for":
+        return len(given) == 1
+    if name == "poll":
+        return bool(given) and all(map(_is_none, given))
+    if uses_mpi and name in MPI:
+        return True
+    is_wait = name in WAIT and (name != "get" or has_queues)
+    return is_wait and all(map(_is_none, given))
+
+
+def _is_for_ever(keyword: ast.keyword) -> bool:
+    """Whether a deadline is given that never passes."""
+    is_deadline = keyword.arg is not None and keyword.arg in ("timeout", "deadline_s")
+    return is_deadline and (_is_none(keyword.value) or ast.unparse(keyword.value) == "math.inf")
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+@cache
+def findings() -> dict[str, list[str]]:
+    """By file and call, where it is."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(ROOT.glob("packages/*/src/**/*.py")):
+        name = path.relative_to(next(p for p in path.parents if p.name == "src")).as_posix()
+        for item in find(path.read_text()):
+            found.setdefault(f"{name} {item.call}", []).append(f"{path}:{item.line}")
+    return found
+
+
+def _reason(call: str) -> str | None:
+    return next((key for key in ENDS if call == key or call.split(" ")[0] == key), None)
+
+
+def test_every_wait_in_the_packages_has_a_deadline() -> None:
+    found = {call: where for call, where in findings().items() if _reason(call) is None}
+    assert not found, "give it a deadline, or say in ENDS why it ends: " + str(found)
+
+
+def test_every_reason_is_needed() -> None:
+    assert {_reason(call) for call in findings()} - {None} == ENDS.keys()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "event.wait()",
+        "event.wait(None)",
+        "condition.wait_for(is_there)",
+        "thread.join()",
+        "thread.join(timeout=None)",
+        "lock.acquire()",
+        "from queue import Queue\nself._messages.get()",
+        "future.result()",
+        "process.communicate()",
+        "connection.recv()",
+        "pool.shutdown()",
+        "connection.poll(None)",
+        "subprocess.run(command, check=True)",
+        "subprocess.run(command, timeout=None)",
+        "dist.init_process_group('gloo')",
+        "dist.new_group(ranks, use_local_synchronization=True)",
+        "jax.distributed.initialize(where, 2, 0)",
+        "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()",
+        "crossmesh.Execution(plan, deadline_s=math.inf)",
+    ],
+)
+def test_a_wait_without_a_deadline_is_found(source: str) -> None:
+    assert len(list(find(source))) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "event.wait(1.0)",
+        "thread.join(timeout=5)",
+        "', '.join(names)",
+        "found.get(key)",
+        "place.get()",
+        "import queue\nmessages.get(timeout=1.0)",
+        "process.poll()",
+        "pool.shutdown(wait=False)",
+        "subprocess.run(command, timeout=limit_s)",
+        "dist.init_process_group('gloo', timeout=timedelta(seconds=60))",
+        "jax.distributed.initialize(where, 2, 0, initialization_timeout=300)",
+        "program.broadcast(x)\ngroups.gather(words)",
+        "watch.wait_for(process, key, doing)",
+        "condition.wait_for(is_there, 1.0)",
+    ],
+)
+def test_what_ends_is_left_alone(source: str) -> None:
+    assert not list(find(source))
