@@ -274,6 +274,7 @@ def read_only(array):
 
 
 SHARED = np.zeros((6, 6), "i4")
+ONE_ROW = np.lib.stride_tricks.as_strided(np.zeros(2, "i4"), (6, 2), (0, 4), writeable=True)
 
 
 @pytest.mark.parametrize(
@@ -284,6 +285,7 @@ SHARED = np.zeros((6, 6), "i4")
         ({"out": {}}, ShardError, r"got \[\] for \[2\] of 'tensor' on this rank"),
         ({"out": {2: read_only(np.zeros((6, 2), "i4"))}}, ShardError, "read-only array"),
         ({"shards": {1: SHARED[:3]}, "out": {2: SHARED[:, :2]}}, ShardError, "shares no memory"),
+        ({"out": {2: ONE_ROW}}, ShardError, r"of its own .* strides \(0, 4\) for device 2 of"),
         ({"shards": {"tensor": {}}}, ShardError, r"got \[\] for \[1\]"),
         ({"shards": {"other": {}}}, ShardError, r"got \['other'\] for the tensors \['tensor'\]"),
     ],

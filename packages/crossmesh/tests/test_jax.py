@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from crossmesh import PartialLayoutError, PlanError, ShardError
 from crossmesh.jax import transfer
+from crossmesh.testing import SAME_SIZE
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -61,6 +62,40 @@ def test_every_shard_is_that_of_device_put(ends, dtype):
     for ours, theirs in zip(moved.addressable_shards, expected.addressable_shards, strict=True):
         assert ours.device == theirs.device
         np.testing.assert_array_equal(np.asarray(ours.data), np.asarray(theirs.data), strict=True)
+
+
+NAMED_ONLY = {"int1", "uint1", "float6_e2m3fn", "float6_e3m2fn"}
+"""Of which JAX has names but no arrays [0.10.2]."""
+
+TYPES = [
+    name
+    for names in SAME_SIZE.values()
+    for name in names
+    if hasattr(jnp, name) and name not in NAMED_ONLY
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_type_that_jax_has_arrives_bit_for_bit(dtype):
+    with jax.enable_x64(True):
+        whole = (np.arange(48) % 2).astype(jnp.dtype(dtype))
+        if dtype not in ("bool", "int2", "int4", "uint2", "uint4", "float4_e2m1fn"):  # of few bits
+            bits = np.random.default_rng(0).integers(256, size=whole.nbytes, dtype=np.uint8)
+            whole = bits.view(whole.dtype)  # some are no number
+        source = jax.device_put(whole, sharding("x"))
+        moved = transfer(source, sharding("x", devices=(1, 2, 3)))
+        assert moved.dtype == source.dtype == jnp.dtype(dtype)
+        assert np.asarray(moved).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize(
+    "kind", [memory.kind for memory in jax.devices()[0].addressable_memories()]
+)
+def test_arrays_go_to_the_memory_that_a_sharding_says(kind):
+    target = sharding("x", devices=(2, 3)).with_memory_kind(kind)
+    moved = transfer(jnp.arange(8.0), target)
+    assert moved.sharding == target
+    np.testing.assert_array_equal(np.asarray(moved), np.arange(8.0))
 
 
 @given(jax_transfers(partial=True))
@@ -133,6 +168,12 @@ def test_says_which_arrays_have_no_data_to_move():
         transfer(deleted, target)
     with pytest.raises(ShardError, match=r"got dtype key<fry>; move jax\.random\.key_data"):
         transfer(jax.random.key(0), target)
+
+
+@pytest.mark.parametrize("target", [{"other": sharding("x")}, None, [sharding("x")] * 2])
+def test_shardings_are_a_tree_like_that_of_the_arrays(target):
+    with pytest.raises(PlanError, match="shardings are a tree like that of the arrays, or a"):
+        transfer({"w": jnp.ones(4)}, target)
 
 
 def test_devices_of_other_processes_are_refused(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from crossmesh import PlanError, Strategy, plan
-from crossmesh.errors import MismatchError, ShardError
+from crossmesh.errors import MismatchError, ShardError, TransportError
 from crossmesh.search import Order
 from crossmesh.testing import batches as transfers_of_many
 from crossmesh.torch_batched import batches, execute_batched
@@ -142,9 +142,61 @@ def test_refuses_tensors_of_other_shapes(alone):
         execute_batched(made, {"tensor": torch.empty(2, 4)}, {}, alone, window=1)
 
 
+FOUR = torch.ones(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "message"),
+    [
+        ([FOUR], {}, "shards are tensors by name; got list"),
+        ({"tensor": FOUR.numpy()}, {}, r"a shard is a torch\.Tensor; got ndarray for 'tensor'"),
+        (
+            {"tensor": FOUR.to_sparse()},
+            {},
+            r"in memory, at strides; got a torch\.sparse_coo tensor",
+        ),
+        ({"tensor": FOUR.to("meta")}, {}, "got a torch.strided tensor on meta for 'tensor'; make"),
+        ({"tensor": torch.ones(4, 2, dtype=torch.complex64).conj()}, {}, "resolve_conj"),
+        (
+            {"tensor": FOUR.int()},
+            {},
+            r"planned; got torch\.int32 for float32 of 'tensor' on rank 0",
+        ),
+        ({"tensor": FOUR}, {"tensor": FOUR}, "a destination shares no memory with a source"),
+        (
+            {"tensor": FOUR},
+            {"tensor": torch.ones(2).expand(4, 2)},
+            r"of its own .* strides \(0, 1\)",
+        ),
+    ],
+)
+def test_refuses_tensors_that_it_cannot_move(alone, src, dst, message):
+    with pytest.raises(ShardError, match=message):
+        execute_batched(plan(ROWS, ROWS, "float32"), src, dst, alone, window=1)
+
+
+def test_refuses_ranks_that_are_not_in_the_group(alone):
+    away = Layout((4, 2), Mesh((1,), ("x",), (3,)), Spec.parse("S0R"))
+    with pytest.raises(PlanError, match=r"global ranks of the group; it lacks \[3\]; make a group"):
+        execute_batched(plan(ROWS, away, "float32"), {"tensor": FOUR}, {}, alone, window=1)
+
+
+def test_says_whom_it_waited_for_when_the_group_fails(alone, monkeypatch):
+    def fail(*given, **options):
+        raise RuntimeError("Timed out waiting 1ms")
+
+    tensors = {"tensor": FOUR}, {"tensor": torch.empty(4, 2)}
+    monkeypatch.setattr(dist, "all_gather", fail)
+    waited = "the process group failed while rank 0 waited for all others of the group to begin: Ti"
+    with pytest.raises(TransportError, match=waited):
+        execute_batched(plan(ROWS, ROWS, "float32"), *tensors, alone, window=1)
+    with pytest.raises(PlanError, match=r"window is a whole number; got 1\.5"):
+        execute_batched(plan(ROWS, ROWS, "float32"), *tensors, alone, window=1.5)
+
+
 def test_refuses_another_plan_than_other_ranks_have(alone, monkeypatch):
     made = plan(ROWS, ROWS, "float32")
-    shards = {"tensor": torch.empty(4, 2)}
+    tensors = {"tensor": FOUR}, {"tensor": torch.empty(4, 2)}
     monkeypatch.setattr(dist, "all_gather", lambda heard, own, group: heard[0].copy_(own + 1))
     with pytest.raises(MismatchError, match="with the same window; this one has digest"):
-        execute_batched(made, shards, shards, alone, window=1)
+        execute_batched(made, *tensors, alone, window=1)

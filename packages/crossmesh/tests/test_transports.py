@@ -207,6 +207,12 @@ def test_gloo_refuses_a_group_without_it(alone):
             TorchTransport(group, {})
 
 
+@pytest.mark.parametrize("group", [dist.GroupMember.NON_GROUP_MEMBER, None])
+def test_gloo_refuses_a_group_that_this_process_is_not_in(alone, group):
+    with pytest.raises(PlanError, match="the process group that this process is in; got"):
+        TorchTransport(group, {})
+
+
 def test_gloo_leaves_no_threads_after_close(alone):
     before = threading.active_count()
     transport = TorchTransport(dist.group.WORLD, {})
@@ -214,6 +220,11 @@ def test_gloo_leaves_no_threads_after_close(alone):
     with pytest.raises(TransportError, match="a closed transport moves nothing"):
         transport.send(0, np.zeros(1, np.uint8), 0)
     assert threading.active_count() == before
+
+
+def test_mpi_refuses_a_communicator_that_this_process_is_not_in():
+    with pytest.raises(PlanError, match=r"that this process is in; got MPI\.COMM_NULL; make one"):
+        MpiTransport(MPI.COMM_NULL, {})
 
 
 def test_mpi_refuses_a_rank_that_there_is_not():

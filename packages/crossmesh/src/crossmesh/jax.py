@@ -18,7 +18,7 @@ from crossmesh.planner import plan
 
 try:
     import jax
-    from jax.sharding import AbstractMesh, NamedSharding, Sharding
+    from jax.sharding import AbstractMesh, NamedSharding, Sharding, SingleDeviceSharding
 except ImportError:
     raise MissingExtraError("crossmesh.jax", "jax") from None
 
@@ -76,7 +76,11 @@ def transfer(x: Any, sharding: Any) -> Any:
         shards = {ids[shard.device]: np.asarray(shard.data) for shard in leaf.addressable_shards}
         received = transport(src, dst, leaf.dtype)(shards)
         placed = [
-            jax.device_put(received[ids[device]], device, may_alias=True)
+            jax.device_put(
+                received[ids[device]],
+                SingleDeviceSharding(device, memory_kind=target.memory_kind),
+                may_alias=True,
+            )
             for device in target.device_set
         ]
         moved.append(jax.make_array_from_single_device_arrays(leaf.shape, target, placed))

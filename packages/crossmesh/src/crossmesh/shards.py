@@ -3,7 +3,7 @@
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,15 +106,17 @@ def check(
         )
 
 
+Span = tuple[int, int]
+"""The first address of some memory, and the one behind the last; equal if there is none."""
+
+
 def check_apart(out: Named, sources: Named) -> None:
     """Refuse destinations that cannot be written to while the sources are read.
 
     Raises:
-        ShardError: one is read-only, or shares memory with a source.
+        ShardError: one is read-only, has elements that share memory, or shares some with a source.
     """
-    spans = sorted(_span(array) for of_device in sources.values() for array in of_device.values())
-    starts = [start for start, _ in spans]
-    stops = [0, *itertools.accumulate((stop for _, stop in spans), max)]
+    written = {}
     for name, of_device in out.items():
         for device, array in of_device.items():
             if not array.flags.writeable:
@@ -122,16 +124,44 @@ def check_apart(out: Named, sources: Named) -> None:
                     "a destination can be written to; "
                     f"got a read-only array for device {device} of {name!r}"
                 )
-            start, stop = _span(array)
-            if start < stop and stops[bisect_left(starts, stop)] > start:
-                raise ShardError(
-                    "a destination shares no memory with a source, which is read all the while; "
-                    f"got such an array for device {device} of {name!r}; give another, or none"
-                )
+            written[name, device] = array.shape, array.strides, _span(array)
+    check_written(
+        written, [_span(array) for of_device in sources.values() for array in of_device.values()]
+    )
 
 
-def _span(array: Array) -> tuple[int, int]:
-    """The first address that an array uses and the one behind the last; equal if it has none."""
+def check_written(
+    written: Mapping[tuple[str, int], tuple[Sequence[int], Sequence[int], Span]],
+    read: Iterable[Span],
+) -> None:
+    """Refuse destinations whose elements share memory with each other, or with a source.
+
+    Args:
+        written: Shape, strides and span of each, by tensor and device.
+        read: The spans of all sources.
+
+    Raises:
+        ShardError: some do.
+    """
+    spans = sorted(read)
+    starts = [start for start, _ in spans]
+    stops = [0, *itertools.accumulate((stop for _, stop in spans), max)]
+    for (name, device), (shape, strides, (start, stop)) in written.items():
+        if start == stop:
+            continue
+        if any(n > 1 and stride == 0 for n, stride in zip(shape, strides, strict=True)):
+            raise ShardError(
+                "a destination has memory of its own for each element; got one with strides "
+                f"{tuple(strides)} for device {device} of {name!r}; give a copy of it, or none"
+            )
+        if stops[bisect_left(starts, stop)] > start:
+            raise ShardError(
+                "a destination shares no memory with a source, which is read all the while; "
+                f"got such an array for device {device} of {name!r}; give another, or none"
+            )
+
+
+def _span(array: Array) -> Span:
     start = stop = array.__array_interface__["data"][0]
     if array.size == 0:
         return start, start

@@ -233,6 +233,8 @@ class _Side(NamedTuple):
 
 
 def _described(state: StateDict) -> _Side:
+    if not isinstance(state, Mapping):
+        raise ShardError(f"a state dict is DTensors by name; got {type(state).__name__}")
     layouts = {name: _layout(name, dtensor) for name, dtensor in state.items()}
     return _Side(layouts, {name: name_of(x.dtype) for name, x in state.items()})
 

@@ -37,7 +37,9 @@ from crossmesh.packing import Places
 from crossmesh.plan import TransferPlan
 from crossmesh.program import Chunk, Leg, program
 from crossmesh.reasons import REASON_BYTES, error_of, reason_of
+from crossmesh.shards import check_written
 from crossmesh.task import Piece, UnitTask
+from crossmesh.whole import whole_number
 
 try:
     import torch
@@ -45,7 +47,7 @@ try:
 except ImportError:
     raise MissingExtraError("crossmesh.torch_batched", "torch") from None
 
-from crossmesh.torch_dtypes import check_plain, name_of
+from crossmesh.torch_dtypes import check_plain, name_of, span
 
 
 class Message(NamedTuple):
@@ -108,7 +110,7 @@ def execute_batched(
     Args:
         plan: What goes where; its devices are global ranks. It has no partial sources.
         src: This rank's source shard of each tensor; a rank that is in no source mesh gives none.
-        dst: Where to put this rank's destination shards; shares no memory with `src`.
+        dst: Where to put this rank's destination shards; they share no memory with `src`.
         group: Has all ranks of the plan. Its timeout is the deadline: when it passes gloo raises,
             and NCCL ends the process (TORCH_NCCL_ASYNC_ERROR_HANDLING).
         window: Of how many tasks at a time a rank sends or receives messages, and has them in
@@ -116,8 +118,9 @@ def execute_batched(
 
     Raises:
         PlanError: partial sources, a signal, `window` below 1, or a rank that is not in the group.
-        ShardError: a tensor is missing, or has another shape or dtype than the plan says. On ranks
-            whose own fit, it is a RankShardError. All raise it before anything moved.
+        ShardError: a tensor is missing, has another shape or dtype than the plan says, or shares
+            memory that is written. On ranks whose own fit, it is a RankShardError. All raise it
+            before anything moved.
         RankError: another rank raised an error.
         MismatchError: ranks have different plans or windows.
         TransportError: the group failed; `invalid` are the destinations that may be half written.
@@ -154,7 +157,7 @@ def refuse_batched(group: dist.ProcessGroup, error: Exception) -> None:
 
 
 def _check(plan: TransferPlan, window: int, group: dist.ProcessGroup) -> None:
-    if window < 1:
+    if whole_number("window", window) < 1:
         raise PlanError(f"at least one task is open at a time; got window={window}")
     if plan.strategy == "signal" or any(task.reduction for task in plan.tasks):
         raise PlanError(
@@ -215,7 +218,12 @@ class _Batched:
         self._rank = rank
         self._src = _Shards(plan, src, rank, [tensor.src for tensor in plan.tensors])
         self._dst = _Shards(plan, dst, rank, [tensor.dst for tensor in plan.tensors])
-        devices = {tensor.device for tensor in (*self._src.tensors, *self._dst.tensors)}
+        check_written(
+            {(name, rank): (x.shape, x.stride(), span(x)) for name, x in self._dst.of_name.items()},
+            map(span, self._src.of_name.values()),
+        )
+        all_tensors = (*self._src.of_name.values(), *self._dst.of_name.values())
+        devices = {tensor.device for tensor in all_tensors}
         if len(devices) > 1:
             raise ShardError(
                 f"the shards of a rank are on one device; got {sorted(map(str, devices))}"
@@ -247,7 +255,7 @@ class _Batched:
             except RuntimeError as error:
                 peers = sorted({operation.peer for operation in operations})
                 failed = group_failed(f"exchanged {batch[0].chunk} with ranks {peers}", error)
-                failed.invalid = tuple((name, self._rank) for name in self._dst.names)
+                failed.invalid = tuple((name, self._rank) for name in self._dst.of_name)
                 raise failed from error
             left.subtract(chunk.task.index for chunk, _ in batch)
             for index in {chunk.task.index for chunk, _ in batch}:
@@ -301,8 +309,10 @@ class _Shards:
         rank: int,
         layouts: list[Layout],
     ) -> None:
+        if not isinstance(tensors, Mapping):
+            raise ShardError(f"shards are tensors by name; got {type(tensors).__name__}")
         self._of: dict[int, tuple[torch.Tensor, Places]] = {}
-        self.names = tuple(tensors)
+        self.of_name: dict[str, torch.Tensor] = {}
         for i, (layout, planned) in enumerate(zip(layouts, plan.tensors, strict=True)):
             tensor = tensors.get(planned.name)
             if tensor is not None:
@@ -321,12 +331,8 @@ class _Shards:
                         f"{planned.dtype} of {planned.name!r} on rank {rank}; convert them, or "
                         "plan for it"
                     )
-                self._of[i] = tensor.detach(), Places(layout, rank)
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """All of them."""
-        return [tensor for tensor, _ in self._of.values()]
+                self.of_name[planned.name] = tensor.detach()
+                self._of[i] = self.of_name[planned.name], Places(layout, rank)
 
     def view(self, piece: Piece) -> torch.Tensor:
         """A piece where it is in its tensor."""

@@ -1,4 +1,4 @@
-"""Element types of torch: as plans name them, and as numpy carries them."""
+"""Tensors of torch: as plans name their types, as numpy carries them, and what memory they use."""
 
 from typing import Any
 
@@ -47,6 +47,13 @@ def check_plain(name: str, tensor: object) -> None:
             "a shard has its elements in memory as they are; got a tensor that is conjugate or "
             f"negative when it is read, for {name!r}; resolve_conj() and resolve_neg() it"
         )
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first address that a tensor uses and the one behind the last; equal if it has none."""
+    start = tensor.data_ptr()
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size() * (tensor.numel() > 0)
 
 
 def as_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
