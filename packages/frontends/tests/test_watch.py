@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -46,6 +47,17 @@ def test_a_process_is_heard_of_from_the_beginning_to_its_end() -> None:
     watch.close()
     (said,) = store.there.values()
     assert (said.split("|")[0], said.split("|")[2]) == ("ended", "1 -1")
+
+
+def test_a_process_ends_also_if_its_store_does_not_answer_any_more() -> None:
+    store, hangs = Texts(), threading.Event()
+    watch = Watch(store, 0, 2, deadline_s=0.5)
+    watch.position = 1, -1
+    store.put = lambda key, text: hangs.wait(300)
+    watch.close()
+    (said,) = store.there.values()
+    assert not said.startswith("ended"), "nobody could be told"
+    hangs.set()
 
 
 class Listener(Texts):

@@ -128,9 +128,8 @@ class Watch:
             self._is_over.set()
             if self._said:
                 self._stay()
-            else:
-                self._say(_ENDED, "{} {}".format(*self.position))
-            # A thread that comes back from the store when Python is gone would abort the process.
+            # It says that this process has ended, as calls to the store may not come back; and one
+            # that comes back when Python is gone would abort the process.
             self._thread.join(self.deadline_s)
 
     @contextmanager
@@ -294,6 +293,8 @@ class Watch:
             is_late = place >= 0 and now_s - since_s > self.deadline_s
             if is_late and not self._said and not self._is_one_silent():
                 self._end(self._who_is_behind(told))
+        if not self._said:
+            self._say(_ENDED, "{} {}".format(*self.position))
 
     def _listen(self) -> dict[int, str] | None:
         try:
