@@ -1,0 +1,261 @@
+"""Run a program eagerly and through `frontends.torch`, and judge what it showed.
+
+A program is a generator function of a way to run: it builds model and optimizer, makes its step by
+`way.loss` or `way.step`, and yields, after every call, what its user looks at. Besides that, model,
+optimizer and the states of random generators are looked at after every yield. A step that is
+refused runs eagerly from then on, so that a refusal that has changed anything is seen, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from costmodel import Cluster
+from torch import nn
+
+from frontends.errors import FrontendsError
+from frontends.torch.capture import training_step
+from frontends.torch.fuzzing.compare import copied, differences
+from frontends.torch.parallel import parallelize, parallelize_step
+
+Program = Callable[[Any], Iterator[Any]]
+"""From a way to run, an `Eager` or an `Ours`, to what its user sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a program."""
+
+    name: str
+    """`equal`; `typed` if it was refused and is as if we had not been there; `WRONG`; `RAW` if an
+    error is none of ours; `HANG`; or `BROKEN` if it fails eagerly."""
+
+    detail: str = ""
+    """The first differences, or the error."""
+
+
+class HangError(Exception):
+    """A program took longer than it may."""
+
+
+class Eager:
+    """As the program would run without us."""
+
+    def __init__(self) -> None:
+        self.watched: list[tuple[nn.Module, Any]] = []
+        """Models and optimizers, which are looked at after every yield."""
+
+    def loss(self, model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any]) -> Any:
+        """The step of a loss, as `parallelize` makes it."""
+        self.watched.append((model, optimizer))
+        step = training_step(loss_fn)
+
+        def train(batch: Any) -> Any:
+            return step(model, optimizer, batch)
+
+        return train
+
+    def step(self, step: Callable[..., Any], model: nn.Module, optimizer: Any) -> Any:
+        """The step as it is."""
+        self.watched.append((model, optimizer))
+        return step
+
+
+class Ours(Eager):
+    """The same through `parallelize` and `parallelize_step`; what is refused runs eagerly.
+
+    Args:
+        devices: How many, virtual.
+        options: Of `parallelize`.
+        own_file: Of the program, which may raise what it likes.
+    """
+
+    def __init__(self, devices: int, options: Mapping[str, Any], own_file: str = "") -> None:
+        super().__init__()
+        self._own_file = own_file
+        cluster = Cluster.preset("virtual-cpu").resized(devices_per_host=devices)
+        self._options = {"cluster": cluster, **options}
+        self._n_calls = 0
+        self.refused: str = ""
+        """Where it was refused first, and why."""
+
+        self.failed: Exception | None = None
+        """An error of a call that is none of ours, nor raised by the user's code itself."""
+
+    def loss(self, model: nn.Module, optimizer: Any, loss_fn: Callable[..., Any]) -> Any:
+        """The step of a loss."""
+        eager = super().loss(model, optimizer, loss_fn)
+        return self._guarded(functools.partial(parallelize, model, optimizer, loss_fn), eager)
+
+    def step(self, step: Callable[..., Any], model: nn.Module, optimizer: Any) -> Any:
+        """A whole step."""
+        eager = super().step(step, model, optimizer)
+        return self._guarded(functools.partial(parallelize_step, step, model, optimizer), eager)
+
+    def _guarded(self, make: Callable[..., Any], eager: Callable[..., Any]) -> Any:
+        step: Callable[..., Any] = eager
+        with self._refusing():
+            step = make(**self._options)
+
+        def call(*args: Any, **named: Any) -> Any:
+            if not self.refused:
+                self._n_calls += 1
+                with self._refusing():
+                    return step(*args, **named)
+            return eager(*args, **named)
+
+        return call
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except FrontendsError as error:
+            self.refused = f"call {self._n_calls - 1}: {_told(error)}"
+        except HangError:
+            raise
+        except Exception as error:
+            if traceback.extract_tb(error.__traceback__)[-1].filename != self._own_file:
+                self.failed = error
+            raise
+
+
+def judge(
+    program: Program,
+    *,
+    devices: int = 2,
+    rtol: float = 1e-5,
+    limit_s: int = 90,
+    **options: Any,
+) -> Verdict:
+    """Run a program both ways and compare all that its user can see.
+
+    Args:
+        program: Called twice, from the same seeds.
+        devices: How many.
+        rtol: How far numbers may be off, in the norm of a tensor.
+        limit_s: How long it may take, each way. It is kept by a signal, so in the main thread.
+        options: Of `parallelize`; one microbatch if it is not said.
+    """
+    try:
+        expected = _run(program, Eager(), limit_s)
+    except Exception as error:
+        return Verdict("BROKEN", _told(error))
+    own_file = getattr(program, "__code__", judge.__code__).co_filename
+    ours = Ours(devices, {"microbatches": 1, **options}, own_file)
+    try:
+        found = _run(program, ours, limit_s)
+    except HangError as error:
+        return Verdict("HANG", _told(error))
+    except FrontendsError as error:
+        return Verdict("typed", f"outside of the step: {_told(error)}")
+    except Exception as error:
+        return Verdict("RAW", _told(error))
+    if ours.failed is not None:
+        return Verdict("RAW", _told(ours.failed))
+    different = _first_difference(expected, found, rtol)
+    if different:
+        return Verdict("WRONG", different + (f" after {ours.refused}" if ours.refused else ""))
+    return Verdict("typed", ours.refused) if ours.refused else Verdict("equal")
+
+
+def _first_difference(
+    expected: list[dict[str, Any]], found: list[dict[str, Any]], rtol: float
+) -> str:
+    """What is yielded at any call is told before stale state of an earlier one."""
+    if len(expected) != len(found):
+        return f"yields {len(expected)} times eagerly, {len(found)} here"
+    for what in expected[0]:
+        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+            different = list(_compared(what, one.get(what), other.get(what), rtol))
+            if different:
+                more = "; ..." if len(different) > 3 else ""
+                return f"call {number}: {'; '.join(different[:3])}{more}"
+    return ""
+
+
+def _compared(what: str, expected: Any, found: Any, rtol: float) -> Iterator[str]:
+    """Differences; state that eager makes with the first gradient may be there before."""
+    if what.endswith(".state") and isinstance(expected, dict) and isinstance(found, dict):
+        for key, value in expected.items():
+            yield from differences(value, found.get(key), rtol, f"{what}[{key!r}]")
+    else:
+        yield from differences(expected, found, rtol, what)
+
+
+def _run(program: Program, way: Eager, limit_s: int) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    dtype = torch.get_default_dtype()
+    try:
+        with _limited(limit_s), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [_seen(yielded, way) for yielded in program(way)]
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def _seen(yielded: Any, way: Eager) -> dict[str, Any]:
+    """Everything that a user may look at after a call, in the order of blame."""
+    seen: dict[str, Any] = {"yielded": copied(yielded)}
+    for index, (model, optimizer) in enumerate(way.watched):
+        seen[f"model{index}"] = copied(model.state_dict())
+        seen[f"python{index}"] = copied(dict(_python_state(model)))
+        if isinstance(optimizer, torch.optim.Optimizer):
+            state = optimizer.state_dict()
+            seen[f"optimizer{index}.groups"] = copied(state["param_groups"])
+            seen[f"optimizer{index}.state"] = {
+                f"{number}.{key}": copied(value)
+                for number, kept in state["state"].items()
+                for key, value in (kept.items() if isinstance(kept, dict) else [("", kept)])
+                if value is not None
+            }
+    seen["random"] = copied([torch.get_rng_state(), random.random(), float(np.random.rand())])
+    seen["modes"] = copied([torch.is_grad_enabled(), str(torch.get_default_dtype())])
+    return seen
+
+
+def _python_state(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """What modules keep besides what their state dicts have."""
+    yield "requires_grad", {name: p.requires_grad for name, p in model.named_parameters()}
+    yield "dtypes", {name: str(p.dtype) for name, p in model.named_parameters()}
+    yield "buffers", dict(model.named_buffers())
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if not key.startswith("_"):
+                yield f"{name}.{key}", value
+
+
+@contextmanager
+def _limited(seconds: int) -> Iterator[None]:
+    """Raise `HangError` inside, if it takes too long."""
+
+    def stop(*_: Any) -> None:
+        raise HangError(f"a program ends within {seconds} s, and this one does not")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _told(error: BaseException) -> str:
+    """An error, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" [{Path(f.filename).name}:{f.lineno} {f.name}]" for f in frames)
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}{where}"

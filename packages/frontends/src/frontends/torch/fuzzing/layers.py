@@ -1,0 +1,97 @@
+"""Layers that keep state in Python or in buffers, or hand on tensors that lie otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Tensor = torch.Tensor
+
+
+class Residual(nn.Module):
+    """Adds what goes in to what comes out."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum."""
+        return x + 0.5 * torch.tanh(self.inner(x))
+
+
+class Scaled(nn.Module):
+    """Multiplies by a number that the user may set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The product."""
+        return x * self.scale
+
+
+class Counting(nn.Module):
+    """Does more with each call, and counts them in Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The fraction that it has come to."""
+        self.calls += 1
+        return x * min(1.0, 0.4 * self.calls)
+
+
+class Running(nn.Module):
+    """Subtracts a mean over all batches, which is a buffer."""
+
+    mean: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What is left."""
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(x.flatten(0, -2).mean(0), 0.3)
+        return x - self.mean
+
+
+class First(nn.Module):
+    """The first of what another module returns, as a recurrent one."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Any:
+        """Its outputs without its state."""
+        return self.inner(x)[0]
+
+
+class Transposed(nn.Module):
+    """Drops out of a tensor whose memory is in another order."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape as before."""
+        return functional.dropout(x.transpose(0, 1), self.p, self.training).transpose(0, 1)
+
+
+class Mean(nn.Module):
+    """The mean over a sequence."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One row for each example."""
+        return x.mean(1)

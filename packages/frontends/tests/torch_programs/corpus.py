@@ -1,0 +1,35 @@
+"""All programs, by theme."""
+
+from torch_programs import (
+    batches,
+    dropout,
+    gradients,
+    hugging_face,
+    loops,
+    losses,
+    modules,
+    operators,
+    optimizers,
+    outside,
+    python_state,
+    reading,
+    schedules,
+)
+from torch_programs.driver import PROGRAMS
+
+__all__ = [
+    "PROGRAMS",
+    "batches",
+    "dropout",
+    "gradients",
+    "hugging_face",
+    "loops",
+    "losses",
+    "modules",
+    "operators",
+    "optimizers",
+    "outside",
+    "python_state",
+    "reading",
+    "schedules",
+]
