@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster, Level, Link
@@ -12,7 +13,7 @@ from frontends.errors import HeldLayoutError
 from frontends.held import homes_of, same_homes, updated_by
 from frontends.jax import plan_for
 from frontends.jax.runtime import Runtime
-from frontends.jax.testing import EXAMPLES, Example, assert_same
+from frontends.jax.testing import EXAMPLES, Example, assert_same, sgd
 from frontends.jax.trace import Trace
 from frontends.planning import Planned
 from shardspec import Spec
@@ -129,8 +130,13 @@ def test_what_cannot_be_held_is_refused() -> None:
         params, *results = function(params[::-1], *others)
         return params[::-1], *results
 
-    with pytest.raises(HeldLayoutError, match="reads it in the order of the plan's stages; this"):
-        plan_for(backwards, reverse, SLOW, hold=plan)
+    hosts = CLUSTER.resized(n_hosts=4, devices_per_host=1)
+    four = plan_for(function, arguments, hosts, strategy="equal_layers", microbatches=4).plan
+    assert len(four.stages) == 4
+    with pytest.raises(HeldLayoutError, match=r"this one has \d+ of 1152 bytes in others"):
+        plan_for(backwards, reverse, hosts, hold=four)
+    short = plan_for(function, (arguments[0], *arguments[1:]), hosts, hold=four).plan
+    assert same_homes(short, four) == []
     with pytest.raises(HeldLayoutError, match="needs more than 100 bytes a device"):
         plan_for(function, arguments, SLOW, hold=plan, memory_bytes=100)
     one = Cluster.preset("virtual-cpu").resized(devices_per_host=2)
@@ -139,3 +145,80 @@ def test_what_cannot_be_held_is_refused() -> None:
     wide = EXAMPLES["mlp"](width=16)  # type: ignore[call-arg]
     with pytest.raises(HeldLayoutError, match=r"got params\[0\]\['b'\] of float32\[16\] for float"):
         plan_for(wide.function, wide.arguments, SLOW, hold=plan)
+
+
+def test_a_longer_loop_has_more_layers_and_the_same_homes() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        def loss(w: Any) -> Any:
+            first = jnp.tanh(batch["x"] @ w["in"])
+            hidden, _ = jax.lax.scan(
+                lambda h, x: (jnp.tanh(x + h @ w["cell"]), None),
+                0 * first[:, 0],
+                first.swapaxes(0, 1),
+            )
+            for weight in w["out"]:
+                hidden = jnp.tanh(hidden @ weight)
+            return jnp.mean((hidden - batch["y"]) ** 2)
+
+        value, gradient = jax.value_and_grad(loss)(state)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, state, gradient), value
+
+    rng = np.random.default_rng(0)
+
+    def numbers(*shape: int) -> Any:
+        return rng.normal(size=shape, scale=0.3).astype(np.float32)
+
+    state = {"in": numbers(8, 8), "cell": numbers(8, 8), "out": [numbers(8, 8) for _ in range(4)]}
+
+    def batch(length: int) -> Any:
+        return {"x": numbers(8, length, 8), "y": numbers(8, 8)}
+
+    options: dict[str, Any] = {"microbatches": 2, "strategy": "equal_layers"}
+    first = plan_for(step, (state, batch(3)), SLOW, **options).plan
+    for length in (6, 2, 1):
+        plan = plan_for(step, (state, batch(length)), SLOW, hold=first).plan
+        assert same_homes(plan, first) == []
+        assert len(plan.stages) == len(first.stages) == 2
+
+
+def test_state_that_is_made_elsewhere_is_handed_to_where_it_is_kept() -> None:
+    def loss(layers: Any, x: Any) -> Any:
+        y = x
+        for weight in layers:
+            y = jnp.tanh(y @ weight)
+        return jnp.mean((y - x) ** 2)
+
+    def step(layers: Any, seen: Any, x: Any) -> Any:
+        layers, value = sgd(loss)(layers, x)
+        return layers, 0.9 * seen + 0.1 * x.mean(0), value  # made where all of the batch is
+
+    x = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    given = ([x * 0.3] * 4, jnp.zeros(8), x)
+    first = plan_for(step, given, SLOW, strategy="equal_layers", microbatches=2)
+    handed = 0
+    for n in (6, 3):
+        some = (*given[:2], x[:n])
+        planned = plan_for(step, some, SLOW, hold=first.plan)
+        assert same_homes(planned.plan, first.plan) == []
+        planned.plan.verify()
+        handed += any(op.name.startswith("keep.") for op in planned.layered.step.graph.operators)
+        runtime = Runtime(planned.trace, planned.layered, planned.plan, SLOW)
+        found = planned.trace.unflatten(runtime(planned.trace.flatten(some)))
+        assert_same(jax.tree.leaves(found), jax.jit(step)(*some))
+        again = plan_for(step, some, SLOW, plan=planned.plan)
+        assert again.layered.step == planned.layered.step
+    assert handed > 0
+
+
+def test_numbers_and_what_is_only_read_may_be_of_another_type() -> None:
+    function = example("mlp").function
+
+    def step(params: Any, opt_state: Any, rate: Any, mask: Any, batch: Any) -> Any:
+        params, opt_state, loss = function(params, opt_state, batch)
+        return params, opt_state, loss * rate + jnp.sum(mask)
+
+    params, opt_state, batch = example("mlp").arguments
+    given = (params, opt_state, 0.1, np.ones(3, np.float32), batch)
+    first = plan_for(step, given, SLOW, strategy="equal_layers", microbatches=2).plan
+    other = (params, opt_state, 1, np.ones(5, np.int32), batch)
+    assert same_homes(plan_for(step, other, SLOW, hold=first).plan, first, updated_by(first)) == []

@@ -180,7 +180,7 @@ class Binder:
     def _load(self, item: Load) -> Call:
         batch = self.register(("batch", item.slot.value))
         made = self.register((item.stage, item.slot, item.microbatch))
-        load = self._engine.loader(item.stage, item.slot, item.microbatch)
+        load = self._engine.loader(item.stage, item.slot, item.microbatch or 0)
         return lambda values: values.__setitem__(made, load(values[batch]))
 
     def _zero(self, item: Zero) -> Call:

@@ -43,6 +43,18 @@ class NoPlanError(FrontendsError, ValueError):
     """No plan fits the cluster's memory; the message says how much would do."""
 
 
+class RunError(FrontendsError, RuntimeError):
+    """A compiled program failed on its device; the message says in which stage and phase."""
+
+
+class NotFiniteError(FrontendsError, FloatingPointError):
+    """A program made a number that is none, and the framework was asked to look for such."""
+
+
+class InternalError(FrontendsError, RuntimeError):
+    """Something failed that should not have; the message says what was being done, and to what."""
+
+
 class DeadlockError(FrontendsError, RuntimeError):
     """Instruction lists wait for each other; the message says who waits for whom."""
 

@@ -19,19 +19,16 @@ from shardspec import Mesh, Spec
 
 from frontends.candidates import Progress
 from frontends.errors import HeldLayoutError, PlanError
+from frontends.held_layers import layers_of_held, without_copies
 from frontends.joining import Joiner
-from frontends.layers import LayeredStep, layer, layer_as
 from frontends.pins import Pin, pins_of
 from frontends.plan import Plan, Stage
 from frontends.pricing import Level, Priced, Pricer
-from frontends.schedule import copies_of_stages, first_microbatches, most_held, schedule_of
+from frontends.schedule import first_microbatches, most_held, schedule_of
 from frontends.step import STATE, Step
 
 HELD = "held"
 """What made such a plan, as `Plan.strategy`."""
-
-_FINER = (2, 4)
-"""As many times the earlier plan's layers are tried, where its own do not correspond [chosen]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,89 +94,6 @@ def updated_by(plan: Plan) -> frozenset[str]:
     return frozenset(o.alias for graph in graphs for o in graph.outputs if o.alias is not None)
 
 
-def layers_of_held(step: Step, hold: Plan) -> tuple[LayeredStep, list[tuple[int, int]]]:
-    """The layers of a step, and those of each stage, so that state is in the stage that keeps it.
-
-    Args:
-        step: Of which the layers may differ from those of the plan, as where a loop is longer.
-        hold: The earlier plan.
-
-    Raises:
-        HeldLayoutError: However it is cut, state of one layer is kept in different stages, or that
-            of a later layer in an earlier stage.
-    """
-    stages = _without_copies(hold)
-    n_layers = stages[-1].last_layer + 1
-    layered = layer_as(step, hold)
-    spans = [(stage.first_layer, stage.last_layer) for stage in stages]
-    stage_of = _stage_of_state(hold)
-    if layered.n_layers == n_layers and not _misplaced(layered, spans, stage_of):
-        return layered, spans
-    for wanted in (layered.n_layers, None, *(times * n_layers for times in _FINER)):
-        finer = layered if wanted == layered.n_layers else layer(step, wanted)
-        found = _spans(finer, len(stages), stage_of)
-        if found is not None:
-            return finer, found
-    wrong = _misplaced(layered, spans, stage_of)[:3]
-    raise HeldLayoutError(
-        "a step that shares its state with a plan reads it in the order of the plan's stages; "
-        f"this one has {layered.n_layers} layers for {n_layers}, and in other stages than they "
-        f"are kept in {', '.join(wrong) or 'some of them'}: plan it on its own, and move the state"
-    )
-
-
-def _without_copies(plan: Plan) -> tuple[Stage, ...]:
-    """The stages, without those that are copies of others."""
-    name = plan.schedule_name
-    n_copies = copies_of_stages(name) if name in pipesched.NAMES and len(plan.stages) > 1 else 1
-    return plan.stages[: len(plan.stages) // n_copies]
-
-
-def _stage_of_state(hold: Plan) -> dict[str, int]:
-    """The stage of each value that lies in one only."""
-    received = {(t.destination, t.value) for t in hold.transfers}
-    found: dict[str, list[int]] = {}
-    for index, stage in enumerate(_without_copies(hold)):
-        for stored in stage.inputs:
-            if (index, stored.value) not in received:
-                found.setdefault(stored.value, []).append(index)
-    return {name: stages[0] for name, stages in found.items() if len(stages) == 1}
-
-
-def _misplaced(
-    layered: LayeredStep, spans: Sequence[tuple[int, int]], stage_of: Mapping[str, int]
-) -> list[str]:
-    """State that is updated in another stage than it is kept in."""
-    at = {k: i for i, (first, last) in enumerate(spans) for k in range(first, last + 1)}
-    return [
-        name
-        for name in layered.step.graph.inputs
-        if name in layered.updated
-        and name in stage_of
-        and at.get(layered.home[name]) != stage_of[name]
-    ]
-
-
-def _spans(
-    layered: LayeredStep, n_stages: int, stage_of: Mapping[str, int]
-) -> list[tuple[int, int]] | None:
-    """First and last layer of each stage, by the state that is in them; None if there is none."""
-    wanted: list[int | None] = [None] * layered.n_layers
-    for name in layered.step.graph.inputs:
-        if name in layered.updated and name in stage_of:
-            k, stage = layered.home[name], stage_of[name]
-            if wanted[k] not in (None, stage):
-                return None
-            wanted[k] = stage
-    stages: list[int] = []
-    for each in wanted:
-        stages.append(each if each is not None else stages[-1] if stages else 0)
-    if stages != sorted(stages) or set(stages) != set(range(n_stages)):
-        return None
-    firsts = [stages.index(stage) for stage in range(n_stages)]
-    return [*zip(firsts, [first - 1 for first in [*firsts[1:], len(stages)]], strict=True)]
-
-
 class HeldPlanner:
     """Plans a step with the stages of an earlier plan, and its state in the same layouts.
 
@@ -218,7 +132,8 @@ class HeldPlanner:
             )
         self._hold, self._cluster, self._progress = hold, cluster, progress
         self.layered, self._spans = layers_of_held(step, hold)
-        self._stages = _without_copies(hold)
+        self._stages = without_copies(hold)
+        self._updated = self.layered.updated | updated_by(hold)
         self._memory_bytes = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
         self._level, self._memory_rule = level, memory_rule
         self._pins, self._unsharded = self._free_pins(pin or {}), tuple(unsharded)
@@ -242,8 +157,7 @@ class HeldPlanner:
                 f"{self._memory_bytes} bytes a device, or an operator that no held layout allows: "
                 "plan it on its own, and move the state"
             )
-        names = self.layered.updated | updated_by(self._hold)
-        differences = same_homes(found, self._hold, names)
+        differences = same_homes(found, self._hold, self._updated)
         if differences:
             raise HeldLayoutError(
                 "a step in held layouts keeps its state as the earlier plan does; other homes have "
@@ -282,8 +196,7 @@ class HeldPlanner:
         for stored in stage.inputs:
             if stored.value in graph.inputs and graph.value(stored.value).role in STATE:
                 specs.pop(stored.value, None)
-                if stored.value not in received:
-                    self._check_shape(stage, stored.value)
+                if stored.value not in received and self._is_same(stage, stored.value):
                     specs[stored.value] = stored.spec
         return Pricer(
             self.layered,
@@ -295,16 +208,25 @@ class HeldPlanner:
             mesh_shape=stage.mesh.shape,
         )
 
-    def _check_shape(self, stage: Stage, name: str) -> None:
+    def _is_same(self, stage: Stage, name: str) -> bool:
+        """Whether an argument is the one that a stage keeps.
+
+        Numbers, and what steps only read, may be others.
+
+        Raises:
+            HeldLayoutError: It is not, and one of the steps updates it.
+        """
         ours = self.layered.step.graph.value(name)
-        if stage.sharding is None:
-            return
-        theirs = stage.sharding.graph.value(name)
-        if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
-            raise HeldLayoutError(
-                "a step that shares its state with a plan has it in the same shapes and types; got "
-                f"{name} of {ours.dtype}{list(ours.shape)} for {theirs.dtype}{list(theirs.shape)}"
-            )
+        theirs = ours if stage.sharding is None else stage.sharding.graph.value(name)
+        if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):
+            return True
+        if name not in self._updated or ours.shape == theirs.shape == ():
+            self._updated -= {name}
+            return False
+        raise HeldLayoutError(
+            "a step that shares its state with a plan has it in the same shapes and types; got "
+            f"{name} of {ours.dtype}{list(ours.shape)} for {theirs.dtype}{list(theirs.shape)}"
+        )
 
     def _free_pins(self, pin: Mapping[str, Pin]) -> Mapping[str, Spec]:
         """What the user pins of values that are there in this step, too, and not held."""

@@ -27,7 +27,8 @@ class Load:
 
     stage: int
     slot: Stored
-    microbatch: int
+    microbatch: int | None
+    """None: all of a batch that is not cut, for apply."""
 
     def __str__(self) -> str:
         return f"LOAD {self.slot.value}.{self.microbatch}"
@@ -310,6 +311,7 @@ class _Binder:
 
         self.begun: set[int] = set()
         self.loaded: set[tuple[Stored, int]] = set()
+        self.whole: set[Stored] = set()
         self.received: set[int] = set()
 
     def run(self, action: pipesched.Action) -> Iterator[Instruction]:
@@ -352,6 +354,10 @@ class _Binder:
                 if transfer.value in reads and i not in self.received:
                     self.received.add(i)
                     yield Receive(self.stage, i, None)
+            for slot in chunk.reads:  # of a batch that is not cut
+                if slot.value in self.batch and slot not in self.whole:
+                    self.whole.add(slot)
+                    yield Load(self.stage, slot, None)
             yield Run(self.stage, index, None)
             writes = {slot.value for slot in chunk.writes}
             for i, transfer in self._transfers("apply", lambda t: t.source):

@@ -15,7 +15,8 @@ from costmodel import Cluster
 from frontends.copies import copied_as
 from frontends.errors import AccumulationError, HeldLayoutError, PlanError
 from frontends.held import HeldPlanner
-from frontends.layers import LayeredStep, layer, layer_as
+from frontends.held_layers import layers_of_held
+from frontends.layers import LayeredStep, layer
 from frontends.microbatches import with_microbatches
 from frontends.pins import Pin
 from frontends.plan import Plan
@@ -123,7 +124,10 @@ def plan_traces(
     def traced(microbatches: int) -> tuple[TracedT, LayeredStep]:
         if microbatches not in steps:
             found = at(microbatches)
-            layered = layer(found.step, n_layers) if given is None else layer_as(found.step, given)
+            if given is None or found.step.fingerprint != given.step:  # which is refused below
+                layered = layer(found.step, n_layers)
+            else:
+                layered, _ = layers_of_held(found.step, given)
             steps[microbatches] = (found, layered)
         return steps[microbatches]
 
@@ -188,7 +192,7 @@ def _plan_held(
                 raise
             continue
         if trace.step.fingerprint == hold.step:
-            copied = copied_as(layer_as(trace.step, hold), hold)
+            copied = copied_as(layers_of_held(trace.step, hold)[0], hold)
             return Planned(trace.with_copies(copied.original), copied.layered, hold)
         try:
             planner = held(trace.step, unsharded=tuple(shares_of_whole(trace)))

@@ -12,8 +12,11 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import config as _config
 from jax._src import core as _core
-from jax._src import distributed, xla_bridge
+from jax._src import distributed, source_info_util, xla_bridge
+from jax._src.api_util import InternalFloatingPointError
+from jax._src.array import ArrayImpl
 from jax._src.random import prng
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
@@ -265,6 +268,36 @@ def compiler_options(platform: str) -> dict[str, Any]:
     return {"xla_disable_hlo_passes": "cse_barrier_expander"} if platform == "cpu" else {}
 
 
+def trace_context() -> Any:
+    """What of JAX's configuration and contexts `jit` keeps its traces apart by."""
+    return _config.trace_context()
+
+
+def as_weak(array: jax.Array) -> jax.Array:
+    """The same array, of a type that gives way to what it meets; nothing is copied."""
+    kept = cast("Any", array)
+    aval = kept.aval.update(weak_type=True)
+    return cast(
+        "jax.Array",
+        ArrayImpl(aval, kept.sharding, kept._arrays, committed=kept._committed, _skip_checks=True),
+    )
+
+
+def is_users(filename: str) -> bool:
+    """Whether a file is none of JAX's own."""
+    return bool(source_info_util.is_user_filename(filename))
+
+
+def is_of_numbers(error: Exception) -> bool:
+    """Whether JAX found numbers that are not finite, where it is asked to look for them."""
+    return isinstance(error, FloatingPointError | InternalFloatingPointError)
+
+
+def line_of(equation: JaxprEqn) -> str:
+    """Where the user, or a library that he uses, wrote what became this equation."""
+    return source_info_util.summarize(equation.source_info)
+
+
 def is_initialized() -> bool:
     """Whether JAX has started its devices, so that their number is fixed."""
     return bool(xla_bridge.backends_are_initialized())
@@ -292,6 +325,7 @@ def is_scalar_literal(atom: Atom) -> bool:
 
 
 __all__ = [
+    "ArrayImpl",
     "Atom",
     "ClosedJaxpr",
     "Jaxpr",
@@ -300,6 +334,7 @@ __all__ = [
     "Shaped",
     "Var",
     "as_function",
+    "as_weak",
     "aval",
     "bind",
     "coordination_client",
@@ -310,13 +345,17 @@ __all__ = [
     "is_differentiated",
     "is_initialized",
     "is_key",
+    "is_of_numbers",
     "is_scalar_literal",
+    "is_users",
     "key_data",
+    "line_of",
     "n_cpu_devices",
     "prng",
     "process_of_distributed",
     "program",
     "repeated_equations",
+    "trace_context",
     "variable_like",
     "variable_of",
     "without_repeated",

@@ -15,6 +15,7 @@ from frontends.errors import DeviceError
 from frontends.given import argnums_of, check_given
 from frontends.jax import _compat, processes
 from frontends.jax.arguments import describe
+from frontends.jax.boundary import doing
 from frontends.jax.rules import shares_of_whole
 from frontends.jax.trace import Capture, Trace
 from frontends.pins import Pin
@@ -125,20 +126,22 @@ def plan_for(
     check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers, hold)
     batch_argnums = argnums_of(batch_argnums)
     leaves = describe(function, arguments, batch_argnums)
-    return plan_traces(
-        Capture(function, arguments, batch_argnums).at,
-        lambda trace: shares_of_whole(trace.equations.values()),
-        [leaf.shape[0] for leaf in leaves if leaf.is_batch and leaf.shape],
-        cluster,
-        microbatches=microbatches,
-        strategy=strategy,
-        schedule=schedule,
-        memory_bytes=memory_bytes,
-        level=level,
-        memory_rule=memory_rule,
-        pin=pin,
-        n_layers=n_layers,
-        plan=plan,
-        hold=hold,
-        progress=progress,
-    )
+    capture = Capture(function, arguments, batch_argnums)
+    with doing("planning"):
+        return plan_traces(
+            capture.at,
+            lambda trace: shares_of_whole(trace.equations.values()),
+            [leaf.shape[0] for leaf in leaves if leaf.is_batch and leaf.shape],
+            cluster,
+            microbatches=microbatches,
+            strategy=strategy,
+            schedule=schedule,
+            memory_bytes=memory_bytes,
+            level=level,
+            memory_rule=memory_rule,
+            pin=pin,
+            n_layers=n_layers,
+            plan=plan,
+            hold=hold,
+            progress=progress,
+        )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frontends.errors import BatchError
+from frontends.errors import ArgumentError, BatchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,42 @@ def numbers_of(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(aval.weak_type))
 
 
+def type_of(leaf: Any, name: Callable[[], str]) -> Any:
+    """Shape and type of a leaf, which may be a `jax.ShapeDtypeStruct`.
+
+    Args:
+        leaf: Of the arguments of a step.
+        name: Makes its name, as the user would write it.
+
+    Raises:
+        ArgumentError: It is nothing that JAX computes with.
+    """
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    try:
+        found = jax.typeof(leaf)
+        if isinstance(leaf, int):
+            np.asarray(leaf, found.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
+        raise ArgumentError(
+            "arguments of a step are arrays, numbers and trees of them, as for jax.jit; got "
+            f"{name()} of type {kind}: {_way_out(kind)}"
+        ) from error
+    return found
+
+
+def _way_out(kind: str) -> str:
+    if kind.startswith("torch."):
+        return "convert it by .numpy()"
+    if kind in ("int", "numpy.ndarray"):
+        return "give an array of a type that JAX has"
+    return (
+        "name an argument that chooses what the step does in static_argnums, keep such leaves out "
+        "of trees (equinox.partition does it), or wrap the step in equinox.filter_jit"
+    )
+
+
 def describe(
     function: Callable[..., Any], arguments: Sequence[Any], batch_argnums: Sequence[int]
 ) -> tuple[Argument, ...]:
@@ -57,7 +93,7 @@ def describe(
     for i, argument in enumerate(arguments):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
             name = names[i] + jax.tree_util.keystr(path)
-            given = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+            given = type_of(leaf, lambda name=name: name)
             aval = numbers_of(leaf)
             keys = given.dtype if given.dtype != aval.dtype else None
             described.append(

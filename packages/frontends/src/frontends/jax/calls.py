@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frontends.errors import BatchError, PlanError
+from frontends.errors import ArgumentError, BatchError, PlanError
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -65,21 +65,6 @@ class Call:
             found.append(numbers.index(index))
         return tuple(found)
 
-    def check_static(self, planned: Call) -> None:
-        """See that static arguments have the values that the step was planned for.
-
-        Raises:
-            PlanError: They have others.
-        """
-        for i, name in enumerate(self.names):
-            ours, theirs = self.static.get(i), planned.static.get(i)
-            if ours is not theirs and ours != theirs:
-                raise PlanError(
-                    "a step is planned for one value of each static argument; got "
-                    f"{name}={ours!r} instead of {theirs!r}: use another parallelize(...) of the "
-                    "step for it"
-                )
-
 
 class Signature:
     """The parameters of a step.
@@ -127,12 +112,17 @@ class Signature:
         """Sort the arguments of a call.
 
         Raises:
-            TypeError: The step cannot be called so.
+            ArgumentError: The step cannot be called so.
         """
         places, others = tuple(arguments), dict(named)
         names: list[str] = []
         if self._signature is not None:
-            bound = self._signature.bind(*arguments, **named)
+            try:
+                bound = self._signature.bind(*arguments, **named)
+            except TypeError as error:
+                raise ArgumentError(
+                    f"a step is called as its signature {self._signature} says: {error}"
+                ) from error
             known = list(self._signature.parameters)
             order = [*known, *sorted(bound.kwargs)].index
             places = bound.args

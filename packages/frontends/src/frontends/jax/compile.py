@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -18,6 +18,7 @@ from shardspec import Mesh, Spec
 from frontends.binding import Shards
 from frontends.chunks import Chunk
 from frontends.jax import _compat
+from frontends.jax.boundary import doing
 from frontends.jax.lower import jax_mesh, lower_chunk, partition_spec
 from frontends.jax.trace import Trace
 from frontends.plan import Plan, Stored
@@ -67,6 +68,16 @@ class Submeshes:
         parts = jax.device_put([whole[index] for index in indices.values()], list(indices))
         return jax.make_array_from_single_device_arrays(whole.shape, where, parts)
 
+    def empty(self, stage: int, slot: Stored) -> jax.Array:
+        """An array without elements, where it belongs: XLA lays results of size zero anywhere."""
+        target = self.abstract(stage, slot)
+        indices = self._indices(target.sharding, target.shape)
+        part = np.zeros(target.sharding.shard_shape(target.shape), target.dtype)
+        parts = jax.device_put([part] * len(indices), list(indices))
+        return jax.make_array_from_single_device_arrays(
+            target.shape, target.sharding, parts, dtype=target.dtype
+        )
+
     def shards(self, array: jax.Array) -> Shards:
         """The shards that this process has, by device id, without a copy."""
         return {self.id_of[s.device]: np.asarray(s.data) for s in array.addressable_shards}
@@ -104,7 +115,7 @@ def compile_chunks(
         progress: Told how many chunks are compiled.
     """
 
-    def build(index: int) -> Any:
+    def lowered(index: int) -> Any:
         chunk = chunks[index]
         mesh, jmesh = submeshes.meshes[chunk.stage], submeshes.jax_meshes[chunk.stage]
         function = lower_chunk(chunk, trace, graph, mesh, jmesh)
@@ -119,15 +130,22 @@ def compile_chunks(
             if results[place]:  # JAX warns of what cannot be used
                 results[place] -= 1
                 donated.append(len(totals) + position)
-        jitted = jax.jit(function, donate_argnums=tuple(donated))
-        options = _compat.compiler_options(jmesh.devices.flat[0].platform)
-        return jitted.lower(*totals, *reads).compile(options)
+        return jax.jit(function, donate_argnums=tuple(donated)).lower(*totals, *reads)
+
+    def compiled(index: int, lowered: Any) -> Any:
+        platform = submeshes.jax_meshes[chunks[index].stage].devices.flat[0].platform
+        with doing(f"compiling {chunks[index]}"):
+            return lowered.compile(_compat.compiler_options(platform))
 
     mine = [index for index, chunk in enumerate(chunks) if submeshes.is_local(chunk.stage)]
     programs: list[Any] = [None] * len(chunks)
     with ThreadPoolExecutor(max_workers=2) as pool:  # XLA compiles outside Python's lock
-        for done, (index, program) in enumerate(zip(mine, pool.map(build, mine), strict=True)):
-            programs[index] = program
+        waiting = []
+        for index in mine:  # here: JAX's configuration may be of this thread alone
+            with doing(f"compiling {chunks[index]}"):
+                waiting.append((index, pool.submit(compiled, index, lowered(index))))
+        for done, (index, program) in enumerate(waiting):
+            programs[index] = program.result()
             if progress is not None:
                 progress("compiling", done + 1, len(mine))
     return programs
@@ -137,11 +155,31 @@ def _place(abstract: jax.ShapeDtypeStruct) -> tuple[Any, ...]:
     return abstract.shape, abstract.dtype, abstract.sharding
 
 
-def compile_zeros(chunk: Chunk, submeshes: Submeshes) -> Any:
-    """A program that makes the totals of a chunk, which are nothing yet."""
+def compile_zeros(chunk: Chunk, submeshes: Submeshes) -> Callable[[], Sequence[jax.Array]]:
+    """Makes the totals of a chunk, which are nothing yet."""
     totals = [submeshes.abstract(chunk.stage, slot) for slot in chunk.totals]
     make = jax.jit(
         lambda: tuple(jnp.zeros(total.shape, total.dtype) for total in totals),
         out_shardings=tuple(total.sharding for total in totals),
     )
-    return make.lower().compile()
+    with doing(f"compiling the sums of {chunk}"):
+        compiled = make.lower().compile()
+    place = placer(chunk.stage, chunk.totals, submeshes)
+    return lambda: place(compiled())
+
+
+def placer(
+    stage: int, slots: Sequence[Stored], submeshes: Submeshes
+) -> Callable[[Sequence[jax.Array]], Sequence[jax.Array]]:
+    """Puts those of a program's results that have no elements where they belong."""
+    empty = [i for i, slot in enumerate(slots) if submeshes.abstract(stage, slot).size == 0]
+    if not empty:
+        return lambda results: results
+
+    def place(results: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        placed = list(results)
+        for i in empty:
+            placed[i] = submeshes.empty(stage, slots[i])
+        return placed
+
+    return place

@@ -49,7 +49,7 @@ def rows_of_process(runtime: Runtime, trace: Trace) -> Rows:
         if isinstance(item, Load) and runtime.submeshes.is_local(item.stage):
             part = runtime.submeshes.abstract(item.stage, item.slot)
             if part.shape:
-                first = item.microbatch * part.shape[0]
+                first = (item.microbatch or 0) * part.shape[0]
                 rows = needed[batch[item.slot.value]][first : first + part.shape[0]]
                 for index in part.sharding.addressable_devices_indices_map(part.shape).values():
                     rows[index[0]] = True

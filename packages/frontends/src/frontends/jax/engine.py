@@ -12,7 +12,8 @@ from shardspec import Mesh
 
 from frontends.binding import Shards
 from frontends.chunks import Chunk
-from frontends.jax.compile import Submeshes, compile_zeros
+from frontends.jax.boundary import failure_of
+from frontends.jax.compile import Submeshes, compile_zeros, placer
 from frontends.plan import Stored, Transfer
 
 
@@ -46,22 +47,24 @@ class JaxEngine:
 
     def zeros(self, chunk: int) -> Callable[[], Sequence[jax.Array]]:
         """Makes the totals of a chunk."""
-        make: Callable[[], Sequence[jax.Array]] = compile_zeros(
-            self._chunks[chunk], self._submeshes
-        )
-        return make
+        return compile_zeros(self._chunks[chunk], self._submeshes)
 
     def program(self, chunk: int) -> Callable[[list[jax.Array]], Sequence[jax.Array]]:
         """Runs a chunk; on several CPU devices, waits until it has run."""
-        compiled = self._programs[chunk]
-        devices = self._submeshes.jax_meshes[self._chunks[chunk].stage].devices.flat
+        compiled, what = self._programs[chunk], self._chunks[chunk]
+        name, stage = str(what), what.stage
+        devices = self._submeshes.jax_meshes[stage].devices.flat
+        place = placer(stage, (*what.totals, *what.writes), self._submeshes)
 
         waits = len(devices) > 1 and devices[0].platform == "cpu"
 
         def run(operands: list[jax.Array]) -> Sequence[jax.Array]:
-            results: Sequence[jax.Array] = compiled(*operands)
-            # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
-            return jax.block_until_ready(results) if waits else results
+            try:
+                results: Sequence[jax.Array] = compiled(*operands)
+                # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
+                return place(jax.block_until_ready(results) if waits else results)
+            except Exception as error:
+                raise failure_of(name, error) from error
 
         return run
 

@@ -22,7 +22,9 @@ from jax.sharding import PartitionSpec
 from shardspec import Layout, Mesh, Spec
 
 from frontends.chunks import Chunk
-from frontends.errors import DeviceError
+from frontends.errors import DeviceError, InternalError
+from frontends.jax import _compat
+from frontends.jax.boundary import doing
 from frontends.jax.local import add_copies, run_locally
 from frontends.jax.trace import Trace
 from frontends.plan import Conversion, Placement, Stored
@@ -86,7 +88,9 @@ def lower_chunk(
                 if places
                 else ((), ())
             )
-            local = run_locally(equation, operands, specs, placement.results, mesh)
+            where = f"at {_compat.line_of(equation)}, in stage {chunk.stage}"
+            with doing(f"compiling operator {operator.name} (written {where}) as {placement}"):
+                local = run_locally(equation, operands, specs, placement.results, mesh)
         elif operator.kind == SUM:
             local = [add_copies(local, placement.operands, placement.results[0], mesh)]
         made = map(Stored, operator.outputs, placement.results)
@@ -123,8 +127,9 @@ def lower_chunk(
             if isinstance(action, Conversion):
                 source = environment[Stored(action.value, action.src)]
                 shape = graph.value(action.value).shape
-                with jax.named_scope(f"reshard {action.value} {action.src} to {action.dst}"):
-                    converted = _convert(source, shape, mesh, action.src, action.dst)
+                what = f"reshard {action.value} {action.src} to {action.dst}"
+                with doing(f"{what} in {chunk}"), jax.named_scope(what):
+                    converted = convert(source, shape, mesh, action.src, action.dst)
                 environment[Stored(action.value, action.dst)] = converted
             else:
                 run(action, environment)
@@ -160,28 +165,50 @@ def _not_before(environment: dict[Stored, Array], slots: Collection[Stored]) -> 
         environment.update(zip(kept, values, strict=True))
 
 
-def _convert(x: Array, shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Array:
+def convert(x: Array, shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Array:
+    """A device's shard in another layout, in a `shard_map` over the mesh.
+
+    Args:
+        x: The shard.
+        shape: Of the whole value.
+        mesh: Of the specs.
+        src: The layout that it has.
+        dst: The layout that it gets.
+
+    Raises:
+        InternalError: No collective of JAX does a step of the conversion.
+    """
     plan = shardspec.reshard_whole_axes(Layout(shape, mesh, src), Layout(shape, mesh, dst))
     for step in plan.steps:
         x = _collective(x, step, mesh)
     return x
 
 
-_REDUCTIONS: dict[str, Callable[..., Array]] = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
+_REDUCTIONS: dict[str | None, Callable[..., Array]] = {
+    "sum": lax.psum,
+    "max": lax.pmax,
+    "min": lax.pmin,
+}
 
 
 def _collective(x: Array, step: shardspec.Step, mesh: Mesh) -> Array:
+    """One step of a conversion on one device's shard."""
     names = tuple(mesh.axis_names[axis] for axis in step.mesh_axes)
-    if step.kind == "all_reduce":
-        return _REDUCTIONS[step.reduction or "sum"](x, names)
-    dim = step.dim
-    assert dim is not None
-    if step.kind == "all_gather":
-        return lax.all_gather(x, names, axis=dim, tiled=True)
-    if step.kind == "reduce_scatter":
-        return lax.psum_scatter(x, names, scatter_dimension=dim, tiled=True)
-    if step.kind == "all_to_all":
-        assert step.to_dim is not None
-        return lax.all_to_all(x, names, split_axis=step.to_dim, concat_axis=dim, tiled=True)
-    size = x.shape[dim] // step.group_size
-    return lax.dynamic_slice_in_dim(x, lax.axis_index(names) * size, size, dim)
+    match step.kind:
+        case "all_reduce" if step.reduction in _REDUCTIONS:
+            return _REDUCTIONS[step.reduction](x, names)
+        case "all_gather" if step.dim is not None:
+            return lax.all_gather(x, names, axis=step.dim, tiled=True)
+        case "reduce_scatter" if step.dim is not None and step.reduction == "sum":
+            return lax.psum_scatter(x, names, scatter_dimension=step.dim, tiled=True)
+        case "all_to_all" if step.dim is not None and step.to_dim is not None:
+            return lax.all_to_all(
+                x, names, split_axis=step.to_dim, concat_axis=step.dim, tiled=True
+            )
+        case "slice" if step.dim is not None:
+            size = x.shape[step.dim] // step.group_size
+            return lax.dynamic_slice_in_dim(x, lax.axis_index(names) * size, size, step.dim)
+    raise InternalError(
+        "a conversion is made of reductions to a sum, maximum or minimum, of gathers, slices, "
+        f"exchanges and scattered sums along whole dims; got {step}"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -11,16 +12,19 @@ import jax
 from costmodel import Cluster
 from jax.sharding import NamedSharding
 
-from frontends.errors import BatchError, PlanError
+from frontends.errors import BatchError, HeldLayoutError, PlanError
 from frontends.given import argnums_of
+from frontends.held import HELD
 from frontends.jax.api import default_cluster, plan_for
 from frontends.jax.arguments import Argument
+from frontends.jax.boundary import doing
 from frontends.jax.calls import Call, Signature
 from frontends.jax.data import Examples, Feed, rows_of_process
 from frontends.jax.initial import find_homes, leaves_of_state, make_state, place_shapes
 from frontends.jax.processes import plan_together
 from frontends.jax.runtime import Runtime
 from frontends.jax.trace import Trace
+from frontends.jax.variants import Key, Variant, changes_from, what_keeps_changing
 from frontends.plan import Plan
 from frontends.planning import Planned
 
@@ -30,6 +34,10 @@ class ParallelStep:
 
     It takes and returns what the original does. State that it returns lies sharded on the devices,
     and is taken from there at the next call.
+
+    Where `jax.jit` would trace again (another shape, type or structure of an argument, another
+    static value, another context of JAX's configuration), the step is planned again: a variant.
+    State stays where the first plan keeps it.
     """
 
     def __init__(
@@ -42,75 +50,102 @@ class ParallelStep:
         static_argnames: Sequence[str] = (),
         donate: bool = False,
         deadline_s: float = 60.0,
+        most_variants: int = 8,
     ) -> None:
         functools.update_wrapper(self, function)
         self._function, self._cluster, self._options = function, cluster, options
         self._signature = Signature(function, static_argnums, static_argnames)
         self._donate, self._deadline_s = donate, deadline_s
-        self._call: Call | None = None
-        self._planned: Planned[Trace] | None = None
-        self._tree: Any = None
-        self._runtime: Runtime | None = None
+        self._most_variants = most_variants
+        self._variants: dict[Key, Variant] = {}
 
     def __repr__(self) -> str:
-        name = getattr(self._function, "__name__", repr(self._function))
-        planned = "not planned yet" if self._planned is None else repr(self._planned.plan)
-        return f"<ParallelStep of {name}: {planned}>"
+        variants = self.variants
+        planned = repr(variants[0].plan) if variants else "not planned yet"
+        more = f", {len(variants)} variants" if len(variants) > 1 else ""
+        return f"<ParallelStep of {self._name}: {planned}{more}>"
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Run one step; the first call also plans and compiles it.
+        """Run one step; the first call of each variant also plans and compiles it.
 
         Raises:
-            BatchError: The arguments have another structure, shape or type than it was planned for.
-            PlanError: A static argument has another value than it was planned for.
+            ArgumentError: An argument is nothing that JAX computes with, or cannot be called so.
+            FrontendsError: Of other kinds, as `plan_for` and `compile` raise them.
         """
-        if self._runtime is None:
-            self.compile(*arguments, **named)
-        assert self._runtime is not None
-        assert self._call is not None
         call = self._signature.call(arguments, named)
-        call.check_static(self._call)
-        given = tuple(call.arrays.values())
-        tree = jax.tree.structure(given)
-        if (call.names, tree) != (self._call.names, self._tree):
-            raise BatchError(
-                "arguments must have the structure that the step was planned for; "
-                f"got {tree} for {', '.join(call.names)} instead of {self._tree} for "
-                f"{', '.join(self._call.names)}"
-            )
-        results = self._runtime(self.planned.trace.flatten(given))
-        return self.planned.trace.unflatten(results)
+        variant = self._variant(call)
+        runtime, trace = self._runtime(variant), variant.planned.trace
+        with doing("running a step"):
+            return trace.unflatten(runtime(trace.flatten(tuple(call.arrays.values()))))
 
     def prepare(self, *arguments: Any, **named: Any) -> Planned[Trace]:
         """Trace and plan the step at these arguments' shapes, without compiling it."""
-        if self._planned is None:
-            cluster = default_cluster() if self._cluster is None else self._cluster
-            self._cluster = cluster
-            self._call = call = self._signature.call(arguments, named)
-            options = dict(self._options)
-            if "batch_argnums" in options:
-                options["batch_argnums"] = call.places_of(argnums_of(options["batch_argnums"]))
-            given = tuple(call.arrays.values())
-            search = functools.partial(plan_for, call.function(self._function), given, cluster)
-            self._planned = plan_together(search, lambda planned: planned.plan, options)
-            self._tree = jax.tree.structure(given)
-        return self._planned
+        return self._variant(self._signature.call(arguments, named), of_shapes=True).planned
 
     def compile(self, *arguments: Any, **named: Any) -> Runtime:
-        """Plan the step if it is not planned, and compile the plan's programs."""
-        if self._runtime is None:
-            planned = self._planned or self.prepare(*arguments, **named)
+        """Plan the step for these arguments if it is not planned, and compile its programs.
+
+        Without arguments, those of the first plan.
+        """
+        if self._variants and not arguments and not named:
+            return self._runtime(self.variants[0])
+        call = self._signature.call(arguments, named)
+        return self._runtime(self._variant(call, of_shapes=True))
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__name__", repr(self._function))
+
+    def _variant(self, call: Call, *, of_shapes: bool = False) -> Variant:
+        """The one for the key of a call."""
+        key = Key.of(call, of_shapes=of_shapes)
+        found = self._variants.get(key)
+        if found is None:
+            found = self._variants[key] = self._planned_variant(key, call)
+            if len(self._variants) == self._most_variants + 1:
+                warnings.warn(
+                    f"{self._name} is planned and compiled for the {len(self._variants)}th time, "
+                    f"as something keeps changing: {what_keeps_changing(self.variants)}. Pad "
+                    "batches to a few lengths, and give numbers that change as arrays and not as "
+                    "static arguments",
+                    stacklevel=3,
+                )
+        return found
+
+    def _planned_variant(self, key: Key, call: Call) -> Variant:
+        cluster = default_cluster() if self._cluster is None else self._cluster
+        self._cluster = cluster
+        options = dict(self._options)
+        if "batch_argnums" in options:
+            options["batch_argnums"] = call.places_of(argnums_of(options["batch_argnums"]))
+        given = tuple(call.arrays.values())
+        search = functools.partial(plan_for, call.function(self._function), given, cluster)
+        first = self.variants[0] if self._variants else None
+        if first is None:
+            planned = plan_together(search, lambda planned: planned.plan, options)
+            return Variant(key, planned, False, ())
+        options.pop("plan", None)
+        holds = [variant.plan for variant in self.variants if not variant.is_held]
+        again = functools.partial(_plan_again, search, holds, self._name)
+        planned = plan_together(again, lambda planned: planned.plan, options)
+        is_held = planned.plan.strategy == HELD or planned.plan in holds
+        return Variant(key, planned, is_held, changes_from(key, planned, first.key))
+
+    def _runtime(self, variant: Variant) -> Runtime:
+        if variant.runtime is None:
+            planned = variant.planned
             assert self._cluster is not None
-            self._runtime = Runtime(
-                planned.trace,
-                planned.layered,
-                planned.plan,
-                self._cluster,
-                self._options.get("progress"),
-                donate=self._donate,
-                deadline_s=self._deadline_s,
-            )
-        return self._runtime
+            with doing("compiling"):
+                variant.runtime = Runtime(
+                    planned.trace,
+                    planned.layered,
+                    planned.plan,
+                    self._cluster,
+                    self._options.get("progress"),
+                    donate=self._donate,
+                    deadline_s=self._deadline_s,
+                )
+        return variant.runtime
 
     def init(self, function: Callable[..., Any], *arguments: Any, batch: Any = None) -> Any:
         """Make the step's first state, each leaf on the devices that keep it, by the plan.
@@ -163,7 +198,7 @@ class ParallelStep:
         planned = self.planned
         arguments = planned.trace.arguments
         parts, leaves, at = [], dict[int, Argument](), 0
-        for child in self._tree.children():
+        for child in self.variants[0].key.tree.children():
             numbers = range(at, at + child.num_leaves)
             at = numbers.stop
             if any(arguments[i].is_batch for i in numbers):
@@ -179,12 +214,12 @@ class ParallelStep:
     ) -> tuple[Any, list[NamedSharding]]:
         """Shapes of the state that a function makes, and where its leaves lie."""
         shapes = jax.eval_shape(function, *arguments)
-        if self._planned is None:
+        if not self._variants:
             places, named = self._arguments_with(shapes, batch)
             self.prepare(*places, **named)
         planned = self.planned
         homes = find_homes(planned.trace, planned.plan, planned.layered.step.graph)
-        leaves = leaves_of_state(shapes, self._tree, planned.trace.arguments)
+        leaves = leaves_of_state(shapes, self.variants[0].key.tree, planned.trace.arguments)
         return shapes, [homes[i] for i in leaves]
 
     def _arguments_with(self, state: Any, batch: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -216,15 +251,44 @@ class ParallelStep:
 
     @property
     def planned(self) -> Planned[Trace]:
-        """Trace, layers and plan; `PlanError` before the first call."""
-        if self._planned is None:
+        """Trace, layers and plan of the first variant; `PlanError` before the first call."""
+        if not self._variants:
             raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
-        return self._planned
+        return self.variants[0].planned
 
     @property
     def plan(self) -> Plan:
-        """How the step runs; prints as a table."""
+        """How the first variant runs, whose layouts all others keep; prints as a table."""
         return self.planned.plan
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """What the step is planned for, the first call's first."""
+        return tuple(self._variants.values())
+
+
+def _plan_again(
+    search: Callable[..., Planned[Trace]], holds: Sequence[Plan], name: str, **options: Any
+) -> Planned[Trace]:
+    """A plan of another variant: in held layouts, or where it has other state, on its own."""
+    reasons = []
+    for hold in holds if options.get("plan") is None else ():
+        try:
+            return search(**options, hold=hold)
+        except HeldLayoutError as error:
+            reasons.append(error)
+    if reasons:
+        warnings.warn(
+            f"{name} is planned on its own for a call that cannot keep state where the first plan "
+            f"has it: {reasons[0]}",
+            stacklevel=6,
+        )
+    try:
+        return search(**options)
+    except BatchError:
+        if options.get("microbatches") is None or options.get("plan") is not None:
+            raise
+        return search(**{**options, "microbatches": None})  # a short batch
 
 
 @overload
@@ -236,6 +300,7 @@ def parallelize(
     static_argnames: str | Sequence[str] = (),
     donate: bool = False,
     deadline_s: float = 60.0,
+    most_variants: int = 8,
     **options: Any,
 ) -> ParallelStep: ...
 @overload
@@ -247,6 +312,7 @@ def parallelize(
     static_argnames: str | Sequence[str] = (),
     donate: bool = False,
     deadline_s: float = 60.0,
+    most_variants: int = 8,
     **options: Any,
 ) -> Callable[[Callable[..., Any]], ParallelStep]: ...
 def parallelize(
@@ -257,6 +323,7 @@ def parallelize(
     static_argnames: str | Sequence[str] = (),
     donate: bool = False,
     deadline_s: float = 60.0,
+    most_variants: int = 8,
     **options: Any,
 ) -> ParallelStep | Callable[[Callable[..., Any]], ParallelStep]:
     """Let a training step run on all devices, by a plan that is found at its first call.
@@ -268,12 +335,13 @@ def parallelize(
         function: The step; a decorator is returned without it.
         cluster: What to plan for; by default the devices of this process, as one host.
         static_argnums: Which arguments hold no arrays but plain values, which choose what the step
-            does. A step is planned for one value of each.
+            does. Each value of them is a variant.
         static_argnames: The same by name.
         donate: Whether a step may write over the state that it is given; the caller's arrays are
             gone then, as with `donate_argnums` of `jax.jit`.
         deadline_s: Where there are several processes, how long a step may stand still before they
             end and say who is at fault.
+        most_variants: Of how many a warning says what keeps changing; planning goes on.
         options: Any of `plan_for`: `microbatches`, `batch_argnums`, `strategy`, `schedule`,
             `memory_bytes`, `level`, `memory_rule`, `pin`, `n_layers`, `plan`, `progress`.
 
@@ -301,5 +369,6 @@ def parallelize(
         static_argnames=(static_argnames,) if isinstance(static_argnames, str) else static_argnames,
         donate=donate,
         deadline_s=deadline_s,
+        most_variants=most_variants,
     )
     return make if function is None else make(function)

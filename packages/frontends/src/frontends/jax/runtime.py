@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 
 from frontends.binding import Binder, Registers, bind_all, find_dying
 from frontends.chunks import build_chunks
-from frontends.errors import BatchError
+from frontends.errors import ArgumentError, BatchError, DeviceError
 from frontends.homes import Result, find_placed, find_results
 from frontends.instructions import Key, build_instructions, in_one_order
 from frontends.jax.compile import Submeshes, compile_chunks
@@ -69,6 +69,7 @@ class Runtime:
         self.instructions = in_one_order(build_instructions(layered.step, plan, self.chunks), plan)
         is_local = {stage: self.submeshes.is_local(stage) for stage in range(len(plan.stages))}
         self._argument = {a.name: i for i, a in enumerate(trace.arguments)}
+        self._dtypes = [a.dtype for a in trace.arguments]
         state = {a.name for a in trace.arguments if not a.is_batch}
         self.placed = placed = [
             key for key in find_placed(plan, trace.constants, state) if is_local[key[0]]
@@ -134,7 +135,7 @@ class Runtime:
         for register, key, where in self._placed:
             values[register] = self._place(key, where, arguments)
         for register, index in self._batches.items():
-            values[register] = np.asarray(arguments[index])
+            values[register] = np.asarray(arguments[index], self._dtypes[index])
         self._let_go(values, arguments)
         if at is None:
             for _, call in self._calls:
@@ -179,11 +180,31 @@ class Runtime:
         """An argument or constant in the layout of the plan; state of the last step already is."""
         if key in self._constants:
             return self._constants[key]
-        array = arguments[self._argument[key[1].value]]
-        if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(where, array.ndim):
-            return array
+        index = self._argument[key[1].value]
+        array = arguments[index]
+        if isinstance(array, jax.Array):
+            if array.is_deleted():
+                raise ArgumentError(
+                    f"state is used once where steps may write over it; {key[1].value} was given "
+                    "away to a step with donate=True: go on with what that returned"
+                )
+            if array.sharding.is_equivalent_to(where, array.ndim):
+                return array
+            if not array.is_fully_addressable:
+                return self._from_others(key[1].value, array, where)
         # JAX may use a numpy array's memory in place, and the caller may change it later.
-        return self.submeshes.put(np.array(array), where)
+        return self.submeshes.put(np.array(array, self._dtypes[index]), where)
+
+    def _from_others(self, name: str, array: jax.Array, where: NamedSharding) -> jax.Array:
+        """State that lies in several processes, in another layout."""
+        try:
+            return jax.device_put(array, where)
+        except Exception as error:
+            raise DeviceError(
+                "state that lies in several processes stays where the first plan keeps it; this "
+                f"step wants {name} as {where}, and has it as {array.sharding}: save a checkpoint, "
+                "and restore it into the abstract_state of a step that is planned for this"
+            ) from error
 
     def _let_go(self, values: Registers, arguments: Sequence[Any]) -> None:
         """Free what was donated and then placed anew; XLA frees what lay in its place already."""

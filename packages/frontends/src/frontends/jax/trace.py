@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from frontends.errors import BatchError, UnsupportedStepError
 from frontends.jax import _compat
 from frontends.jax._compat import ClosedJaxpr, JaxprEqn, Var
 from frontends.jax.arguments import Argument, describe, match_state, numbers_of
+from frontends.jax.boundary import Traced, doing, of_an_earlier_trace
 from frontends.jax.cut import Early, Flat, compute_early, cut
 from frontends.jax.keys import KeyExpansion, keys_of_draws
 from frontends.jax.loops import unrolled, without_stacks
@@ -52,6 +54,9 @@ class Trace:
     out_keys: tuple[Any, ...]
     """For each leaf of the result, the type of the random keys that it is wrapped in, or None."""
 
+    out_weak: tuple[bool, ...]
+    """For each leaf of the result, whether it takes the type of what it meets."""
+
     def with_copies(self, original: Mapping[str, str]) -> Trace:
         """The same where operators have copies, which run the original ones' equations."""
         known = {copy: name for copy, name in original.items() if name in self.equations}
@@ -80,11 +85,13 @@ class Trace:
 
     def unflatten(self, results: Sequence[Any]) -> Any:
         """What the step returns to the user, from the values of `results`."""
-        wrapped = [
-            result if dtype is None else _compat.wrap_keys(result, dtype)
-            for result, dtype in zip(results, self.out_keys, strict=True)
-        ]
-        return jax.tree.unflatten(self.out_tree, wrapped)
+        found = []
+        for result, dtype, weak in zip(results, self.out_keys, self.out_weak, strict=True):
+            array = result if isinstance(result, jax.Array) else jnp.asarray(result)
+            if dtype is not None:
+                array = _compat.wrap_keys(array, dtype)
+            found.append(_compat.as_weak(array) if weak else array)
+        return jax.tree.unflatten(self.out_tree, found)
 
 
 def trace(
@@ -128,7 +135,19 @@ class Capture:
     ) -> None:
         self._arguments = list(describe(function, arguments, batch_argnums))
         _check_not_empty(self._arguments)
-        closed, self._out_shape, self._out_keys = _make_jaxpr(function, arguments)
+        closed, out_shape = _traced(function, arguments)
+        with doing("reading the traced step"):
+            self._read(closed, out_shape, arguments, batch_argnums)
+
+    def _read(
+        self,
+        closed: ClosedJaxpr,
+        out_shape: Any,
+        arguments: Sequence[Any],
+        batch_argnums: Sequence[int],
+    ) -> None:
+        """Make the program flat, and sort its equations."""
+        closed, self._out_shape, self._out_keys = _flat(closed, out_shape)
         phases = phases_of(closed.jaxpr.eqns)
         repeated = _compat.repeated_equations(closed, phases)
         closed = _compat.without_repeated(closed, repeated)
@@ -212,6 +231,7 @@ class Capture:
             tuple(self._early),
             jax.tree.structure(self._out_shape),
             self._out_keys,
+            tuple(bool(leaf.weak_type) for leaf in jax.tree.leaves(self._out_shape)),
         )
 
     def _free_inputs(self, flat: Flat) -> list[Var]:
@@ -272,10 +292,8 @@ def _check_divisible(leaves: Sequence[Argument], microbatches: int) -> None:
             )
 
 
-def _make_jaxpr(
-    function: Callable[..., Any], arguments: Sequence[Any]
-) -> tuple[ClosedJaxpr, Any, tuple[Any, ...]]:
-    """The flat program on the numbers of keys, the result's shapes, and which of it are keys."""
+def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[ClosedJaxpr, Any]:
+    """The program as JAX traces it, and the result's shapes."""
     shapes = jax.tree.map(
         lambda leaf: leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf),
         tuple(arguments),
@@ -284,12 +302,27 @@ def _make_jaxpr(
         lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(aval.weak_type)),
         shapes,
     )
-    closed, out_shape = jax.make_jaxpr(function, return_shape=True)(*shapes)
+    traced = Traced(function)
+    with traced.tracing():
+        closed, out_shape = jax.make_jaxpr(traced, return_shape=True)(*shapes)
+    leaked = [
+        v
+        for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        if isinstance(c, jax.core.Tracer)
+    ]
+    for equation in closed.jaxpr.eqns if leaked else ():
+        if any(v in leaked for v in equation.invars if isinstance(v, Var)):
+            raise of_an_earlier_trace(_compat.line_of(equation))
     if closed.effects:
         raise UnsupportedStepError(
             "a step that is planned must be free of side effects; this one has "
             f"{', '.join(sorted(map(str, closed.effects)))}: remove prints and callbacks from it"
         )
+    return closed, out_shape
+
+
+def _flat(closed: ClosedJaxpr, out_shape: Any) -> tuple[ClosedJaxpr, Any, tuple[Any, ...]]:
+    """The flat program on the numbers of keys, the result's shapes, and which of it are keys."""
     numbers = jax.tree.map(numbers_of, out_shape)
     keys = tuple(
         given.dtype if given.dtype != plain.dtype else None

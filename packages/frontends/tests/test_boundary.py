@@ -1,0 +1,157 @@
+"""What users see when something goes wrong: types of this package, and their own line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from costmodel import Cluster
+from frontends.errors import (
+    ArgumentError,
+    FrontendsError,
+    InternalError,
+    NotFiniteError,
+    RunError,
+    UnsupportedStepError,
+)
+from frontends.jax import compile as compiling
+from frontends.jax import lower, parallelize
+from frontends.jax.testing import sgd
+
+CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
+W, X = np.eye(4, dtype=np.float32), np.ones((8, 4), np.float32)
+step = sgd(lambda w, x: jnp.mean(jnp.log(x @ w) ** 2))
+
+
+def chooses(w: Any, x: Any) -> Any:
+    if w[0, 0] > 0:
+        x = 2 * x
+    return step(w, x)
+
+
+def counts(w: Any, x: Any) -> Any:
+    return step(w, x[: int(w[0, 0])])
+
+
+def converts(w: Any, x: Any) -> Any:
+    return step(w, np.asarray(x))
+
+
+def masks(w: Any, x: Any) -> Any:
+    return step(w, x[x[:, 0] > 0])
+
+
+@pytest.mark.parametrize("function", [chooses, counts, converts, masks])
+def test_asking_for_numbers_of_a_traced_array_names_the_line(function: Callable[..., Any]) -> None:
+    line = function.__code__.co_firstlineno + 1
+    message = rf"test_boundary.py:{line} \({function.__name__}\) asks for some .*static_argnums"
+    with pytest.raises(UnsupportedStepError, match=message) as caught:
+        parallelize(function, cluster=CLUSTER)(W, X)
+    assert isinstance(caught.value.__cause__, jax.errors.JAXTypeError | jax.errors.JAXIndexError)
+
+
+def test_arrays_of_an_earlier_trace_are_named() -> None:
+    kept: list[Any] = []
+
+    def keeps(w: Any, x: Any) -> Any:
+        kept.append(2 * x)
+        return step(w, kept[0])
+
+    jax.jit(keeps)(W, X)
+    with pytest.raises(UnsupportedStepError, match=r"test_boundary.py:.* uses an array of an earlier trace"):
+        parallelize(keeps, cluster=CLUSTER)(W, X)
+
+
+class OwnError(Exception):
+    """Of the user."""
+
+
+@pytest.mark.parametrize("error", [OwnError("no"), KeyError("w"), TypeError("add got bad shapes")])
+def test_errors_of_the_step_itself_stay_what_they_are(error: Exception) -> None:
+    def fails(w: Any, x: Any) -> Any:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        parallelize(fails, cluster=CLUSTER)(W, X)
+    assert caught.value is error
+    ours = parallelize(lambda w, x, ok=True: step(w, x) if ok else fails(w, x), static_argnums=2)
+    ours(W, X)
+    with pytest.raises(type(error)) as caught:
+        ours(W, X, False)
+    assert caught.value is error
+    ours(W, X)
+
+
+def test_results_that_are_no_arrays_are_named() -> None:
+    with pytest.raises(UnsupportedStepError, match=r"takes and returns arrays, .*JAX says: .*str"):
+        parallelize(lambda w, x: (step(w, x), "done"), cluster=CLUSTER)(W, X)
+
+
+def test_foreign_arrays_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ArgumentError, match=r"got x\[0\] of type torch.Tensor: convert it by .numpy\(\)"):
+        parallelize(step, cluster=CLUSTER)(W, (torch.ones(8, 4),))
+
+
+def test_keys_of_a_dict_that_cannot_be_sorted_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="are trees as JAX knows them; it says"):
+        parallelize(step, cluster=CLUSTER)(W, {1: X, "a": X})
+
+
+def test_deleted_state_is_named() -> None:
+    ours = parallelize(step, cluster=CLUSTER, donate=True)
+    w, _ = ours(W, X)
+    ours(w, X)
+    with pytest.raises(ArgumentError, match=r"w was given away .* with donate=True"):
+        ours(w, X)
+
+
+def test_numbers_that_are_none_are_found_where_jax_is_asked_to() -> None:
+    ours = parallelize(step, cluster=CLUSTER)
+    with jax.debug_nans(True):
+        ours(W, X)
+        with pytest.raises(NotFiniteError, match=r"of stage 0 made numbers that are not finite, which jax_debug_nans"):
+            ours(W, -X)
+
+
+def test_an_operator_that_cannot_be_compiled_is_named_with_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(equation: Any, *others: Any) -> Any:
+        raise ValueError("out of luck\nand more")
+
+    monkeypatch.setattr(lower, "run_locally", fail)
+    with pytest.raises(InternalError) as caught:
+        parallelize(step, cluster=CLUSTER)(W, X)
+    message = str(caught.value)
+    assert "compiling operator dot_general." in message
+    assert "test_boundary.py:" in message
+    assert "in stage 0" in message
+    assert "ValueError: out of luck. Please report it" in message
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_program_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = parallelize(step, cluster=CLUSTER)
+    ours.compile(W, X)
+
+    def fail(*operands: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no memory")
+
+    runtime = ours.compile()
+    monkeypatch.setattr(compiling, "compile_chunks", lambda *_: [fail] * len(runtime.chunks))
+    monkeypatch.setattr("frontends.jax.runtime.compile_chunks", lambda *_: [fail] * 9)
+    with pytest.raises(RunError, match=r"of stage 0 failed: JaxRuntimeError: RESOURCE_EXHAUSTED"):
+        parallelize(step, cluster=CLUSTER)(W, X)
+
+
+def test_what_fails_in_planning_is_a_type_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise KeyError("val")
+
+    monkeypatch.setattr("frontends.jax.api.plan_traces", fail)
+    with pytest.raises(InternalError, match=r"planning failed: KeyError: 'val'. Please report it"):
+        parallelize(step, cluster=CLUSTER)(W, X)
+    assert issubclass(InternalError, FrontendsError)

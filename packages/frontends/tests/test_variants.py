@@ -1,0 +1,192 @@
+"""A step that is called with something else than before does what `jax.jit` of it does."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from costmodel import Cluster
+from frontends.errors import ArgumentError
+from frontends.held import same_homes, updated_by
+from frontends.jax import ParallelStep, parallelize
+from frontends.jax.testing import EXAMPLES, assert_same
+
+CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
+RNG = np.random.default_rng(0)
+W = RNG.normal(size=(8, 8)).astype(np.float32)
+X = RNG.normal(size=(8, 8)).astype(np.float32)
+
+
+def step(w: Any, x: Any, scale: Any = 1.0) -> Any:
+    """One step of gradient descent."""
+    value, gradient = jax.value_and_grad(lambda w: scale * jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+    return w - 0.1 * gradient, value
+
+
+def compare(
+    function: Callable[..., Any], calls: list[tuple[Any, ...]], state: Any, **options: Any
+) -> ParallelStep:
+    """Run `function(state, *call) -> (state, others)` both ways, one call after the other."""
+    static = {"static_argnums": options.get("static_argnums", ())}
+    ours, theirs = parallelize(function, cluster=CLUSTER, **options), jax.jit(function, **static)
+    mine, its = jax.tree.map(jnp.array, state), state  # which may be donated
+    for call in calls:
+        mine, others = ours(mine, *call)
+        its, expected = theirs(its, *call)
+        assert jax.tree.structure((mine, others)) == jax.tree.structure((its, expected))
+        for a, b in zip(
+            jax.tree.leaves((mine, others)), jax.tree.leaves((its, expected)), strict=True
+        ):
+            assert isinstance(a, jax.Array)
+            assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
+        assert_same(jax.tree.leaves((mine, others)), (its, expected))
+    return ours
+
+
+@pytest.mark.parametrize(("name", "donate"), [("adamw", True), ("tied", False)])
+def test_short_batches_and_other_lengths_train(name: str, donate: bool) -> None:
+    example = EXAMPLES[name]()
+
+    def function(state: Any, batch: Any) -> Any:
+        *state, loss = example.function(*state, batch)
+        return tuple(state), loss
+
+    calls = [(jax.tree.map(lambda x, n=n: x[:n], example.batch),) for n in (8, 3, 8, 6, 3)]
+    state = (example.params, example.opt_state)
+    ours = compare(function, calls, state, microbatches=4, strategy="equal_layers", donate=donate)
+    assert len(ours.variants) == 3
+    for variant in ours.variants[1:]:
+        assert variant.is_held
+        assert same_homes(variant.plan, ours.plan, updated_by(ours.plan)) == []
+
+
+def test_state_that_is_other_state_is_planned_on_its_own() -> None:
+    ours = parallelize(step, cluster=CLUSTER, microbatches=2)
+    ours(W, X)
+    with pytest.warns(UserWarning, match=r"step is planned on its own for .*got w of float32\[4,"):
+        assert_same(jax.tree.leaves(ours(W[:4], X[:, :4])), step(W[:4], X[:, :4]))
+    assert [variant.is_held for variant in ours.variants] == [False, False]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(jax.tree.leaves(ours(W[:4], X[:2, :4])), step(W[:4], X[:2, :4]))  # that is held
+    assert [variant.is_held for variant in ours.variants] == [False, False, True]
+
+
+def test_numbers_and_their_types_change() -> None:
+    calls = [(X, scale) for scale in (0.5, 2, 0.25, True, np.float32(3), np.int8(2), jnp.ones(()))]
+    ours = compare(step, calls, W, microbatches=2, batch_argnums=(1,))
+    assert len(ours.variants) == 5
+
+
+def test_weak_types_stay_weak_from_call_to_call() -> None:
+    def counting(state: Any, x: Any) -> Any:
+        w, rate, count = state
+        w, loss = step(w, x)
+        return (w.astype(jnp.bfloat16) * rate, rate * 0.5, count + 1), loss * count
+
+    ours = compare(counting, [(X,)] * 3, (jnp.asarray(W, jnp.bfloat16), 0.5, 0), microbatches=2)
+    assert len(ours.variants) == 1
+
+
+def test_each_static_value_is_a_variant() -> None:
+    def chosen(w: Any, x: Any, how: Any) -> Any:
+        return step(w, x * how[0] if isinstance(how, tuple) else x)
+
+    hows = [None, (1.0,), (2.0,), None, (1,), (True,), "text"]
+    ours = compare(chosen, [(X, how) for how in hows], W, static_argnums=(2,), microbatches=2)
+    assert len(ours.variants) == 4  # tuples compare by ==, as under jit
+    with pytest.raises(ArgumentError, match=r"got how=\[1\] of type list, which has no hash: give"):
+        ours(W, X, [1])
+
+
+def test_static_values_of_another_type_are_others() -> None:
+    def typed(w: Any, x: Any, n: Any) -> Any:
+        return step(w, x * 2.0 if type(n) is bool else x)
+
+    compare(typed, [(X, n) for n in (1, True, 1.0, 1)], W, static_argnums=(2,), microbatches=2)
+
+
+def test_other_structures_of_the_batch_are_variants() -> None:
+    def function(w: Any, batch: Any) -> Any:
+        x = sum(leaf for leaf in jax.tree.leaves(batch))
+        return step(w, x if isinstance(batch, list) else 2 * x)
+
+    calls: list[tuple[Any, ...]] = [
+        ([X],),
+        ([X, X],),
+        ({"a": X, "b": None},),
+        ([X, None],),
+        ((X,),),
+    ]
+    assert len(compare(function, calls, W, microbatches=2).variants) == 5
+
+
+def test_another_configuration_of_jax_is_a_variant() -> None:
+    def function(w: Any, x: Any) -> Any:
+        return step(w, x + jnp.arange(8) * 1.5 + jax.random.normal(jax.random.key(3), (8,)))
+
+    ours, theirs = parallelize(function, cluster=CLUSTER, microbatches=2), jax.jit(function)
+    assert_same(jax.tree.leaves(ours(W, X)), theirs(W, X))
+    for context in (
+        jax.enable_x64(True),
+        jax.default_matmul_precision("float32"),
+        jax.default_prng_impl("unsafe_rbg"),  # which jit does not ask for
+        jax.enable_x64(True),
+    ):
+        with context:
+            assert_same(jax.tree.leaves(ours(W, X)), theirs(W, X))
+    assert len(ours.variants) == 3
+    assert len({str(variant.planned.trace.step.graph) for variant in ours.variants}) > 1
+
+
+def test_a_warning_says_once_what_keeps_changing() -> None:
+    ours = parallelize(step, cluster=CLUSTER, microbatches=1, most_variants=2)
+    for n in (1, 2):
+        ours.prepare(W, X[:n])
+    with pytest.warns(
+        UserWarning, match=r"for the 3th time, .*: x \(float32\[2,8\], float32\[3,8\]"
+    ):
+        ours.prepare(W, X[:3])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours.prepare(W, X[:4])
+    assert len(ours.variants) == 4
+
+
+def test_what_closes_over_is_frozen_as_under_jit() -> None:
+    factor = [1.0]
+
+    def function(w: Any, x: Any) -> Any:
+        return step(w, x * factor[0])
+
+    ours, theirs = parallelize(function, cluster=CLUSTER, microbatches=2), jax.jit(function)
+    for value, n in ((1.0, 8), (2.0, 8), (2.0, 4), (3.0, 8), (3.0, 4)):
+        factor[0] = value
+        assert_same(jax.tree.leaves(ours(W, X[:n])), theirs(W, X[:n]))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ("text", r"got x of type str: name an argument that chooses .* static_argnums"),
+        ({"a": X, "f": jnp.tanh}, r"got x\['f'\] of type .*: .*equinox.partition does it"),
+        (np.array(["a"]), r"got x of type numpy.ndarray"),
+        (2**40, r"got x of type int: give an array of a type that JAX has"),
+        (jax.ShapeDtypeStruct((8, 8), jnp.float32), r"got x as a shape without numbers: prepare"),
+    ],
+)
+def test_leaves_that_jax_does_not_compute_with_are_refused(x: Any, message: str) -> None:
+    ours = parallelize(step, cluster=CLUSTER)
+    with pytest.raises(ArgumentError, match=message):
+        ours(W, x)
+    assert ours.variants == ()
+
+
+def test_a_step_is_not_called_in_jit() -> None:
+    ours = parallelize(step, cluster=CLUSTER, microbatches=2)
+    ours(W, X)
+    with pytest.raises(ArgumentError, match="w is traced by jit, grad or vmap: call the step out"):
+        jax.jit(ours)(W, X)
