@@ -1,13 +1,13 @@
 """State that is saved and restored: on the same plan, on others, after a save that was cut off."""
 
 import functools
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import launching
 import numpy as np
 import optax
 import pytest
@@ -167,8 +167,8 @@ mw.save(sys.argv[1], 2, {"a": jnp.asarray(noise)})
 
 
 def test_a_save_that_was_cut_off_leaves_the_one_before(tmp_path: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True)
-    assert ended.returncode == -25, ended.stderr.decode()  # SIGXFSZ
+    ended = launching.run([sys.executable, "-c", KILLED, str(tmp_path)], deadline_s=300)
+    assert ended.status == -25, ended.output  # SIGXFSZ
     assert any(path.name.startswith("2") for path in tmp_path.iterdir()), "it had begun"
     like = {"a": jnp.zeros(1 << 20)}
     assert latest(tmp_path) == 1
@@ -186,5 +186,5 @@ def test_says_how_to_install_orbax(tmp_path: Path) -> None:
         "except frontends.CheckpointError as error: print(error)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "not installed: pip install 'meshwright-frontends[checkpoint]'" in said
+    ended = launching.run(command, deadline_s=300)
+    assert "not installed: pip install 'meshwright-frontends[checkpoint]'" in ended.output

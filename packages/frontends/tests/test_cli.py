@@ -41,7 +41,11 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     # What this process set for its own devices is not the other's.
     kept = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=kept | environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=kept | environment,
+        timeout=600,
     )
 
 
