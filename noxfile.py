@@ -251,7 +251,7 @@ def nightly(session: nox.Session) -> None:
 
     That is all tests with 10,000 examples (slow ones 2,000), those marked nightly, and the tests of
     processes 50 times beside a process that keeps a processor busy. By day: -- --times 2 --only
-    processes.
+    burner.
     """
     groups = [text for project in PROJECTS.values() for text in group("test", project)]
     install(session, [*everything(), *group("integration"), *groups, "py-spy>=0.4"])

@@ -1,7 +1,7 @@
 """Run what has not passed as it is: `python integration/nightly FOLDER [--times 50] [--only TEXT]`.
 
 FOLDER is where it is kept what passed, and the output of what failed. By day `--times 2 --only
-test_processes` tries a few.
+test_processes --only burner` tries a few.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--times", type=int, default=50, help="of tests of processes")
-    parser.add_argument("--only", default="", help="what names of files have in them")
+    parser.add_argument("--only", action="append", default=[], help="what names have in them")
     parser.add_argument("--at-once", type=int, default=min(2, os.cpu_count() or 1))
     given = parser.parse_args()
     found = versions()
@@ -70,7 +70,7 @@ def main() -> int:
     memory = Memory(given.folder / "passed.json")
     try:
         failed = night(
-            [entry for entry in every if given.only in entry.name],
+            [entry for entry in every if all(text in entry.name for text in given.only)],
             memory,
             run_once,
             lambda text: print(text, flush=True),
