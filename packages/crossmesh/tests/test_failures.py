@@ -331,6 +331,16 @@ def test_a_transfer_has_a_deadline(deadline_s):
         execute(PLAN, shards(0), wires.transports()[0], window=1, deadline_s=deadline_s)
 
 
+def test_a_rank_that_comes_after_others_have_left_says_so():
+    wires = Wires(RANK_OF, 4, like_gloo=True)
+    executions, _ = begin(wires)
+    early = take_turns([executions[rank] for rank in (0, 2, 3)])
+    assert all(isinstance(error, DeadlineError | RankError) for error in early)
+    (error,) = take_turns([begin(wires)[0][1]])
+    assert isinstance(error, TransportError)
+    assert "rank 1 came too late to hear why: ranks that closed have no connections" in str(error)
+
+
 def test_every_device_of_the_plan_has_a_rank():
     wires = Wires({device: 0 for device in range(7)}, 1)
     execution = Execution(PLAN, {}, wires.transports()[0], window=1, deadline_s=1.0)

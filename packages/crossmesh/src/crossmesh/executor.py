@@ -202,9 +202,14 @@ class Execution:
         try:
             try:
                 yield from self._transfer()
-            except TransportError:
+            except TransportError as error:
                 yield from self._ask_why()
-                raise
+                if self._agreement.reached >= READY:
+                    raise
+                raise TransportError(
+                    "no rank leaves before all are ready, unless its deadline passes or it ends; "
+                    f"rank {self._transport.rank} came too late to hear why: {error}"
+                ) from error
         except Exception as error:
             if isinstance(error, TransferError) and self._wrote and self._out is not None:
                 error.invalid = tuple((name, d) for name, of in self._dst.items() for d in of)

@@ -30,7 +30,7 @@ try:
 except ImportError:
     raise MissingExtraError("crossmesh.torch", "torch") from None
 
-from crossmesh.torch_batched import execute_batched, group_failed, refuse_batched
+from crossmesh.torch_batched import execute_batched, group_failed, others_of, refuse_batched
 from crossmesh.torch_dtypes import as_array, check_plain, name_of
 from crossmesh.torch_transport import TorchTransport
 
@@ -202,7 +202,8 @@ def plan_state_dict(
         try:
             dist.all_gather_object(known, (source, destination, reason), group=group)
         except RuntimeError as error:
-            raise group_failed("waited for all others of it to plan_state_dict", error) from error
+            meanwhile = f"waited for {others_of(group)} to call plan_state_dict"
+            raise group_failed(meanwhile, error) from error
         # The first that knows speaks for all; of who has other tensors, `execute` finds out.
         source, destination, reason = (
             next(filter(None, said), None) for said in zip(*known, strict=True)

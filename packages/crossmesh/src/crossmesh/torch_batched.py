@@ -191,9 +191,15 @@ def _others(said: bytes, group: dist.ProcessGroup) -> dict[int, bytes]:
             try:
                 dist.all_gather(heard, own, group=group)
             except RuntimeError as error:
-                raise group_failed("waited for all others of the group to begin", error) from error
+                raise group_failed(f"waited for {others_of(group)} to begin", error) from error
             found |= {rank: bytes(other.tolist()) for rank, other in enumerate(heard)}
     return {rank: other for rank, other in found.items() if other != said}
+
+
+def others_of(group: dist.ProcessGroup) -> str:
+    """All other ranks of a group: gloo does not tell which of them is missing."""
+    ranks = sorted({*dist.get_process_group_ranks(group)} - {dist.get_rank()})
+    return f"some of the ranks {ranks}"
 
 
 def group_failed(meanwhile: str, error: RuntimeError) -> TransportError:
