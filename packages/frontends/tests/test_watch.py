@@ -60,6 +60,20 @@ def test_a_process_ends_also_if_its_store_does_not_answer_any_more() -> None:
     hangs.set()
 
 
+def test_the_reason_of_a_failure_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(Texts(), 0, 2, deadline_s=1e6)
+    waited: list[float | None] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            threading.Thread, "join", lambda thread, seconds=None: waited.append(seconds)
+        )
+        for _ in range(2):
+            with pytest.raises(ConnectionError), watch.step(lambda error: True):
+                raise ConnectionError("closed by peer")
+    assert waited == [2e6, 0.0]
+    watch.close()
+
+
 class Listener(Texts):
     """A store of which another process, 1, says its last word when it has been read three times."""
 

@@ -104,7 +104,7 @@ class Watch:
         self._store, self._process, self._n = store, process, n_processes
         self._host = socket.gethostname()
         self._is_over = threading.Event()
-        self._said = False
+        self._said = self._found_nobody = False
         self._heard: dict[int, tuple[str, float]] = {}
         """By process its last word, and when it was new."""
 
@@ -159,9 +159,11 @@ class Watch:
     def wait_for_reason(self) -> None:
         """What failed here failed because of another process: wait until it is known which.
 
-        The watch ends this process then. It returns if nobody is found to be at fault.
+        The watch ends this process then. It returns if nobody is found to be at fault, and at once
+        if nobody was before: what failed once fails again.
         """
-        self._thread.join(2 * self.deadline_s)
+        self._thread.join(0.0 if self._found_nobody else 2 * self.deadline_s)
+        self._found_nobody = True
 
     def wait_for(self, process: int, key: str, doing: str) -> str:
         """What another process puts into the store.
