@@ -6,12 +6,11 @@ is not this one, which may have threads already, with which none may fork.
 
 import ast
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import launching
 import pytest
 
 RANKS = Path(__file__).parent / "torch_ranks.py"
@@ -46,16 +45,8 @@ sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(6)))
 
 def run(*arguments):
     """Run Python with one thread a process, until it succeeds."""
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    ended = launching.run([sys.executable, *map(str, arguments)], deadline_s=PATIENCE_S)
+    assert ended.status == 0, ended.output
 
 
 @pytest.fixture(scope="module")
