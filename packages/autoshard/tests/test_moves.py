@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from autoshard import conversion
 from autoshard.conversion import Converter, spec_set
 from autoshard.graph import Value
 from autoshard.moves import SpecGraph, fewest_steps, shortest
@@ -164,6 +165,20 @@ def test_what_was_asked_before_changes_no_price_and_no_path(data, sizes):
     assert used.seconds(value, *ends) == fresh.seconds(value, *ends)
     if math.isfinite(fresh.seconds(value, *ends)[0, 0]):
         assert used.path(value, src, dst) == fresh.path(value, src, dst)
+
+
+def test_a_converter_that_forgot_its_tables_finds_the_same(monkeypatch):
+    mesh = Mesh((2, 2), ("x", "y"))
+    value, every = Value("v", (8, 12), "float32"), SpecGraph((8, 12), mesh.shape).specs
+    used, ends = converter(mesh), [spec_set(tuple(every))] * 2
+    before = used.seconds(value, *ends)
+    used.forget_many()
+    assert used.seconds(value, *ends) is before
+    monkeypatch.setattr(conversion, "MOST_ENTRIES", 10)
+    used.forget_many()
+    again = used.seconds(value, *ends)
+    assert again is not before
+    np.testing.assert_array_equal(again, before)
 
 
 def test_tables_of_prices_cannot_be_written_to():

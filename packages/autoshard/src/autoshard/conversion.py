@@ -19,6 +19,9 @@ from autoshard.strided import Reach, StridedMoves, padded_layouts, single_step
 
 _TIGHT = 1 + 1e-12
 """As sums in another order differ in their last bits."""
+MOST_ENTRIES = 1 << 23
+"""Of all tables that a converter keeps from one problem to the next: 64 MB [chosen: a GPT on a mesh
+of three axes has 1.8 million]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +84,15 @@ class Converter:
         self._seconds: dict[tuple[tuple[int, ...], int, SpecSet, SpecSet], Array] = {}
         self._strided = StridedMoves(mesh, links, uneven)
         self._reaches: dict[tuple[SpecGraph, tuple[int, ...], int, Spec], Reach] = {}
+
+    def forget_many(self) -> None:
+        """Begin anew where tables have many entries; what is found again is the same."""
+        kept = sum(table.size for table in self._seconds.values())
+        kept += sum(2 * of.lengths.size for of in self._prices.values())
+        kept += sum(4 * of.first.size for of in self._reaches.values())
+        if kept > MOST_ENTRIES:
+            for known in (self._prices, self._seconds, self._reaches):
+                known.clear()
 
     def seconds(self, value: Value, src: SpecSet, dst: SpecSet) -> Array:
         """Seconds from each spec of `src` (rows) to each of `dst`; infinite if there is no way."""

@@ -73,6 +73,7 @@ class Kind:
 def copy_tables_of(converter: Converter, with_memory: bool) -> CopyTables:
     """The tables of a mesh: parts of a model, and its microbatches, have most in common."""
     tables = _kept_tables(converter, with_memory)
+    converter.forget_many()
     tables.forget_many()
     return tables
 
