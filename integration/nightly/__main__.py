@@ -28,7 +28,7 @@ from nightly.sources import OWN_PAGES, Sources, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_S = 4 * 3600.0
-"""Of one file of tests; the slowest took less than one hour."""
+"""Of one file of tests: what is not done by then hangs."""
 
 
 def run_once(entry: Entry) -> Outcome:
