@@ -33,7 +33,7 @@ SAME_SIZE = {
         *("float64", "int64", "uint64", "complex64", ">f8", ">i8", ">u8", ">c8", "|S8", "|V8"),
         *("<M8[s]", "<M8[ms]", "<m8[s]", ">M8[s]", "<M8"),
     ),
-    16: ("complex128", "float128", ">c16", "|S16", "<U4", "|V16"),
+    16: ("complex128", ">c16", "|S16", "<U4", "|V16"),
 }
 """The plan's names of element types that numpy and ml_dtypes have, by their bytes."""
 
