@@ -51,7 +51,7 @@ ENDS = {
     "costmodel/calibrate/mpi.py": "a thread ends the process when its deadline has passed",
     "frontends/mpi.py world.bcast(here)": "roll_call has seen all processes of this host come",
     "frontends/mpi.py world.Create_group(world.group.Incl(lane.processes), number)": (
-        "in the constructor of a step, where all processes are and the watch sees who ends"
+        "all processes have just agreed on the plan, and the watch sees who ends"
     ),
 }
 """By file and call, why it returns all the same."""
