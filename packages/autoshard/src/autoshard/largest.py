@@ -67,6 +67,7 @@ def fewest_sharded(
                 f"parameters; with all {k} of them sharded the peak is {found.peak_bytes} bytes a "
                 "device; raise memory_bytes, use more devices, or leave memory_rule at 'limit'",
                 found.peak_bytes,
+                is_proved=False,
             )
         too_few, k = k, min(max(2 * k, 1), len(forced))
         found = solved(k)

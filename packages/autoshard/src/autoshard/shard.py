@@ -289,7 +289,9 @@ class Prepared:
             if smallest is not None and most - refused <= max(1, most // FINENESS):
                 break
             tried = most if smallest is None else (refused + most) // 2
-        return error if smallest is None else self._explained(float(smallest), options)
+        if smallest is None:
+            return error
+        return self._explained(float(smallest), options, is_proved=error.is_proved)
 
     def _best(self, options: Options, pins: dict[str, Pin], search: _Search) -> Sharding:
         """The best sharding of one kind."""
@@ -385,7 +387,8 @@ class Prepared:
         except InfeasibleError as error:
             if error.smallest_usage is None or options.memory_bytes is None:
                 raise
-            raise self._explained(error.smallest_usage, options) from error
+            smallest, is_proved = error.smallest_usage, error.is_proved
+            raise self._explained(smallest, options, is_proved=is_proved) from error
         if kept:
             choice = list(solution.choice)
             for node, of in kept.items():
@@ -394,17 +397,19 @@ class Prepared:
         where = (self.graph, self.mesh, self.cluster)
         return decode(built, self.converter, *where, options, solution)
 
-    def _explained(self, smallest: float, options: Options) -> InfeasibleError:
+    def _explained(self, smallest: float, options: Options, *, is_proved: bool) -> InfeasibleError:
         """The solver's error in terms of memory and tensors."""
+        fits = "fits" if is_proved else "was found that fits"
         largest = tuple(_at_peak(self.graph, self.light)[1][:3])  # as a message should be short
         named = ", ".join(f"{name} ({n_bytes} bytes)" for name, n_bytes in largest)
         return InfeasibleError(
-            f"no sharding over {self.mesh.size} devices fits in memory_bytes="
+            f"no sharding over {self.mesh.size} devices {fits} in memory_bytes="
             f"{options.memory_bytes}; the smallest peak found is "
             f"{math.ceil(smallest)} bytes a device, when it holds at least {named}; "
             "raise memory_bytes or use more devices",
             smallest,
             largest,
+            is_proved=is_proved,
         )
 
 
