@@ -152,7 +152,7 @@ def _handed(layered: LayeredStep, home: Mapping[str, int]) -> LayeredStep:
     layer_of, homes = dict(layered.layer_of), dict(layered.home)
     values, operators = list(graph.values), list(graph.operators)
     for output in graph.outputs:
-        if output.alias not in home:
+        if output.alias is None or output.alias not in home:
             continue
         made = f"made.{output.value}"
         values.append(replace(graph.value(output.value), name=made))

@@ -231,6 +231,18 @@ def wrap_keys(numbers: Any, dtype: Any) -> Any:
     return jax.random.wrap_key_data(numbers, impl=dtype._impl)
 
 
+def with_whole_keys(numbers: jax.Array, dtype: Any) -> jax.Array:
+    """The numbers of keys so that no key is cut: JAX has none that are."""
+    where = numbers.sharding
+    rank = numbers.ndim - len(dtype._impl.key_shape)
+    if not isinstance(where, jax.sharding.NamedSharding) or not any(where.spec[rank:]):
+        return numbers
+    whole = jax.sharding.NamedSharding(where.mesh, jax.sharding.PartitionSpec(*where.spec[:rank]))
+    if numbers.addressable_shards:
+        return cast("jax.Array", jax.device_put(numbers, whole))
+    return jax.make_array_from_single_device_arrays(numbers.shape, whole, [], dtype=numbers.dtype)
+
+
 def implementation_of_keys(dtype: Any) -> Any:
     """The generator that typed keys belong to."""
     return dtype._impl
@@ -358,6 +370,7 @@ __all__ = [
     "trace_context",
     "variable_like",
     "variable_of",
+    "with_whole_keys",
     "without_repeated",
     "wrap_keys",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -93,7 +94,7 @@ def describe(
     for i, argument in enumerate(arguments):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
             name = names[i] + jax.tree_util.keystr(path)
-            given = type_of(leaf, lambda name=name: name)
+            given = type_of(leaf, partial(str, name))
             aval = numbers_of(leaf)
             keys = given.dtype if given.dtype != aval.dtype else None
             described.append(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from frontends.errors import ArgumentError, BatchError, PlanError
+from frontends.jax.adapters import Adapter, Kept, hashable
 
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -30,17 +31,36 @@ class Call:
     static: Mapping[int, Any]
     """By number in the order of the signature."""
 
-    def function(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """The step as a function of the arrays alone, in places."""
-        if not self.static and self.n_places == len(self.names):
+    adapter: Adapter | None = None
+    rests: Mapping[int, Hashable] = field(default_factory=dict)
+    """What arguments have besides arrays, where there is an adapter."""
+
+    originals: Mapping[int, Any] = field(default_factory=dict)
+    """The arguments before the adapter took them apart."""
+
+    def function(self, step: Callable[..., Any], kept: Kept) -> Callable[..., Any]:
+        """The step as a function of the arrays alone, in places.
+
+        Args:
+            step: Of the user.
+            kept: Is told, when it is traced, what its results have besides arrays.
+        """
+        if not self.static and self.adapter is None and self.n_places == len(self.names):
             return step
 
         @functools.wraps(step)
         def planned(*arrays: Any) -> Any:
-            values = dict(zip(self.arrays, arrays, strict=True)) | dict(self.static)
-            places = [values[i] for i in range(self.n_places)]
-            named = {name: values[i] for i, name in enumerate(self.names) if i >= self.n_places}
-            return step(*places, **named)
+            values = dict(zip(self.arrays, arrays, strict=True))
+            if self.adapter is not None:
+                merge = self.adapter.merge
+                values = {i: merge(value, self.rests[i]) for i, value in values.items()}
+            every = values | dict(self.static)
+            places = [every[i] for i in range(self.n_places)]
+            named = {name: every[i] for i, name in enumerate(self.names) if i >= self.n_places}
+            result = step(*places, **named)
+            if self.adapter is not None:
+                result = self.adapter.leave(result, values, self.rests, kept)
+            return result
 
         planned.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [inspect.Parameter(self.names[i], _BY_PLACE[1]) for i in self.arrays]
@@ -73,6 +93,7 @@ class Signature:
         step: What the user wrote.
         static_argnums: Numbers of parameters that hold no arrays, as `jax.jit` takes them.
         static_argnames: The same by name.
+        adapter: Takes arguments apart that are more than arrays.
     """
 
     def __init__(
@@ -80,7 +101,9 @@ class Signature:
         step: Callable[..., Any],
         static_argnums: Sequence[int],
         static_argnames: Sequence[str],
+        adapter: Adapter | None = None,
     ) -> None:
+        self._adapter = adapter
         try:
             self._signature: inspect.Signature | None = inspect.signature(step)
         except (TypeError, ValueError):  # a builtin
@@ -133,12 +156,14 @@ class Signature:
         names += others
         values = dict(enumerate([*places, *others.values()]))
         static = {i for i in values if self._is_static(i, names[i], len(values))}
-        return Call(
-            tuple(names),
-            len(places),
-            {i: value for i, value in values.items() if i not in static},
-            {i: value for i, value in values.items() if i in static},
-        )
+        found = {i: value for i, value in values.items() if i not in static}
+        chosen = {i: value for i, value in values.items() if i in static}
+        if self._adapter is None:
+            return Call(tuple(names), len(places), found, chosen)
+        apart = {i: self._adapter.split(value) for i, value in found.items()}
+        arrays = {i: each for i, (each, _) in apart.items()}
+        rests = {i: hashable(rest, names[i]) for i, (_, rest) in apart.items()}
+        return Call(tuple(names), len(places), arrays, chosen, self._adapter, rests, found)
 
     def _is_static(self, index: int, name: str, n: int) -> bool:
         return index in self._numbers or index - n in self._numbers or name in self._names

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 from frontends.errors import BatchError, HeldLayoutError, PlanError
 from frontends.given import argnums_of
 from frontends.held import HELD
+from frontends.jax.adapters import Kept, adapter_of
 from frontends.jax.api import default_cluster, plan_for
 from frontends.jax.arguments import Argument
 from frontends.jax.boundary import doing
@@ -53,8 +54,10 @@ class ParallelStep:
         most_variants: int = 8,
     ) -> None:
         functools.update_wrapper(self, function)
-        self._function, self._cluster, self._options = function, cluster, options
-        self._signature = Signature(function, static_argnums, static_argnames)
+        adapter = adapter_of(function)
+        self._function = function if adapter is None else adapter.function
+        self._cluster, self._options = cluster, options
+        self._signature = Signature(self._function, static_argnums, static_argnames, adapter)
         self._donate, self._deadline_s = donate, deadline_s
         self._most_variants = most_variants
         self._variants: dict[Key, Variant] = {}
@@ -76,7 +79,11 @@ class ParallelStep:
         variant = self._variant(call)
         runtime, trace = self._runtime(variant), variant.planned.trace
         with doing("running a step"):
-            return trace.unflatten(runtime(trace.flatten(tuple(call.arrays.values()))))
+            results = runtime(trace.flatten(tuple(call.arrays.values())))
+            found = trace.unflatten(results)
+            if call.adapter is None:
+                return found
+            return call.adapter.returned(found, call.originals, variant.kept)
 
     def prepare(self, *arguments: Any, **named: Any) -> Planned[Trace]:
         """Trace and plan the step at these arguments' shapes, without compiling it."""
@@ -119,17 +126,18 @@ class ParallelStep:
         if "batch_argnums" in options:
             options["batch_argnums"] = call.places_of(argnums_of(options["batch_argnums"]))
         given = tuple(call.arrays.values())
-        search = functools.partial(plan_for, call.function(self._function), given, cluster)
+        kept: Kept = {}
+        search = functools.partial(plan_for, call.function(self._function, kept), given, cluster)
         first = self.variants[0] if self._variants else None
         if first is None:
             planned = plan_together(search, lambda planned: planned.plan, options)
-            return Variant(key, planned, False, ())
+            return Variant(key, planned, False, (), kept)
         options.pop("plan", None)
         holds = [variant.plan for variant in self.variants if not variant.is_held]
         again = functools.partial(_plan_again, search, holds, self._name)
         planned = plan_together(again, lambda planned: planned.plan, options)
         is_held = planned.plan.strategy == HELD or planned.plan in holds
-        return Variant(key, planned, is_held, changes_from(key, planned, first.key))
+        return Variant(key, planned, is_held, changes_from(key, planned, first.key), kept)
 
     def _runtime(self, variant: Variant) -> Runtime:
         if variant.runtime is None:

@@ -202,7 +202,8 @@ def phases_of(equations: Sequence[JaxprEqn]) -> list[int]:
     if not any(is_backward(equation) for equation in equations):
         raise UnsupportedStepError(
             "a training step must compute a gradient with jax.grad, value_and_grad or vjp; "
-            "none was found in what the step returns"
+            "none was found in what the step returns. If it updates modules of flax.nnx in place, "
+            "give it as nnx.jit(step)"
         )
     phases = []
     after_backward: set[Var] = set()

@@ -198,7 +198,8 @@ class Runtime:
     def _from_others(self, name: str, array: jax.Array, where: NamedSharding) -> jax.Array:
         """State that lies in several processes, in another layout."""
         try:
-            return jax.device_put(array, where)
+            moved: jax.Array = jax.device_put(array, where)
+            return moved
         except Exception as error:
             raise DeviceError(
                 "state that lies in several processes stays where the first plan keeps it; this "

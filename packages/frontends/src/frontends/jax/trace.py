@@ -89,7 +89,7 @@ class Trace:
         for result, dtype, weak in zip(results, self.out_keys, self.out_weak, strict=True):
             array = result if isinstance(result, jax.Array) else jnp.asarray(result)
             if dtype is not None:
-                array = _compat.wrap_keys(array, dtype)
+                array = _compat.wrap_keys(_compat.with_whole_keys(array, dtype), dtype)
             found.append(_compat.as_weak(array) if weak else array)
         return jax.tree.unflatten(self.out_tree, found)
 

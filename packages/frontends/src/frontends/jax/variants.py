@@ -15,6 +15,7 @@ import jax
 
 from frontends.errors import ArgumentError
 from frontends.jax import _compat
+from frontends.jax.adapters import Kept
 from frontends.jax.arguments import type_of
 from frontends.jax.calls import Call
 from frontends.jax.runtime import Runtime
@@ -37,6 +38,9 @@ class Key:
     n_places: int
     static: tuple[tuple[int, type, Any], ...]
     """By number of the argument; 1, 1.0 and True are different values."""
+
+    rests: tuple[Any, ...]
+    """What arguments have besides arrays, where that is static."""
 
     tree: Any
     types: tuple[LeafType, ...]
@@ -77,7 +81,8 @@ class Key:
                 types.append(_type_of(leaf, call, i, of_shapes))
         static = tuple((i, type(value), value) for i, value in call.static.items())
         context = _compat.trace_context()
-        return cls(call.names, call.n_places, static, tree, tuple(types), context)
+        rests = tuple(call.rests.values())
+        return cls(call.names, call.n_places, static, rests, tree, tuple(types), context)
 
     def changes(self, other: Key, arguments: Sequence[Any]) -> Iterator[tuple[str, str]]:
         """What is other than in an earlier key: its name, and what it is here.
@@ -96,6 +101,8 @@ class Key:
             for argument, ours, theirs in zip(arguments, self.types, other.types, strict=False):
                 if ours != theirs:
                     yield argument.name, described(ours)
+        if self.rests != other.rests:
+            yield "what is no array in the arguments", "others"
         if self.context != other.context:
             yield "JAX's configuration", "another context"
 
@@ -144,6 +151,9 @@ class Variant:
 
     changes: tuple[str, ...]
     """What is other than at the first variant."""
+
+    kept: Kept
+    """What its results have besides arrays."""
 
     runtime: Runtime | None = None
 

@@ -1,0 +1,26 @@
+"""Random JAX training programs do what `jax.jit` of them does, call after call, or are refused."""
+
+import os
+
+import pytest
+from frontends.jax.fuzzing import Call, Program, check, programs
+from hypothesis import HealthCheck, given, settings
+
+EXAMPLES = 20 if os.environ.get("HYPOTHESIS_PROFILE", "default") == "default" else 1_500
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=[*HealthCheck])
+@given(programs())
+def test_random_programs(program: Program) -> None:
+    check(program)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        Program(calls=(Call(), Call(rows=3), Call(mode="sin"))),
+        Program(("noise",), key="typed", strategy="zero", microbatches=1, calls=(Call(), Call())),
+    ],
+)
+def test_programs_that_were_wrong_once(program: Program) -> None:
+    assert check(program) == len(program.calls)
