@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -84,9 +84,13 @@ def conversion_misfits(sharding: Sharding) -> Iterator[str]:
         if (c.phase, c.value, c.dst) not in needed | sources:
             yield f"a conversion makes {c.value!r} as {c.dst}, which nobody reads"
         copies.add(c.dst)
-    for phase, name, spec in sorted(needed, key=str):
-        if spec not in there.get((phase, name), {made[name]}):
-            yield f"{name!r} is read as {spec} in phase {phase}, and nobody makes it so"
+    missing = [
+        (phase, name, str(spec))
+        for phase, name, spec in needed
+        if spec not in there.get((phase, name), {made[name]})
+    ]
+    for phase, name, text in sorted(missing):
+        yield f"{name!r} is read as {text} in phase {phase}, and nobody makes it so"
     for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
         if spec.is_partial or (output.whole and spec.axes):
             yield f"output {output.value!r} leaves as {spec}, which is not what is asked of it"
@@ -161,22 +165,38 @@ def _bytes(value: Value, mesh: Mesh, spec: Spec) -> int:
     return Layout(value.shape, mesh, spec, "padded").local_bytes(value.itemsize)
 
 
+def _sizes(sharding: Sharding) -> Callable[[str, Spec], int]:
+    """Bytes that a device holds of a value at most, by its name and spec."""
+    known: dict[Hashable, int] = {}
+
+    def size(name: str, spec: Spec) -> int:
+        value = sharding.graph.value(name)
+        key = (value.shape, value.itemsize, spec)
+        if key not in known:
+            known[key] = _bytes(value, sharding.mesh, spec)
+        return known[key]
+
+    return size
+
+
 def recompute_memory(sharding: Sharding) -> tuple[int, int]:
     """The most bytes that a device holds while any operator runs, and what forward saves of them.
 
     The latter for one microbatch, whether or not several are in flight.
     """
     changes = [0] * (len(sharding.graph.operators) + 2)
-    for n_bytes, first, last in _spans(sharding):
+    size = _sizes(sharding)
+    for n_bytes, first, last in _spans(sharding, size):
         changes[first] += n_bytes
         changes[last + 1] -= n_bytes
-    size, mesh = max(len(sharding.graph.operators), 1), sharding.mesh
+    graph = sharding.graph
+    stored_back = _stored_back(graph)
     saved = sum(
-        _bytes(sharding.graph.value(name), mesh, spec)
+        size(name, spec)
         for name, spec in made_specs(sharding).items()
-        if name not in _stored_back(sharding.graph) and _is_saved(sharding.graph, name)
+        if name not in stored_back and _is_saved(graph, name)
     )
-    return max(list(accumulate(changes))[:size]), saved
+    return max(list(accumulate(changes))[: max(len(graph.operators), 1)]), saved
 
 
 def _stored_back(graph: Graph) -> set[str]:
@@ -197,9 +217,9 @@ def _is_saved(graph: Graph, name: str) -> bool:
     return begins and any(phase > 0 for phase in phases)
 
 
-def _spans(sharding: Sharding) -> Iterator[Span]:
+def _spans(sharding: Sharding, size: Callable[[str, Spec], int]) -> Iterator[Span]:
     """Each thing that is held."""
-    graph, mesh, in_flight = sharding.graph, sharding.mesh, sharding.options.in_flight
+    graph, in_flight = sharding.graph, sharding.options.in_flight
     phase_of = [operator.phase for operator in graph.operators]
     stored_back = _stored_back(graph)
     every = reads(sharding)
@@ -207,7 +227,7 @@ def _spans(sharding: Sharding) -> Iterator[Span]:
     for read in every:
         times_of[read.value].append(read.time)
     for name, spec in made_specs(sharding).items():
-        n_bytes = _bytes(graph.value(name), mesh, spec)
+        n_bytes = size(name, spec)
         copies = in_flight if _is_saved(graph, name) else 1
         if name not in graph.producers:
             yield n_bytes * copies, 0, len(phase_of)
@@ -222,12 +242,13 @@ def _spans(sharding: Sharding) -> Iterator[Span]:
         runs = [graph.phases[phase_of[time]].repeats for time in (begin, *times[-1:])]
         is_sum = runs[0] > runs[-1]
         yield n_bytes, 0 if is_sum else begin, end
-    yield from _spans_of_copies(sharding, every)
+    yield from _spans_of_copies(sharding, every, size)
 
 
-def _spans_of_copies(sharding: Sharding, every: list[Read]) -> Iterator[Span]:
+def _spans_of_copies(
+    sharding: Sharding, every: list[Read], size: Callable[[str, Spec], int]
+) -> Iterator[Span]:
     """What conversions make, while it is read or others start from it."""
-    graph, mesh = sharding.graph, sharding.mesh
     direct: defaultdict[tuple[int, str, Spec], list[int]] = defaultdict(list)
     for read in every:
         if not read.in_place:
@@ -245,4 +266,4 @@ def _spans_of_copies(sharding: Sharding, every: list[Read]) -> Iterator[Span]:
         key = (c.phase, c.value, c.dst)
         times = needed[key]
         if times and (direct[key] or min(times) < max(times)):
-            yield _bytes(graph.value(c.value), mesh, c.dst), min(times), max(times)
+            yield size(c.value, c.dst), min(times), max(times)

@@ -63,10 +63,11 @@ def _parts(sharding: Sharding) -> Iterator[str]:
             yield f"operator {operator.name!r} has no strategy {strategy} on {mesh.shape}"
     for name, spec in _stored(sharding):
         Layout(graph.value(name).shape, mesh, spec)  # says what does not fit
+    of_mesh = converter(sharding)
     for of in sharding.conversions:
         if not 0 <= of.phase < len(graph.phases):
             yield f"a conversion is in one of {len(graph.phases)} phases; got phase {of.phase}"
-        if len(converter(sharding).steps(graph.value(of.value), of.src, of.dst)) != 1:
+        if len(of_mesh.steps(graph.value(of.value), of.src, of.dst)) != 1:
             yield f"a conversion is one step; {of.value!r} from {of.src} to {of.dst} is not"
 
 
