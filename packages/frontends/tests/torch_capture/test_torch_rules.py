@@ -136,9 +136,8 @@ def traced(function: Function, operands: Sequence[Tensor], with_gradients: bool)
             ]
         return [r.detach() for r in results]
 
-    program = _compat.Program(whole, list(operands), DECOMPOSITIONS)
-    flat, _, _ = read(program.module, [f"x{i}" for i in range(len(operands))])
-    return flat
+    program = _compat.Program(whole, list(operands), (), DECOMPOSITIONS)
+    return read(program.module, [f"x{i}" for i in range(len(operands))]).flat
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -11,7 +11,13 @@ import frontends.torch as mw
 import pytest
 import torch
 from costmodel import Cluster
-from frontends import BatchError, CheckpointError, PlanError, VerificationError
+from frontends import (
+    BatchError,
+    CheckpointError,
+    PlanError,
+    UnsupportedStepError,
+    VerificationError,
+)
 from torch import nn
 
 CLUSTER = Cluster.preset("two-hosts:1")
@@ -89,16 +95,14 @@ def test_a_whole_step_is_called_as_it_was() -> None:
     (batch,) = batches(1)
     first = mw.parallelize_step(train, model, optimizer, **QUICK)
     loss = first(model, optimizer, batch)
+    model, optimizer = model_and_optimizer()
     second = mw.parallelize_step(closed, model, optimizer, **QUICK)
     returned = second(batch["x"], y=batch["y"])
     assert (returned["loss"], returned["name"]) == (loss, "mse")
     assert returned["number"] == loss.item()
-    with pytest.raises(BatchError, match=r"in the form .* with batch, y; got 2 arguments by place"):
+    with pytest.raises(UnsupportedStepError, match=r"TypeError: .*takes 1 positional argument but"):
         second(batch["x"], batch["y"])
-    with pytest.raises(BatchError, match="a batch must have the structure that the step was"):
-        first(model, optimizer, (batch["x"], batch["y"]))
-    with pytest.raises(BatchError, match=r"batch\['x'\] of torch.float64\[8, 8\] instead of"):
-        first(model, optimizer, batch | {"x": batch["x"].double()})
+    assert len(second.variants) == 1
 
 
 def test_a_run_is_verified_and_leaves_no_trace() -> None:
@@ -134,11 +138,13 @@ TYPES: dict[str, Callable[[nn.Module, Any], tuple[nn.Module, Any, Any]]] = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_numbers_that_differ_by_more_than_their_type_rounds_are_found(name: str) -> None:
+def test_numbers_that_differ_by_more_than_their_type_rounds_are_found(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (batch,) = batches(1)
     model, batch, context = TYPES[name](model_and_optimizer()[0], batch)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01, eps=1e-2)
-    factor, tolerance = 1.0, 1e-5 if name == "float32" else 2**-6
+    tolerance = 1e-5 if name == "float32" else 2**-6
 
     def unsteady(batch: Any) -> torch.Tensor:
         optimizer.zero_grad()
@@ -146,12 +152,13 @@ def test_numbers_that_differ_by_more_than_their_type_rounds_are_found(name: str)
             loss = loss_of(model, batch)
         loss.backward()
         optimizer.step()
-        return loss.detach().float() * factor
+        return loss.detach().float()
 
     step = mw.parallelize_step(unsteady, model, optimizer, **QUICK)
     verified = step.verify(batch)
     assert 0 <= verified.results <= verified.tolerance == tolerance
-    factor = 1 + 3 * tolerance  # in eager steps only: the plan has the other
+    run = step.variants[0].run
+    monkeypatch.setattr(step.variants[0], "run", lambda leaves: run(leaves) * (1 - 3 * tolerance))
     with pytest.raises(VerificationError, match=rf"to a relative {tolerance:g}; step 1 has"):
         step.verify(batch)
 
@@ -201,12 +208,11 @@ def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None
         mw.restore(tmp_path, smaller)
 
 
-def test_a_step_that_fails_leaves_the_state_or_says_that_it_is_lost(tmp_path: Path) -> None:
+def test_a_step_that_fails_leaves_the_state_as_it_was() -> None:
     model, optimizer = model_and_optimizer()
     (batch,) = batches(1)
     step = mw.parallelize(model, optimizer, loss_of, **QUICK)
     runtime = step.compile(batch)
-    mw.save(tmp_path, 1, step)
     calls, begin = list(runtime._calls), step.state_dict()["model"]["0.weight"].clone()
 
     def fail(values: Any) -> None:
@@ -220,11 +226,9 @@ def test_a_step_that_fails_leaves_the_state_or_says_that_it_is_lost(tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         step(batch)
     runtime._calls[:] = calls
-    with pytest.raises(PlanError, match=r"a step failed while it updated params\['0.weight'\] and"):
-        step(batch)
-    mw.restore(tmp_path, step)
     assert torch.equal(step.state_dict()["model"]["0.weight"], begin)
     step(batch)
+    assert not torch.equal(step.state_dict()["model"]["0.weight"], begin)
 
 
 class Residual(nn.Module):

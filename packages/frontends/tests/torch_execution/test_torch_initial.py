@@ -75,7 +75,7 @@ def test_a_step_from_the_meta_device_is_that_of_one_device(strategy: str) -> Non
         bare = Plain()
     options: dict[str, Any] = {"cluster": CLUSTER, "strategy": strategy, "microbatches": 1}
     losses = []
-    for mine in (model, bare):
+    for mine in (copy.deepcopy(model), bare):
         optimizer = torch.optim.AdamW(mine.parameters(), 0.01, eps=1e-2)
         step = mw.parallelize(mine, optimizer, loss_of, BATCH, **options)
         if mine is bare:

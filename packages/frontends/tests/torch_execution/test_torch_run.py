@@ -151,7 +151,9 @@ def test_random_plans_compute_the_eager_step(
 
 def values(trace: Any, capture: Capture, batch: Any) -> dict[str, torch.Tensor]:
     """All arguments of a step that are not state."""
-    found = trace.complete(arguments_of(capture.state, batch))
+    known = {a.name for a in trace.arguments}
+    given = {**arguments_of(capture.state, batch), **trace.compute(capture.state.numbers)}
+    found = trace.complete({n: t for n, t in given.items() if n in known})
     return {n: t for n, t in found.items() if n not in capture.state.tensors}
 
 

@@ -7,6 +7,7 @@ meet optimizers, Python's numbers and random draws is not documented.
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx import GraphModule, Interpreter, Node
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx, track_tensor_tree
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
@@ -53,55 +54,115 @@ BEFORE, DURING, AFTER = range(3)
 """A node is from before the last gradient is complete, from autograd itself, or from later."""
 
 
-def without_values(tensors: Sequence[Tensor]) -> tuple[FakeTensorMode, list[Tensor]]:
-    """Stand-ins that have shapes, types and strides but no memory.
+class Numbers(ShapeEnv):
+    """Numbers that a program is given anew at each call: names in it, which have values meanwhile.
 
-    What is on the meta device is on the CPU there, as it will be when it has values. A number that
-    the step takes out of a tensor stays a name (`item` of a stand-in is a symbol).
+    Where Python asks for one, as `if weight_decay != 0` does, the answer is that of now, and is
+    kept: the program is one for all numbers that give the same answers.
     """
-    shapes = ShapeEnv(allow_dynamic_output_shape_ops=False)
-    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    with mode:
-        return mode, [
-            torch.empty_strided(
-                t.shape,
-                t.stride(),
-                dtype=t.dtype,
-                device="cpu" if t.device.type == "meta" else t.device,
-            )
-            for t in tensors
-        ]
+
+    def __init__(self) -> None:
+        super().__init__(allow_dynamic_output_shape_ops=False)
+        self.known: dict[Any, float | int] = {}
+        """By symbol, what it is now."""
+
+        self.answers: dict[Any, Any] = {}
+        """By expression of known symbols, what Python was told."""
+
+    def evaluate_expr(self, orig_expr: Any, *args: Any, **named: Any) -> Any:
+        """What an expression is; of numbers that are not known before the step runs, an error."""
+        symbols = getattr(orig_expr, "free_symbols", None)
+        if not symbols or not self.known.keys() >= symbols:
+            return super().evaluate_expr(orig_expr, *args, **named)
+        if orig_expr not in self.answers:
+            self.answers[orig_expr] = orig_expr.subs(self.known)
+        return self.answers[orig_expr]
+
+    def value_of(self, number: Any) -> float | int | bool:
+        """What a number of Python's is that was computed from known ones.
+
+        Raises:
+            KeyError: It depends on more.
+        """
+        if not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return number  # type: ignore[no-any-return]
+        expression = number.node.expr
+        if not self.known.keys() >= expression.free_symbols:
+            raise KeyError(str(expression))
+        python: type = number.node.pytype
+        return python(expression.subs(self.known))  # type: ignore[no-any-return]
+
+    def holds(self, numbers: Sequence[float | int]) -> bool:
+        """Whether Python would be told the same of other numbers, given in the symbols' order."""
+        now = dict(zip(self.known, numbers, strict=True))
+        return all(expr.subs(now) == answer for expr, answer in self.answers.items())
 
 
 class Program:
     """What a function does that may differentiate and write in place.
 
-    A node of its graphs says where it comes from by `PHASE` and `DRAW`.
+    The function works on the tensors that the user has, which are not touched: whatever is called
+    with one is called with its stand-in, which has shape, type and strides but no memory. So it
+    does not matter by which name or list the function gets hold of them. A tensor that is met
+    besides becomes an input, too. A node of its graphs says where it comes from by `PHASE` and
+    `DRAW`.
 
     Args:
-        function: From tensors to tensors and numbers.
-        tensors: As the arguments will be; their values are not read.
+        function: From the stand-ins of `tensors`, and numbers as Python's, to tensors and numbers.
+            The program returns besides what becomes of tensors that are met.
+        tensors: All that is known beforehand; their values are not read.
+        numbers: That may be others at each call.
         decompositions: How operators are to be written in others.
+        is_made_here: Whether a tensor was made by the function itself, as by `torch.tensor(3)`;
+            such a one is a constant.
     """
 
     def __init__(
         self,
         function: Callable[..., Sequence[Any]],
         tensors: Sequence[Tensor],
-        decompositions: Mapping[Any, Callable[..., Any]],
+        numbers: Sequence[float | int] = (),
+        decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+        is_made_here: Callable[[Tensor], bool] = lambda tensor: False,
     ) -> None:
-        self._mode, self._fakes = without_values(tensors)
-        table = dict(decompositions)
+        self.numbers = Numbers()
+        self._mode = FakeTensorMode(shape_env=self.numbers, allow_non_fake_inputs=True)
+        with self._mode:
+            self._fakes = [_stand_in(t) for t in tensors]
+            self._fakes += [
+                torch.empty((), dtype=torch.int64 if isinstance(n, int) else torch.float64)
+                for n in numbers
+            ]
         state = torch.get_rng_state()
+        n_tensors = len(tensors)
+
+        def traced(*values: Tensor) -> Sequence[Any]:
+            python = [value.item() for value in values[n_tensors:]]
+            for number, known in zip(python, numbers, strict=True):
+                self.numbers.known[number.node.expr] = known
+            with _Draws(), self._stand_ins:
+                made = function(*values[:n_tensors], *python)
+                with torch.no_grad():
+                    left = [self._stand_ins.of(t).detach() for t in self._stand_ins.outside]
+            return [*made, *left]
+
+        self._stand_ins = _StandIns(self._mode, is_made_here)
+        for real, fake in zip(tensors, self._fakes, strict=False):
+            self._stand_ins.add(real, fake)
         try:
-            with _gradients() as marks, self._mode:
-                traced = make_fx(lambda *args: _with_draws(function, args), table, "real")
-                self.module: GraphModule = traced(*self._fakes)
-                """With writes as they are."""
+            with _gradients() as marks, self._mode, _in_plain_operators():
+                module = make_fx(traced, dict(decompositions or {}), "real")(*self._fakes)
         finally:
             torch.set_rng_state(state)
-        _mark_phases(self.module, marks)
-        self.module.graph.eliminate_dead_code()
+        _mark_phases(module, marks)
+        self.module: GraphModule = module
+        """With writes as they are."""
+
+        self.outside = self._stand_ins.outside
+        """Tensors that were met besides: further inputs, after the numbers."""
+
+        self._fakes += _as_inputs(module, self._stand_ins.nodes)
+        module.graph.eliminate_dead_code()
 
     def without_writes(self) -> GraphModule:
         """The same with every write turned into a new value: traced once more, which takes long.
@@ -113,6 +174,113 @@ class Program:
         )
         with self._mode, torch.no_grad():
             return make_fx(pure, tracing_mode="real")(*self._fakes)
+
+
+def _stand_in(tensor: Tensor) -> Tensor:
+    """What is on the meta device is on the CPU there, as it will be when it has values."""
+    device = "cpu" if tensor.device.type == "meta" else tensor.device
+    if tensor.numel() > 1 and not any(tensor.stride()):  # an object for one without memory
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
+
+def _as_inputs(module: GraphModule, nodes: Sequence[Node]) -> list[Tensor]:
+    """Turn nodes that read attributes of a module into further arguments; their stand-ins."""
+    graph = module.graph
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    found = []
+    for node in nodes:
+        with graph.inserting_after(last):
+            last = graph.placeholder(node.name)
+        last.meta.update(node.meta)
+        node.replace_all_uses_with(last)
+        graph.erase_node(node)
+        found.append(last.meta["val"])
+    module.recompile()
+    return found
+
+
+class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Hands operators on with stand-ins for the tensors that the user has."""
+
+    def __init__(self, mode: FakeTensorMode, is_made_here: Callable[[Tensor], bool]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._fake, self._is_made_here = mode, is_made_here
+        self._by_id: dict[int, Tensor] = {}
+        self._by_place: dict[Any, Tensor] = {}
+        self._by_memory: dict[int, tuple[Tensor, Tensor]] = {}
+        self.outside: list[Tensor] = []
+        self.nodes: list[Node] = []
+
+    def add(self, real: Tensor, fake: Tensor) -> None:
+        """A tensor and its stand-in."""
+        self._by_id[id(real)] = fake
+        if real.device.type != "meta":
+            memory, place = place_of(real)
+            self._by_place.setdefault((memory, place, real.dtype), fake)
+            if real.numel():
+                self._by_memory.setdefault(memory, (real, fake))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        args, kwargs = pytree.tree_map_only(Tensor, self.of, (args, kwargs or {}))
+        result = func(*args, **kwargs)
+        if func._schema.is_mutable:  # below autograd, which counts the writes of the user's tensor
+            for declared, value in zip(func._schema.arguments, args, strict=False):
+                if declared.alias_info is not None and declared.alias_info.is_write:
+                    written = [leaf for leaf in pytree.tree_leaves(value) if is_stand_in(leaf)]
+                    torch.autograd.graph.increment_version(written)
+        return result
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The stand-in of a tensor; a new one if it was not met before."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        found = self._by_id.get(id(tensor))
+        if found is not None:
+            return found
+        if self._is_made_here(tensor):
+            return tensor
+        if tensor.device.type != "meta":
+            memory, place = place_of(tensor)
+            found = self._by_place.get((memory, place, tensor.dtype))
+            if found is None and memory in self._by_memory:
+                found = self._view(tensor, *self._by_memory[memory])
+            if found is not None:
+                self._by_id[id(tensor)] = found
+                return found
+        return self._new(tensor)
+
+    def _view(self, tensor: Tensor, real: Tensor, fake: Tensor) -> Tensor:
+        """A part of a known tensor, as that tensor's stand-in has it."""
+        offset = tensor.storage_offset() - real.storage_offset()
+        n = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        there = 1 + sum((n - 1) * s for n, s in zip(real.shape, real.stride(), strict=True))
+        if tensor.dtype != real.dtype or offset < 0 or offset + n > there:
+            raise SharedMemoryError(
+                f"a tensor of {tensor.dtype}{list(tensor.shape)} lies in the memory of another of "
+                f"{real.dtype}{list(real.shape)}, and is no part of it"
+            )
+        return fake.as_strided(tensor.shape, tensor.stride(), offset)
+
+    def _new(self, tensor: Tensor) -> Tensor:
+        proxies = get_proxy_mode()
+        assert proxies is not None
+        with _disable_current_modes(), self._fake:
+            fake = _stand_in(tensor)
+        name = f"outside_{len(self.outside)}"
+        setattr(proxies.tracer.root, name, tensor)
+        proxy = proxies.tracer.create_proxy("get_attr", name, (), {})
+        track_tensor_tree(fake, proxy, constant=None, tracer=proxies.tracer)
+        self.outside.append(tensor)
+        self.nodes.append(proxy.node)
+        self.add(tensor, fake)
+        return fake
+
+
+class SharedMemoryError(Exception):
+    """A tensor shares memory with another one in a way that cannot be followed."""
 
 
 def makes_new(target: torch._ops.OpOverload) -> bool:
@@ -170,11 +338,6 @@ def _mark_phases(module: GraphModule, marks: Sequence[tuple[int, int]]) -> None:
         node.meta[PHASE] = DURING if is_during else BEFORE if index < last else AFTER
 
 
-def _with_draws(function: Callable[..., Sequence[Any]], args: Sequence[Tensor]) -> Sequence[Any]:
-    with _Draws():  # type: ignore[no-untyped-call]
-        return function(*args)
-
-
 class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells draws of random numbers apart by the state of the generator, which it advances.
 
@@ -223,6 +386,24 @@ class _Marked(Interpreter):
 
 
 @contextlib.contextmanager
+def _in_plain_operators() -> Iterator[None]:
+    """Recurrent layers as products and sums: oneDNN has operators for them that have no rules."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """What `torch.compile` has made runs as it was written."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextlib.contextmanager
 def with_tensors(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """The model with other parameters and buffers, tied where its own are."""
     with _reparametrize_module(model, dict(tensors), tie_weights=True):
@@ -239,7 +420,8 @@ def make_state(optimizer: torch.optim.Optimizer) -> bool:
     Returns:
         Whether it can be asked to, as PyTorch's own can.
     """
-    if not hasattr(optimizer, "_init_group"):
+    step = _own_step(type(optimizer))
+    if step is None or not hasattr(optimizer, "_init_group"):
         return False
     original = optimizer._init_group
 
@@ -257,12 +439,21 @@ def make_state(optimizer: torch.optim.Optimizer) -> bool:
             for group in groups:
                 optimizer.param_groups = [group]
                 with contextlib.suppress(_Initialized):
-                    optimizer.step()
+                    step(optimizer)
     finally:
         optimizer.param_groups = groups
         for p, gradient in zip(parameters, gradients, strict=True):
             p.grad = gradient
     return True
+
+
+def _own_step(kind: type) -> Callable[..., Any] | None:
+    """The update of one of PyTorch's optimizers, without hooks; None if it is the user's."""
+    step = kind.step
+    owner = next(base for base in kind.__mro__ if "step" in vars(base))
+    if not owner.__module__.startswith("torch.optim"):
+        return None
+    return getattr(step, "__wrapped__", step) if hasattr(step, "hooked") else step
 
 
 class Watcher(Protocol):
@@ -327,6 +518,24 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._real[id(tensor)] = tensor, made
             self._watcher.given(made, tensor)
         return self._real[id(tensor)][1]
+
+
+def tracers_module() -> Any:
+    """The module in which the tracer that runs keeps constants."""
+    proxies = get_proxy_mode()
+    assert proxies is not None, "it is asked for while a step is traced"
+    return proxies.tracer.root
+
+
+def is_stand_in(tensor: Tensor) -> bool:
+    """Whether a tensor has no memory."""
+    return isinstance(tensor, FakeTensor)
+
+
+def is_inside_torch() -> bool:
+    """Whether a method was called by torch itself, two frames above; printing calls methods."""
+    file = sys._getframe(2).f_code.co_filename
+    return file.startswith(_NOT_THE_USERS)
 
 
 def user_line(error: BaseException) -> str:

@@ -15,7 +15,6 @@ from frontends.pins import Pin
 from frontends.plan import Plan
 from frontends.planning import Planned, Progress, plan_traces
 from frontends.pricing import Level
-from frontends.torch.arguments import describe, name_leaves
 from frontends.torch.processes import n_hosts, n_processes
 from frontends.torch.rules import shares_of_whole
 from frontends.torch.trace import Capture, Trace
@@ -51,6 +50,7 @@ def plan_for(
     pin: Mapping[str, Pin] | None = None,
     n_layers: int | None = None,
     plan: Plan | None = None,
+    hold: Plan | None = None,
     progress: Progress | None = None,
 ) -> tuple[Planned[Trace], Capture]:
     """Plan a training step without running it; neither devices nor weights are needed.
@@ -74,6 +74,8 @@ def plan_for(
         pin: By the name of a value, or the path of arguments, its spec or the number of its stage.
         n_layers: How finely the model may be cut into stages; by default at its repeated blocks.
         plan: Use this plan, with its microbatches and layers, instead of searching one.
+        hold: The plan of a step that shares its state with this one: state stays where that keeps
+            it.
         progress: Told what is being done, how many of it are done, and of how many.
 
     Returns:
@@ -85,17 +87,16 @@ def plan_for(
         AccumulationError: It cannot run in as many microbatches as were asked for.
         NoPlanError: No plan fits the memory.
         PlanError: `plan` was made for another step, or an option is of another kind.
+        HeldLayoutError: With `hold`, if state cannot stay where it is.
     """
-    check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers)
+    check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers, hold)
     if progress is not None:
         progress("capturing", 0, 1)
     capture = Capture(step, model, optimizer, batch)
     if progress is not None:
         progress("capturing", 1, 1)
-    planned = plan_traces(
-        capture.at,
-        lambda trace: shares_of_whole(trace.step.graph, trace.calls),
-        [leaf.shape[0] for leaf in describe(name_leaves(batch)) if leaf.is_batch],
+    planned = plan_capture(
+        capture,
         cluster,
         microbatches=microbatches,
         strategy=strategy,
@@ -106,6 +107,44 @@ def plan_for(
         pin=pin,
         n_layers=n_layers,
         plan=plan,
+        hold=hold,
         progress=progress,
     )
     return planned, capture
+
+
+def plan_capture(
+    capture: Capture,
+    cluster: Cluster,
+    *,
+    microbatches: int | None = None,
+    strategy: str = "auto",
+    schedule: str | None = None,
+    memory_bytes: int | None = None,
+    level: Level = "O2",
+    memory_rule: MemoryRule = "limit",
+    pin: Mapping[str, Pin] | None = None,
+    n_layers: int | None = None,
+    plan: Plan | None = None,
+    hold: Plan | None = None,
+    progress: Progress | None = None,
+) -> Planned[Trace]:
+    """Plan a step that is captured; the options are those of `plan_for`."""
+    check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers, hold)
+    return plan_traces(
+        capture.at,
+        lambda trace: shares_of_whole(trace.step.graph, trace.calls),
+        [argument.shape[0] for argument in capture.captured.arguments if argument.is_batch],
+        cluster,
+        microbatches=microbatches,
+        strategy=strategy,
+        schedule=schedule,
+        memory_bytes=memory_bytes,
+        level=level,
+        memory_rule=memory_rule,
+        pin=pin,
+        n_layers=n_layers,
+        plan=plan,
+        hold=hold,
+        progress=progress,
+    )

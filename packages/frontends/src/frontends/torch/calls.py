@@ -100,12 +100,18 @@ def _numbers_of(target: torch._ops.OpOverload) -> frozenset[int | str]:
 
     An operand there is a tensor of shape (), such as a learning rate.
     """
+    numbers = torch._C.NumberType | torch._C.FloatType | torch._C.IntType
     found = [
         (place, declared.name)
         for place, declared in enumerate(target._schema.arguments)
-        if isinstance(declared.type, torch._C.NumberType | torch._C.FloatType | torch._C.IntType)
+        if isinstance(_plain(declared.type), numbers)
     ]
     return frozenset(key for pair in found for key in pair)
+
+
+def _plain(declared: Any) -> Any:
+    """A type that may be optional."""
+    return declared.getElementType() if isinstance(declared, torch._C.OptionalType) else declared
 
 
 def fill(argument: Any, operands: Sequence[Any]) -> Any:

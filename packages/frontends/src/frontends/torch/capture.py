@@ -1,22 +1,42 @@
-"""Run a user's step once on tensors without values, and keep what it does."""
+"""Run a user's step once on tensors without values, and keep what it does.
+
+Every value that the step reads is then one of
+
+- *state*: parameters, buffers and what the optimizer keeps, which the step gives new values;
+- *input*, handed over at each call: the batch, numbers in it and in `param_groups`, and tensors
+  that the step reads from elsewhere, which it may also write (an average of the weights);
+- *constant*: a tensor that the step's own Python code makes, as `torch.tensor(3)` does;
+- *guard*: whatever else Python code looked at (`guards`). Where a guard has changed, the program is
+  another one, and the step is captured again.
+"""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from frontends.errors import BatchError, UnsupportedStepError
 from frontends.step import BACKWARD
 from frontends.torch import _compat
-from frontends.torch.arguments import Argument, State, describe, name_leaves
+from frontends.torch.arguments import Argument, State, batch_numbers, describe, named
 from frontends.torch.decompositions import DECOMPOSITIONS
 from frontends.torch.flat import Flat, known_from
+from frontends.torch.gradients import Gradients
+from frontends.torch.guards import BatchForm, Guards, StateForm, flags
+from frontends.torch.host import Number
+from frontends.torch.instead import followed
+from frontends.torch.left import Effect, Left
+from frontends.torch.outside import check_apart, places_of
 from frontends.torch.read import AliasedError, Name, read
+from frontends.torch.reads import Reads
 from frontends.torch.refusals import explained
+from frontends.torch.trees import Tree, flatten
 
 Tensor = torch.Tensor
 
@@ -31,11 +51,32 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Leavings:
+    """What a step leaves elsewhere than in its state and in what it returns."""
+
+    n_values: int
+    """How many values the effects are made of: the first results after those returned."""
+
+    effects: tuple[Effect, ...]
+    settings: Mapping[tuple[int, str], Any]
+    """What it sets in `param_groups`."""
+
+    gradients: tuple[str, ...]
+    """Parameters whose gradients it leaves: the results that follow."""
+
+    cleared: tuple[str, ...]
+    """Parameters that have no gradient afterwards."""
+
+    written: tuple[str, ...]
+    """Arguments of the user's that it writes in place: the last results."""
+
+
+@dataclass(frozen=True)
 class Captured:
     """A step on the whole batch."""
 
     flat: Flat
-    """Its outputs are the new values of `updates`, and then what is returned."""
+    """Its outputs are the new values of `updates`, and then the results."""
 
     arguments: tuple[Argument, ...]
     """One for each input of `flat`."""
@@ -45,11 +86,20 @@ class Captured:
     """The arguments that the step gives new values."""
 
     results: tuple[Any, ...]
-    """For each leaf of what the step returns a `Returned`, or the constant that it always is."""
+    """For each leaf of what the step returns, and of what it leaves, a `Returned`, a `Number`, or
+    the constant that it always is."""
 
-    out_tree: Any
+    out_tree: Tree
     draws: tuple[str, ...]
     """Random values; equal draws are there once."""
+
+    numbers: Mapping[str, Number]
+    """Arguments that Python computes at each call."""
+
+    left: Leavings
+    guards: Guards
+    only_once: str | None
+    """Why it has to be captured again at every call, if it has to."""
 
 
 def training_step(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,76 +121,256 @@ def capture(
     optimizer: torch.optim.Optimizer,
     batch: Any,
 ) -> Captured:
-    """Trace `step(model, optimizer, batch)`, which changes nothing of the three.
+    """Trace `step(model, optimizer, batch)`, which changes nothing of the user's.
 
     Raises:
-        BatchError: The batch is empty.
+        BatchError: The batch is empty, or holds what cannot be handed over at each call.
         UnsupportedStepError: The step cannot be written as one program; the message says why.
+        PlanError: There is no optimizer, or no model.
     """
-    state = State(model, optimizer)
-    named = name_leaves(batch)
-    given = {name: leaf for name, leaf in named if isinstance(leaf, Tensor)}
-    settings = state.settings
-    places = {f"optimizer.param_groups[{i}][{key!r}]": (i, key) for i, key in settings}
-    arguments = [
-        *(Argument(n, tuple(t.shape), t.dtype, False) for n, t in state.tensors.items()),
-        *(Argument(name, (), torch.float64, False, place) for name, place in places.items()),
-        *describe(named),
-    ]
-    _check_not_empty(arguments)
-    names = [argument.name for argument in arguments]
-    numbers = [torch.empty((), dtype=torch.float64) for _ in settings]
-    tensors = [*state.tensors.values(), *numbers, *given.values()]
-    updates: list[str] = []
-    out: dict[str, Any] = {}
-
-    def function(*values: Tensor) -> list[Any]:
-        mine = dict(zip(names, values, strict=True))
-        for name, tensor in state.tensors.items():
-            mine[name] = mine[name].detach().requires_grad_(tensor.requires_grad)
-        leaves = [mine.get(name, leaf) for name, leaf in named]
-        now = {place: mine[name].item() for name, place in places.items()}
-        with state.replaced(mine, now) as left:
-            returned = step(model, optimizer, pytree.tree_unflatten(leaves, tree))
-        results, out["tree"] = pytree.tree_flatten(returned)
-        out["is_tensor"] = [isinstance(r, Tensor) for r in results]
-        updates[:] = left
-        return [v.detach() if isinstance(v, Tensor) else v for v in (*left.values(), *results)]
-
-    tree = pytree.tree_structure(batch)
-    with explained():
-        program = _compat.Program(function, tensors, DECOMPOSITIONS)
+    had_state = bool(getattr(optimizer, "state", True))
     try:
-        flat, returned, draws = read(program.module, names)
-    except AliasedError:
-        flat, returned, draws = read(program.without_writes(), names)
-    n_state = len(updates)
-    changed = [
-        (new, name) for new, name in zip(returned[:n_state], updates, strict=True) if new != name
-    ]
-    for new, name in changed:
-        _check_update(flat, new, name)
-    results = tuple(
-        Returned(value, not is_tensor) if isinstance(value, Name) else value
-        for value, is_tensor in zip(returned[n_state:], out["is_tensor"], strict=True)
-    )
-    outputs = (*(new for new, _ in changed), *(r.name for r in results if isinstance(r, Returned)))
-    flat = Flat(flat.inputs, flat.lines, flat.kinds, flat.constants, outputs).live()
-    flat, kept = _draw_once(flat, draws)
-    _check_draws(flat, kept, given)
-    if not any(line.phase == BACKWARD for line in flat.lines):
-        raise UnsupportedStepError(
-            "a training step must compute gradients with backward() or torch.autograd.grad, and "
-            "use them; none was found in what the step returns or updates"
+        return _captured(step, model, optimizer, batch)
+    except BaseException:
+        if not had_state:
+            optimizer.state.clear()
+        raise
+
+
+def _captured(
+    step: Callable[..., Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Any
+) -> Captured:
+    with explained():
+        run = _Run(step, State(model, optimizer), batch, pretended=True)
+        if run.depends_on_pretended:
+            run = _Run(step, run.state, batch, pretended=False)
+        return run.captured()
+
+
+class _Run:
+    """One capture.
+
+    Args:
+        step: Of model, optimizer and batch.
+        state: Of the two.
+        batch: What it is called with.
+        pretended: Whether parameters that have no gradient are to have one meanwhile, to see
+            whether the step looks at it.
+    """
+
+    def __init__(
+        self, step: Callable[..., Any], state: State, batch: Any, *, pretended: bool
+    ) -> None:
+        self._step, self.state, self._given = step, state, batch
+        leaves, self._tree = flatten(batch)
+        self._batch = named(leaves)
+        _check_batch(self._batch)
+        self._batch_tensors = {n: leaf for n, leaf in self._batch if isinstance(leaf, Tensor)}
+        self._numbers = {**state.numbers, **batch_numbers(self._batch)}
+        # before the capture, which may change what they are made of
+        self._form, self._settings, self._flags = StateForm(state), state.others, flags()
+        self._reads = Reads(frozenset({(id(state.optimizer), "param_groups")}))
+        self._left = Left(state, self._reads)
+        with state.with_memory() as self._objects:
+            self._gradients = Gradients(state, self._objects, pretended)
+            self._trace()
+
+    def _trace(self) -> None:
+        given = [Argument(n, tuple(t.shape), t.dtype, False) for n, t in self.state.tensors.items()]
+        given += [_given(n, t) for n, t in self._gradients.tensors.items()]
+        given += describe(self._batch)
+        _check_not_empty(given)
+        self._names = [argument.name for argument in given]
+        tensors = [
+            *self._objects.values(),
+            *self._gradients.tensors.values(),
+            *self._batch_tensors.values(),
+        ]
+        self._known = {id(tensor) for tensor in tensors}
+        # not isinstance(), which some objects answer with a warning
+        there = {id(o) for o in gc.get_objects() if issubclass(type(o), Tensor)}
+        program = _compat.Program(
+            self._run_step,
+            tensors,
+            list(self._numbers.values()),
+            DECOMPOSITIONS,
+            lambda tensor: id(tensor) not in there,
         )
-    return Captured(
-        flat, tuple(arguments), state, tuple(n for _, n in changed), results, out["tree"], kept
-    )
+        self._outside = places_of(program.outside, self._reads, self._gradients)
+        numbers = [_number(name, isinstance(v, int)) for name, v in self._numbers.items()]
+        met = zip(self._outside, program.outside, strict=True)
+        arguments = [*given, *numbers, *(_given(name, tensor) for name, tensor in met)]
+        self._answers = program.numbers
+        names = [argument.name for argument in arguments]
+        try:
+            self._found = read(program.module, names, self._numbers)
+        except AliasedError:
+            self._found = read(program.without_writes(), names, self._numbers)
+        arguments += [_number(n, number.is_int) for n, number in self._found.numbers.items()]
+        self._sort(arguments)
+        there_before = dict(zip(self._names, tensors, strict=True))
+        there_before.update(zip(self._outside, program.outside, strict=True))
+        check_apart(self._written, there_before)
+
+    def _run_step(self, *values: Any) -> list[Any]:
+        """The step on stand-ins: its state afterwards, what it returns, and what it leaves."""
+        self._reads.tracers = _compat.tracers_module()
+        tensors = dict(zip(self._names, values, strict=False))
+        numbers = dict(zip(self._numbers, values[len(self._names) :], strict=True))
+        batch = self._given
+        if any(name in numbers for name, _ in self._batch):
+            batch = self._tree.fill(iter([numbers.get(n, leaf) for n, leaf in self._batch]))
+        with ExitStack() as stack:
+            changed = stack.enter_context(self.state.given(numbers))
+            stack.enter_context(self._gradients.watched(tensors))
+            stack.enter_context(followed(self._is_known, self._gradients.is_none))
+            stack.enter_context(_compat.uncompiled())
+            try:
+                with self._reads.recording(self._step):
+                    returned = self._step(self.state.model, self.state.optimizer, batch)
+                settings = changed()
+            except BaseException:
+                self._left.undo()
+                raise
+            results, self._out_tree = flatten(returned)
+            self._results = [leaf.value for leaf in results]
+            self._left.look(settings)
+        found = [
+            *self._objects.values(),
+            *self._batch_tensors.values(),
+            *self._results,
+            *self._left.values,
+            *self._gradients.left().values(),
+        ]
+        with torch.no_grad():
+            return [value.detach() if isinstance(value, Tensor) else value for value in found]
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        return id(tensor) in self._known or _compat.is_stand_in(tensor)
+
+    def _sort(self, arguments: list[Argument]) -> None:
+        """What the program returns, by what becomes of it."""
+        returned = iter(self._found.results)
+        state = {name: next(returned) for name in self.state.tensors}
+        batch = {name: next(returned) for name in self._batch_tensors}
+        results = [_result(next(returned), value) for value in self._results]
+        left = [_result(next(returned), value) for value in self._left.values]
+        gradients = {name: next(returned) for name in self._gradients.left()}
+        outside = {name: next(returned) for name in self._outside}
+        state |= {name: left[index].name for name, index in self._left.rebound.items()}
+        self._updated = {name: new for name, new in state.items() if new != name}
+        self._written = {n: new for n, new in {**batch, **outside}.items() if new != n}
+        for name, new in {**self._updated, **self._written}.items():
+            _check_update(self._found.flat, new, name)
+        others = [*self._updated.values(), *self._written.values(), *_names(results), *_names(left)]
+        inputs = _read_inputs(self._found.flat, others)
+        self.depends_on_pretended = self._gradients.are_read(inputs)
+        self._left_gradients = gradients if self._gradients.are_kept(inputs) else {}
+        written = [Returned(new, False) for new in self._written.values()]
+        kept = [Returned(new, False) for new in self._left_gradients.values()]
+        self._all = [*results, *left, *kept, *written]
+        self._arguments = arguments
+
+    def captured(self) -> Captured:
+        """What was found."""
+        outputs = (*self._updated.values(), *_names(self._all))
+        live = replace(self._found.flat, outputs=outputs).live()
+        flat, draws = _draw_once(live, self._found.draws)
+        given = {a.name for a in self._arguments if a.is_given}
+        _check_draws(flat, draws, given | self._batch_tensors.keys())
+        if not any(line.phase == BACKWARD for line in flat.lines):
+            raise UnsupportedStepError(
+                "a training step must compute gradients with backward() or torch.autograd.grad, "
+                "and use them; none was found in what the step returns or updates"
+            )
+        inputs = _read_inputs(flat, flat.outputs)
+        arguments = [a for a in self._arguments if not a.is_given or a.name in inputs]
+        flat = replace(flat, inputs=tuple(a.name for a in arguments))
+        gradients = self._gradients
+        left = Leavings(
+            len(self._left.values),
+            tuple(self._left.effects),
+            self._left.settings,
+            tuple(self._left_gradients),
+            tuple(n for n in gradients.parameters if n not in self._left_gradients),
+            tuple(self._written),
+        )
+        guards = Guards(
+            self.state,
+            self._form,
+            self._settings,
+            BatchForm.of(self._tree, self._batch),
+            self._numbers,
+            self._answers,
+            tuple(self._reads.read.values()),
+            {name: places for name, places in self._outside.items() if name in inputs},
+            gradients.there if gradients.are_looked_at else None,
+            self._flags,
+            self._loose(inputs),
+        )
+        return Captured(
+            flat,
+            tuple(arguments),
+            self.state,
+            tuple(self._updated),
+            tuple(self._all),
+            self._out_tree,
+            draws,
+            {n: number for n, number in self._found.numbers.items() if n in inputs},
+            left,
+            guards,
+            next(iter(self._reads.effects), None),
+        )
+
+    def _loose(self, inputs: Collection[str]) -> frozenset[int]:
+        """Tensors that are looked up anew at each call; none if the step puts some elsewhere."""
+        kept = [leaf for effect in self._left.effects for leaf in effect.leaves]
+        if any(isinstance(leaf, Tensor) for leaf in kept):
+            return frozenset()
+        found = {n: p[0].get() for n, p in self._outside.items() if n in inputs}
+        return frozenset(map(id, found.values()))
+
+
+def _given(name: str, tensor: Tensor) -> Argument:
+    return Argument(name, tuple(tensor.shape), tensor.dtype, False, True)
+
+
+def _number(name: str, is_int: bool) -> Argument:
+    return Argument(name, (), torch.int64 if is_int else torch.float64, False, True)
+
+
+def _result(found: Any, value: Any) -> Any:
+    """A leaf of what a step returned, as it was read of its graph."""
+    if isinstance(found, Name):
+        return Returned(found, not isinstance(value, Tensor))
+    return found
+
+
+def _names(results: Sequence[Any]) -> list[str]:
+    return [result.name for result in results if isinstance(result, Returned)]
+
+
+def _read_inputs(flat: Flat, outputs: Sequence[str]) -> set[str]:
+    """The inputs that some outputs follow from."""
+    live = replace(flat, outputs=tuple(outputs)).live()
+    found = {name for line in live.lines for name in line.inputs}
+    return found.union(outputs).intersection(flat.inputs)
+
+
+def _check_batch(leaves: Sequence[tuple[str, Any]]) -> None:
+    for name, leaf in leaves:
+        library = type(leaf).__module__.split(".")[0]
+        if isinstance(leaf, np.ndarray) or library in ("jax", "jaxlib"):
+            raise BatchError(
+                "tensors of a batch are PyTorch's; "
+                f"{name} is a {type(leaf).__module__}.{type(leaf).__name__}: give "
+                "torch.as_tensor of it to the step"
+            )
 
 
 def _check_not_empty(arguments: Sequence[Argument]) -> None:
     for argument in arguments:
-        if argument.is_batch and argument.shape[0] == 0:
+        if argument.is_batch and 0 in argument.shape[:1]:
             raise BatchError(
                 "a batch holds at least one example, in the leading dim; got "
                 f"{argument.name} of shape {argument.shape}: plan with a batch as it will be "
@@ -149,8 +379,8 @@ def _check_not_empty(arguments: Sequence[Argument]) -> None:
 
 
 def _check_update(flat: Flat, new: Any, name: str) -> None:
-    if not isinstance(new, Name) or flat.kinds[new] != flat.kinds[name]:
-        became = flat.kinds[new] if isinstance(new, Name) else repr(new)
+    if not isinstance(new, str) or flat.kinds[new] != flat.kinds[name]:
+        became = flat.kinds[new] if isinstance(new, str) else repr(new)
         raise UnsupportedStepError(
             "a step keeps shape and type of what it updates; "
             f"{name}, {flat.kinds[name]}, becomes {became}"

@@ -40,14 +40,24 @@ def _sum_of_all(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
 
 
 def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    return _added(aten.mm(a, b), bias, beta, alpha)
+    return _weighted(aten.mm, bias, a, b, beta, alpha)
 
 
 def _baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
-    return _added(aten.bmm(a, b), bias, beta, alpha)
+    return _weighted(aten.bmm, bias, a, b, beta, alpha)
 
 
-def _added(product: Tensor, bias: Tensor, beta: float, alpha: float) -> Any:
+def _weighted(
+    multiply: Any, bias: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float
+) -> Tensor:
+    """Rounded once, as the operator is: short types are multiplied as long ones."""
+    is_short = a.dtype in (torch.bfloat16, torch.float16)
+    if not is_short or (alpha == 1 and beta == 1):
+        return _added(multiply(a, b), bias, beta, alpha)
+    return _added(multiply(a.float(), b.float()), bias.float(), beta, alpha).to(a.dtype)
+
+
+def _added(product: Tensor, bias: Tensor, beta: float, alpha: float) -> Tensor:
     if alpha != 1:
         product = product * alpha
     if beta == 0:

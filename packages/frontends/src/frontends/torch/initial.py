@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from frontends.errors import InitializationError, UnsupportedStepError
+from frontends.errors import InitializationError
 from frontends.torch import _compat
 from frontends.torch.arguments import State
 from frontends.torch.recording import Place, Recording, record
@@ -113,13 +113,14 @@ def _begun(state: State, model: nn.Module) -> State:
         {**group, "params": [parameters[state.name_of[id(p)]] for p in group["params"]]}
         for group in state.optimizer.param_groups
     ]
-    try:
-        return State(model, begun)
-    except UnsupportedStepError as error:
+    made = State(model, begun)
+    if state.optimizer.state and not begun.state:
         raise InitializationError(
-            f"an optimizer's first state is made anew; {error}; or let init_weights have a "
-            "function that builds both: return (model, optimizer)"
-        ) from error
+            "an optimizer's first state is made anew, before an update; "
+            f"{type(begun).__name__} has none then: let init_weights have a function that builds "
+            "both: return (model, optimizer)"
+        )
+    return made
 
 
 def _check_names(expected: Collection[str], found: Collection[str]) -> None:

@@ -7,35 +7,37 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from costmodel import Cluster
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
-from frontends.errors import BatchError, PlanError
+from frontends.errors import PlanError
 from frontends.plan import Plan
 from frontends.planning import Planned
-from frontends.torch.api import default_cluster, plan_for
-from frontends.torch.arguments import State, name_leaves
+from frontends.torch.api import plan_for
+from frontends.torch.arguments import State
 from frontends.torch.calls import Tensor
 from frontends.torch.capture import training_step
 from frontends.torch.entries import assemble
 from frontends.torch.forms import Form
 from frontends.torch.initial import Build, init_weights
 from frontends.torch.loading import Given, load_state_dict
-from frontends.torch.processes import join, plan_together
 from frontends.torch.runtime import Runtime
-from frontends.torch.trace import Capture, Trace
+from frontends.torch.trace import Trace
+from frontends.torch.variants import Variant, Variants
 from frontends.torch.verify import Verified, verify
 
 
 class ParallelStep:
     """A training step that is planned at its first call and then runs on many devices.
 
-    It takes and returns what the original does. The state lies sharded on the devices, and the
-    user's model and optimizer are left as they were: `write_back` brings the state to them. The
-    learning rates are those that the optimizer has when the step is called.
+    It takes and returns what the original does, and does to the user's objects what that does. A
+    call that the captured program does not fit, as another shape of batch or a module that was put
+    into another mode, captures and plans another variant of the step, with the state where it is.
+
+    In one process the state is in the user's model and optimizer, and what is read or written there
+    is what the next step goes on with. Where there are several processes it lies sharded on them:
+    `write_back` brings it to the model and optimizer of each.
     """
 
     def __init__(
@@ -49,78 +51,47 @@ class ParallelStep:
     ) -> None:
         functools.update_wrapper(self, function)
         self._function, self.model, self.optimizer = function, model, optimizer
-        self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
-        self._form: Form | None = None
-        self._tree: Any = None
-        self._planned: Planned[Trace] | None = None
-        self._capture: Capture | None = None
-        self._runtime: Runtime | None = None
+        self._variants = Variants(function, model, optimizer, cluster, options, deadline_s)
 
     def __repr__(self) -> str:
         name = getattr(self._function, "__name__", repr(self._function))
-        planned = "not planned yet" if self._planned is None else repr(self._planned.plan)
-        return f"<ParallelStep of {name}: {planned}>"
+        variants = self._variants.made
+        if not variants:
+            return f"<ParallelStep of {name}: not planned yet>"
+        more = f" and {len(variants) - 1} more variants" if len(variants) > 1 else ""
+        return f"<ParallelStep of {name}: {variants[0].planned.plan!r}{more}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Run one step; the first call also plans it.
+        """Run one step; a call that no variant fits also captures and plans one.
 
         Raises:
-            BatchError: The arguments have another structure, shape or type than it was planned for.
+            BatchError: The arguments cannot be a batch.
+            UnsupportedStepError: The step cannot be captured; nothing is changed then.
         """
-        runtime = self.compile(*args, **named)
-        return self.planned.trace.unflatten(runtime(self._values(self._batch(args, named))))
+        return self._variants.call(args, named)
 
     def prepare(self, *args: Any, **named: Any) -> Planned[Trace]:
         """Capture and plan the step at these arguments' shapes, without placing its state."""
-        if self._planned is None:
-            self._form = Form.of(self.model, self.optimizer, args, named)
-            batch = self._form.batch(args, named)
-            self._tree = pytree.tree_structure(batch)
-            join()
-            self._cluster = self._cluster or default_cluster()
-            search = functools.partial(
-                plan_for,
-                self._form.step(self._function),
-                self.model,
-                self.optimizer,
-                batch,
-                self._cluster,
-            )
-            self._planned, self._capture = plan_together(
-                search, lambda found: found[0].plan, self._options
-            )
-        return self._planned
+        return self._variants.at(args, named).planned
 
     def compile(self, *args: Any, **named: Any) -> Runtime:
         """Plan the step if it is not planned, and place its state on the devices."""
-        self.prepare(*args, **named)
-        return self.runtime
+        return self._variants.at(args, named).runtime
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The programs that the step has become so far; calls take the one that fits."""
+        return tuple(self._variants.made)
 
     @property
     def runtime(self) -> Runtime:
         """What runs the plan; `PlanError` before there is one."""
-        if self._runtime is None:
-            planned = self.planned
-            assert self._capture is not None
-            assert self._cluster is not None
-            state = self._capture.state.tensors
-            self._runtime = Runtime(
-                planned.trace,
-                planned.layered,
-                planned.plan,
-                self._cluster,
-                state,
-                rank=join(),
-                deadline_s=self._deadline_s,
-            )
-        return self._runtime
+        return self._variants.current.runtime
 
     @property
     def planned(self) -> Planned[Trace]:
-        """Trace, layers and plan; `PlanError` before the first call."""
-        if self._planned is None:
-            raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
-        return self._planned
+        """Trace, layers and plan of the first variant; `PlanError` before the first call."""
+        return self._variants.first.planned
 
     @property
     def plan(self) -> Plan:
@@ -190,7 +161,8 @@ class ParallelStep:
                 before.
             PlanError: The step has no plan yet, and files are read, or the model has no memory.
         """
-        if self._planned is None and isinstance(state, Mapping) and not self._lacking_memory():
+        is_planned = bool(self._variants.made)
+        if not is_planned and isinstance(state, Mapping) and not self._lacking_memory():
             self.model.load_state_dict(state["model"], strict=strict)
             if "optimizer" in state:
                 self.optimizer.load_state_dict(state["optimizer"])
@@ -198,16 +170,15 @@ class ParallelStep:
         load_state_dict(self.runtime, self._state(), state, strict)
 
     def write_back(self) -> None:
-        """Let the user's model and optimizer have the state as it is now.
+        """Let the model and optimizer of each process have the state as it is now.
+
+        In one process they have it anyway.
 
         Raises:
             PlanError: They are on the meta device.
         """
         self._check_has_memory("state is written back to a model and an optimizer")
-        now = self._now()
-        with torch.no_grad():
-            for name, tensor in self._state().tensors.items():
-                tensor.copy_(now[name])
+        self._variants.write_back()
 
     def verify(self, *args: Any, n_steps: int = 2, **named: Any) -> Verified:
         """Run some steps both ways, here and eagerly on one device, and compare.
@@ -224,18 +195,17 @@ class ParallelStep:
             VerificationError: Losses differ, or what ran is not what the plan says.
         """
         self._check_has_memory("a run is compared with eager steps of a model")
-        runtime = self.compile(*args, **named)
-        assert self._form is not None
-        batch = self._batch(args, named)
-        step = self._form.step(self._function)
+        variant = self._variants.at(args, named)
+        step = Form.of(self.model, self.optimizer, args, named).step(self._function)
+        batch = variant.form.batch(args, named)
 
         def eager() -> Any:
             return step(self.model, self.optimizer, batch)
 
         def parallel() -> Any:
-            return self.planned.trace.unflatten(runtime(self._values(batch)))
+            return self._variants.call(args, named)
 
-        return verify(runtime, self._state(), eager, parallel, n_steps)
+        return verify(variant.runtime, self._state(), eager, parallel, n_steps)
 
     def _lacking_memory(self) -> list[str]:
         return [name for name, tensor in self._state().tensors.items() if tensor.is_meta]
@@ -252,34 +222,7 @@ class ParallelStep:
         return State(self.model, self.optimizer)
 
     def _now(self) -> Mapping[str, Tensor]:
-        return self._state().tensors if self._planned is None else self.runtime.whole_state()
-
-    def _batch(self, args: Any, named: Mapping[str, Any]) -> Any:
-        assert self._form is not None
-        batch = self._form.batch(args, named)
-        tree = pytree.tree_structure(batch)
-        if tree != self._tree:
-            raise BatchError(
-                "a batch must have the structure that the step was planned for; "
-                f"got {tree} instead of {self._tree}"
-            )
-        return batch
-
-    def _values(self, batch: Any) -> dict[str, Tensor]:
-        """All arguments of the step that are not state, by name; draws random numbers."""
-        assert self._capture is not None
-        assert self._runtime is not None
-        trace, state = self.planned.trace, self._capture.state
-        now = state.settings
-        values = {n: leaf for n, leaf in name_leaves(batch) if isinstance(leaf, Tensor)}
-        for argument in trace.arguments:
-            if argument.setting is not None:
-                number = now[argument.setting]
-                values[argument.name] = torch.tensor(number, dtype=argument.dtype)
-        read = {n for early in trace.early for n in early.reads if n in state.tensors}
-        values |= {name: self._runtime.value(name) for name in read}
-        found = trace.complete(values)
-        return {name: value for name, value in found.items() if name not in read}
+        return self.runtime.whole_state() if self._variants.made else self._state().tensors
 
 
 def parallelize(
@@ -313,6 +256,7 @@ def parallelize(
 
     Raises:
         TypeError: There is no such option.
+        PlanError: `model` or `optimizer` is something else.
     """
     step = training_step(loss_fn)
 
@@ -352,9 +296,10 @@ def parallelize_step(
 
     Raises:
         TypeError: There is no such option.
+        PlanError: `model` or `optimizer` is something else.
     """
     parameters = inspect.signature(plan_for).parameters.values()
-    known = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    known = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} - {"hold"}
     for name in options:
         if name not in known:
             raise TypeError(

@@ -117,6 +117,6 @@ def _role(argument: Argument, is_read: bool) -> Role:
     """Parameters are what forward and backward read; the other state is the optimizer's."""
     if argument.is_batch:
         return "batch"
-    if argument.setting is not None or argument.name.startswith(("early.", "batch")):
+    if argument.is_given or argument.name.startswith(("early.", "batch")):
         return "other"
     return "parameter" if is_read else "optimizer_state"

@@ -8,8 +8,8 @@ from tensors (a bias correction, from the count of steps) are tensors of type fl
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from frontends.step import APPLY, BACKWARD, FORWARD
 from frontends.torch import _compat
 from frontends.torch.calls import Call, Operand
 from frontends.torch.flat import Flat, Kind, Line, full
+from frontends.torch.host import Number
 from frontends.torch.numbers import calls_on_numbers
 
 aten = torch.ops.aten
@@ -75,6 +76,9 @@ class AliasedError(UnsupportedStepError):
         )
 
 
+_CHECKS = frozenset(("aten._linalg_check_errors.default", "aten._assert_async.msg"))
+"""Calls that fail for some numbers and do nothing else; a program has infinite ones then."""
+
 _WRITES = {
     aten.bernoulli_.float: aten.bernoulli.p,
     aten.normal_.default: aten.normal_functional.default,
@@ -82,26 +86,44 @@ _WRITES = {
 """The operator without a write, where its name says it otherwise."""
 
 
-def read(module: GraphModule, inputs: Sequence[str]) -> tuple[Flat, list[Any], dict[str, Any]]:
-    """The program, what it returns, and which values are draws.
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read of a graph."""
+
+    flat: Flat
+    """The program; its outputs are the values among the results."""
+
+    results: list[Any]
+    """Each the name of a value as a `Name`, a `Number`, or a constant."""
+
+    draws: dict[str, Any]
+    """For each random value what tells its draw from others."""
+
+    numbers: dict[str, Number]
+    """Further inputs of the program, which Python computes."""
+
+
+def read(module: GraphModule, inputs: Sequence[str], numbers: Collection[str] = ()) -> Read:
+    """Read the graph of a step.
 
     Args:
-        module: From `_compat.trace`.
+        module: From `_compat.Program`.
         inputs: Names for its arguments.
-
-    Returns:
-        The program, whose outputs are the values among the results; the results, each the name of a
-        value as a `Name` or a constant; and for each random value what tells its draw from others.
+        numbers: Those of them that are numbers of Python's.
     """
-    reader = _Reader(module, inputs)
+    reader = _Reader(module, inputs, numbers)
     for node in module.graph.nodes:
         reader.add(node)
     return reader.finish()
 
 
 class _Reader:
-    def __init__(self, module: GraphModule, inputs: Sequence[str]) -> None:
+    def __init__(
+        self, module: GraphModule, inputs: Sequence[str], numbers: Collection[str]
+    ) -> None:
         self._module = module
+        self._given = frozenset(numbers)
+        self._numbers: dict[Number, Name] = {}
         self._inputs = iter(inputs)
         self._names = tuple(inputs)
         self._refs: dict[Node, Any] = {}
@@ -116,10 +138,13 @@ class _Reader:
         self._written: dict[int, tuple[int, Any, Name]] = {}
         """By memory: when it was written last, which part of it, and what it holds."""
 
-    def finish(self) -> tuple[Flat, list[Any], dict[str, Any]]:
+    def finish(self) -> Read:
         outputs = tuple(r for r in self._results if isinstance(r, Name))
-        flat = Flat(self._names, tuple(self._lines), self._kinds, self._constants, outputs)
-        return flat.live(), self._results, self._draws
+        made = [name for name in self._numbers.values() if name not in self._names]
+        names = (*self._names, *made)
+        flat = Flat(names, tuple(self._lines), self._kinds, self._constants, outputs)
+        numbers = {name: number for number, name in self._numbers.items() if name in made}
+        return Read(flat.live(), self._results, self._draws, numbers)
 
     def add(self, node: Node) -> None:
         self._node = node
@@ -133,20 +158,56 @@ class _Reader:
         elif node.op == "output":
             results = node.args[0]
             assert isinstance(results, list | tuple)
-            self._results = [self._ref(r) if isinstance(r, Node) else r for r in results]
+            self._results = [self._value(r) if isinstance(r, Node) else r for r in results]
         elif node.target is operator.getitem:
             source, index = node.args
             assert isinstance(source, Node)
             self._refs[node] = self._refs[source][index]
         elif not isinstance(node.target, torch._ops.OpOverload):
             self._refs[node] = self._number(node)
+        elif self._is_given_number(node):
+            self._refs[node] = self._base_number(node)
+        elif not node.target._schema.returns:
+            self._check_only(node)
         elif node.target._schema.is_mutable and node.target.namespace == "aten":
             self._refs[node] = self._write(node, node.target)
         elif node.target.namespace != "profiler":
             self._refs[node] = self._call(node, node.target)
 
+    def _check_only(self, node: Node) -> None:
+        """A call that returns nothing: torch looks whether numbers are as they should be."""
+        if str(node.target) not in _CHECKS and getattr(node.target, "namespace", "") == "aten":
+            raise UnsupportedStepError(
+                "a step is made of operators that return what they make; "
+                f"{node.target} returns nothing, and writes what others read"
+            )
+
+    def _is_given_number(self, node: Node) -> bool:
+        if node.target is not aten._local_scalar_dense.default:
+            return False
+        return self._refs[_node(node.args[0])] in self._given
+
+    def _base_number(self, node: Node) -> Number:
+        name = self._refs[_node(node.args[0])]
+        number = Number(None, (str(name),), self._kinds[name].dtype == torch.int64)
+        self._numbers.setdefault(number, name)
+        return number
+
+    def _input_of(self, number: Number) -> Name:
+        """The argument that a number of Python's is to the program."""
+        if number not in self._numbers:
+            name = Name(f"number.{len(self._numbers)}")
+            self._kinds[name] = Kind((), torch.int64 if number.is_int else torch.float64)
+            self._numbers[number] = name
+        return self._numbers[number]
+
     def _ref(self, node: Node) -> Any:
-        """What a node holds now, after writes to its memory."""
+        """What a node holds now, after writes to its memory; a number as an argument."""
+        found = self._value(node)
+        return self._input_of(found) if isinstance(found, Number) else found
+
+    def _value(self, node: Node) -> Any:
+        """The same; a number of Python's as such."""
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and self._written:
             memory, where = _compat.place_of(value)
@@ -250,6 +311,8 @@ class _Reader:
         draw = node.meta.get(_compat.DRAW)
         if draw is not None and str(target) in _DRAWS_INTO:
             arguments = (self._blank(_node(node.args[0]).meta["val"]), *node.args[1:])
+        if draw is not None and target is aten.bernoulli.p:
+            target = aten.bernoulli_.float  # the other one would draw into a contiguous tensor
         arguments = self._of_one_type(arguments, node.meta["val"], target)
         call = Call(
             target,
@@ -346,9 +409,12 @@ class _Reader:
         call = Call(aten.expand.default, (Operand(0), list(shape)), {})
         return self._emit(call, (source,), Kind(shape, kind.dtype))
 
-    def _number(self, node: Node) -> Name:
+    def _number(self, node: Node) -> Name | Number:
         """What Python computes from numbers of the step, as calls on tensors of shape ()."""
         kind = Kind((), _number_type(node.meta["val"]))
+        known = [self._value(a) if isinstance(a, Node) else a for a in node.args]
+        if not any(isinstance(a, Name) for a in known) and not node.kwargs:
+            return Number(node.target, tuple(known), kind.dtype == torch.int64)
         arguments = [self._ref(a) if isinstance(a, Node) else a for a in node.args]
         read = [self._converted(a, kind.dtype) for a in arguments if isinstance(a, Name)]
         made = read[0]

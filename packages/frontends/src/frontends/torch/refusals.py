@@ -6,10 +6,11 @@ import contextlib
 import pickle
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from frontends.errors import UnsupportedStepError
+from frontends.errors import FrontendsError, UnsupportedStepError
 from frontends.torch import _compat
 
 _WAYS_OUT = {
@@ -25,40 +26,58 @@ _WAYS_OUT = {
 def explained() -> Iterator[None]:
     """Capture inside, and be told why where that fails.
 
+    What the user's own code raises on purpose, as errors of its own types, stays what it is.
+
     Raises:
         UnsupportedStepError: What is run cannot be captured.
     """
     before = _states()
     try:
         yield
-    except _compat.DATA_DEPENDENT_SHAPES as error:
-        raise _refusal(
+        drawn = [name for name, state in _states().items() if state != before[name]]
+        if drawn:
+            raise UnsupportedStepError(
+                "random numbers of a step are drawn by torch, which draws new ones in every step; "
+                f"this one draws by {' and '.join(drawn)}, and would get those of its capture "
+                "again and again: take torch.rand, or draw them before the step and put them into "
+                "the batch"
+            )
+    except BaseException as error:
+        _restore(before)
+        refusal = _explanation(error)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _explanation(error: BaseException) -> UnsupportedStepError | None:
+    """Why what failed cannot be captured; None if the error says enough itself."""
+    if isinstance(error, _compat.DATA_DEPENDENT_SHAPES):
+        return _refusal(
             "tensors of a step that is planned have shapes that do not depend on numbers; this one "
             "makes one that does",
             error,
             "keep the shape and mask what is not meant, as torch.where does",
-        ) from error
-    except _compat.DATA_DEPENDENT as error:
-        raise _refusal(
+        )
+    if isinstance(error, _compat.DATA_DEPENDENT):
+        return _refusal(
             "a step that is planned must run the same operators whatever its numbers are; this one "
             "asks for a number that is not known before it runs",
             error,
             "compute with tensors there, as torch.where does",
-        ) from error
-    except RuntimeError as error:
-        raise _refusal(
-            "a step is traced on tensors that have shapes and types but no values; this one fails "
-            "so",
-            error,
-            str(error),
-        ) from error
-    drawn = [name for name, state in _states().items() if state != before[name]]
-    if drawn:
-        raise UnsupportedStepError(
-            "random numbers of a step are drawn by torch, which draws new ones in every step; this "
-            f"one draws by {' and '.join(drawn)}, and would get those of its capture again and "
-            "again: take torch.rand, or draw them before the step and put them into the batch"
         )
+    is_ours = isinstance(error, FrontendsError)
+    is_end = not isinstance(error, Exception) or isinstance(error, StopIteration | Warning)
+    library = type(error).__module__.split(".")[0]
+    if is_ours or is_end or library not in ("builtins", "torch", "numpy", "sympy"):
+        return None
+    if isinstance(error.__cause__, FrontendsError):
+        return _explanation(error.__cause__)
+    return _refusal(
+        "a step is traced on tensors that have shapes and types but no values; this one fails so",
+        error,
+        f"{type(error).__name__}: {error}",
+    )
 
 
 def _refusal(rule: str, error: BaseException, way_out: str) -> UnsupportedStepError:
@@ -67,9 +86,15 @@ def _refusal(rule: str, error: BaseException, way_out: str) -> UnsupportedStepEr
     return UnsupportedStepError(f"{rule}, at {line}: {next(known, way_out)}")
 
 
-def _states() -> dict[str, object]:
+def _states() -> dict[str, Any]:
     """Of the generators of random numbers that a capture does not see."""
     return {
         "Python's random": random.getstate(),
         "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
     }
+
+
+def _restore(states: dict[str, Any]) -> None:
+    """Let nothing have been drawn."""
+    random.setstate(states["Python's random"])
+    np.random.set_state(pickle.loads(states["numpy.random"]))

@@ -27,6 +27,7 @@ from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Shards
 from frontends.torch.dtensors import DTensors
 from frontends.torch.engine import Executed, Sliceable, TorchEngine
+from frontends.torch.shared import SharedState, write
 from frontends.torch.team import Team
 from frontends.torch.trace import Trace
 from frontends.transfers import plan_transfers
@@ -59,6 +60,8 @@ class Runtime:
             process.
         deadline_s: Where there are several processes, how long a step may stand still before they
             end and say who is at fault.
+        shared: Where the state stays, if it is not copied from `state`: a step writes its new
+            values there. Only where all devices are virtual ones.
 
     Raises:
         DeviceError: There are fewer processes than devices.
@@ -77,7 +80,9 @@ class Runtime:
         *,
         rank: int | None = None,
         deadline_s: float = 60.0,
+        shared: SharedState | None = None,
     ) -> None:
+        assert rank is None or shared is None, "a process keeps parts"
         self._trace, self.step, self.plan = trace, layered.step, plan
         graph = layered.step.graph
         self.chunks = build_chunks(layered.step, plan)
@@ -142,10 +147,17 @@ class Runtime:
         early = read_early - layered.updated
         placed = {key[1].value for key in self._places}
         self._is_whole = {name: name in early or name not in placed for name in state}
-        self.missing = frozenset(state)
-        """State that has no values yet, in no process."""
+        self._missing = frozenset(state)
 
-        self.load({**trace.constants, **state})
+        self._shared: SharedState | None = None
+        self._places_seen: dict[str, int] = {}
+        self.load(trace.constants if shared is not None else {**trace.constants, **state})
+        self._shared = shared
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """State that has no values yet, in no process."""
+        return self._missing if self._shared is None else self._shared.missing
 
     @property
     def state_names(self) -> frozenset[str]:
@@ -180,9 +192,33 @@ class Runtime:
 
     def take(self, parts: Parts) -> None:
         """Go on from other values of some of the state, as `cut` or `empty` makes them."""
+        if self._shared is not None:
+            self._shared.make(parts.names)
+            self._look_again()
+            for key, shards in parts.shards.items():
+                if key[1].value in self._is_whole:
+                    write(zip(self._kept[key], shards, strict=True))
+            write((self._shared.tensors[name], whole) for name, whole in parts.whole.items())
+            return
         self._kept.update(parts.shards)
         self.whole.update(parts.whole)
-        self.missing = self.missing - parts.names
+        self._missing = self._missing - parts.names
+
+    def _look_again(self) -> None:
+        """See the shards of shared state where it is now: somebody may have put it elsewhere."""
+        assert self._shared is not None
+        self._shared.look()
+        for name in self._is_whole:
+            place = self._shared.place(name)
+            if self._places_seen.get(name) == place:
+                continue
+            self._places_seen[name] = place
+            tensor = self._shared.tensors[name]
+            for key, put in self._placers.items():
+                if key[1].value == name:
+                    self._kept[key] = put(tensor)
+            if self._is_whole[name]:
+                self.whole[name] = tensor
 
     @cached_property
     def dtensors(self) -> DTensors:
@@ -200,8 +236,11 @@ class Runtime:
         for key in self._placers:
             if self._is_whole.get(key[1].value) is False:
                 parts.shards[key] = self.engine.empty(key[0], key[1])
-        for name, tensor in self.whole.items():
-            parts.whole[name] = torch.empty_like(tensor, device="cpu")
+        for name, is_whole in self._is_whole.items():
+            if is_whole and self._shared is not None:
+                parts.whole[name] = torch.empty_like(self._shared.tensors[name], device="cpu")
+            elif is_whole:
+                parts.whole[name] = torch.empty_like(self.whole[name], device="cpu")
         return parts
 
     @torch.no_grad()
@@ -227,11 +266,15 @@ class Runtime:
     def _step(self, values: Mapping[str, Tensor], at: Watched | None) -> dict[str, Tensor]:
         """What is returned to the user and made in this process."""
         registers: Registers = [None] * self._n_registers
+        if self._shared is not None:
+            self._look_again()
         for key, register in self._registers.items():
             kept = self._kept.get(key)
             registers[register] = self._placers[key](values[key[1].value]) if kept is None else kept
         for name, register in self._batches.items():
             registers[register] = values[name]
+        if self._shared is not None:
+            return self._step_on_shared(registers)
         for key in self._updates.values():  # the old state goes as soon as nothing reads it
             del self._kept[key]
         try:
@@ -245,6 +288,21 @@ class Runtime:
         for register, key in self._updates.items():
             self._kept[key] = registers[register]
         return {name: registers[register][0] for name, register in self._results.items()}
+
+    def _step_on_shared(self, registers: Registers) -> dict[str, Tensor]:
+        """The same where the state stays where it is: it is written when all has been computed."""
+        assert self._shared is not None
+        for _, call in self._calls:
+            call(registers)
+        results = {name: registers[register][0] for name, register in self._results.items()}
+        made = {
+            register: [self._shared.apart(tensor) for tensor in registers[register]]
+            for register in self._updates
+        }
+        results = {name: self._shared.apart(tensor) for name, tensor in results.items()}
+        for register, key in self._updates.items():
+            write(zip(self._kept[key], made[register], strict=True))
+        return results
 
     def _take_back(self, registers: Registers) -> None:
         """Keep what a step that failed has not updated yet: all, unless it was updating state."""
@@ -260,6 +318,8 @@ class Runtime:
             PlanError: Some of it has no values yet, or a step failed while it updated it.
         """
         self.check_there()
+        if self._shared is not None:
+            return {name: t.clone() for name, t in self._shared.tensors.items()}
         found = {name: tensor.clone() for name, tensor in self.whole.items()}
         for key in self._places:
             stage, slot, _ = key
@@ -276,6 +336,8 @@ class Runtime:
 
     def value(self, name: str) -> Tensor:
         """A tensor of the state that is whole on a device of this process."""
+        if self._shared is not None:
+            return self._shared.tensors[name]
         if name in self.whole:
             return self.whole[name]
         return next(shards[0] for (_, slot, _), shards in self._kept.items() if slot.value == name)
@@ -292,6 +354,8 @@ class Runtime:
 
     def check_there(self) -> None:
         """`PlanError` if some of the state has no values, or lost them."""
+        if self._shared is not None:
+            self._look_again()
         lost = [key[1].value for key in self._updates.values() if key not in self._kept]
         if lost:
             raise PlanError(

@@ -30,7 +30,10 @@ def run_in_microbatches(traced: Trace, arguments: Mapping[str, Tensor]) -> tuple
         What the step returns, and the new state by name.
     """
     graph, microbatches = traced.step.graph, traced.step.microbatches
-    given = traced.complete(arguments)
+    known = {a.name for a in traced.arguments}
+    numbers = {n: t.item() for n, t in arguments.items() if n.startswith("optimizer.param_groups")}
+    arguments = {n: t for n, t in arguments.items() if n in known}
+    given = traced.complete({**arguments, **traced.compute(numbers)})
     batch = [a.name for a in traced.arguments if a.is_batch]
     state = {name: value for name, value in given.items() if name not in batch}
     state.update(traced.constants)
@@ -60,17 +63,14 @@ def run_in_microbatches(traced: Trace, arguments: Mapping[str, Tensor]) -> tuple
                 del values[name]
         run(values, True)
     updates = {o.alias: values[o.value] for o in graph.outputs if o.alias is not None}
-    return traced.unflatten(values), updates
+    return traced.unflatten(values, numbers), updates
 
 
 def arguments_of(state: State, batch: Any) -> Values:
     """All arguments of a step that are not computed early, by name."""
-    settings = {
-        f"optimizer.param_groups[{group}][{key!r}]": torch.tensor(value, dtype=torch.float64)
-        for (group, key), value in state.settings.items()
-    }
     leaves = {name: leaf for name, leaf in name_leaves(batch) if isinstance(leaf, Tensor)}
-    return {name: t.detach() for name, t in state.tensors.items()} | settings | leaves
+    numbers = {n: torch.tensor(v, dtype=torch.float64) for n, v in state.numbers.items()}
+    return {name: t.detach() for name, t in state.tensors.items()} | numbers | leaves
 
 
 def error(found: Any, expected: Any) -> float:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch.utils import _pytree as pytree
 
 from frontends.errors import BatchError
 from frontends.step import Accumulation, Step, accumulate, fingerprint
@@ -19,8 +18,10 @@ from frontends.torch.arguments import Argument
 from frontends.torch.calls import Call
 from frontends.torch.capture import Captured, Returned, capture
 from frontends.torch.cut import Early, compute_early, cut, number_examples
+from frontends.torch.host import Number
 from frontends.torch.program import Program
 from frontends.torch.rules import Rules
+from frontends.torch.trees import Tree
 
 Tensor = torch.Tensor
 
@@ -37,15 +38,18 @@ class Trace:
     """Tensors that the step has from elsewhere, by value name."""
 
     arguments: tuple[Argument, ...]
-    """State, settings, the tensors of the batch, and after them what is computed early."""
+    """State, what is given at each call, and after them what is computed early."""
 
     early: tuple[Early, ...]
     """What is computed on the whole batch before the first microbatch, in this order."""
 
     results: tuple[Any, ...]
-    """For each leaf of what the step returns a `Returned`, or the constant that it always is."""
+    """For each leaf of what the step returns, and then of what it leaves elsewhere, a `Returned`, a
+    `Number`, or the constant that it always is."""
 
-    out_tree: Any
+    out_tree: Tree
+    numbers: Mapping[str, Number]
+    """Arguments that Python computes from numbers that are given."""
 
     def with_copies(self, original: Mapping[str, str]) -> Trace:
         """The same where operators have copies, which call what the original ones do."""
@@ -60,15 +64,39 @@ class Trace:
             found.update(zip((a.name for a in early.makes), made, strict=True))
         return found
 
-    def unflatten(self, results: Mapping[str, Tensor]) -> Any:
+    def compute(self, numbers: Mapping[str, float | int]) -> dict[str, Tensor]:
+        """The arguments that are numbers, by name, from those that are given."""
+        found: dict[str, Tensor] = {}
+        for argument in self.arguments:
+            if argument.name in self.numbers:
+                value = self.numbers[argument.name].of(numbers)
+            elif argument.name in numbers:
+                value = numbers[argument.name]
+            else:
+                continue
+            found[argument.name] = torch.tensor(value, dtype=argument.dtype)
+        return found
+
+    def values(
+        self, results: Mapping[str, Tensor], numbers: Mapping[str, float | int]
+    ) -> list[Any]:
+        """What the step returns and leaves, leaf by leaf, from its values by name."""
+        found: list[Any] = []
+        for leaf in self.results:
+            if isinstance(leaf, Number):
+                found.append(leaf.of(numbers))
+            elif isinstance(leaf, Returned):
+                value = results[leaf.name]
+                found.append(value.item() if leaf.is_number else value)
+            else:
+                found.append(leaf)
+        return found
+
+    def unflatten(
+        self, results: Mapping[str, Tensor], numbers: Mapping[str, float | int] | None = None
+    ) -> Any:
         """What the step returns to the user, from its values by name."""
-        leaves = [
-            (results[leaf.name].item() if leaf.is_number else results[leaf.name])
-            if isinstance(leaf, Returned)
-            else leaf
-            for leaf in self.results
-        ]
-        return pytree.tree_unflatten(leaves, self.out_tree)
+        return self.out_tree.fill(iter(self.values(results, numbers or {})))
 
 
 class Capture:
@@ -79,7 +107,7 @@ class Capture:
             optimizer's `step()`. `frontends.torch.capture.training_step` makes one of a loss.
         model: Any module; it may be on the meta device.
         optimizer: Of the model's parameters.
-        batch: A tree of tensors as those of every step will be; other leaves are constants.
+        batch: A tree with tensors and numbers as those of every step will be.
 
     Raises:
         BatchError: The batch is empty.
@@ -98,7 +126,7 @@ class Capture:
         self._arguments = list(self._captured.arguments)
         self._early: list[Early] = []
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
-        self.state = self._captured.state
+        self.captured, self.state = self._captured, self._captured.state
         if self._captured.draws:
             self._compute_early(dict.fromkeys(self._captured.draws), {})
 
@@ -165,14 +193,16 @@ class Capture:
                 for leaf in self._captured.results
             ),
             self._captured.out_tree,
+            self._captured.numbers,
         )
 
     def _free(self) -> set[str]:
         """What early computation may read: no weights, nor anything that is as large as they."""
         found = set(self._flat.constants)
         for argument in self._arguments:
-            is_early = argument.name.startswith(("early.", "batch"))
-            if is_early or not argument.dtype.is_floating_point:
+            is_small = argument.name.startswith(("early.", "batch", "optimizer.param_groups"))
+            is_small |= argument.name.startswith(("outside", "number."))
+            if is_small or not argument.dtype.is_floating_point:
                 found.add(argument.name)
         return found
 

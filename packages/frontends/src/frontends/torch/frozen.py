@@ -1,0 +1,175 @@
+"""What a Python value was: a copy to compare with later, and to go back to.
+
+Numbers, strings and the like are equal or not; containers are compared by their contents; all else
+is the same object or another one. Objects with attributes are compared by attribute elsewhere (see
+`reads`), but those whose reads cannot be watched, which are taken for containers of attributes.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+_VALUES = (
+    *(bool, int, float, complex, str, bytes, type(None), enum.Enum, range, slice),
+    *(torch.dtype, torch.device, torch.Size, np.generic),
+)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_DEEPEST = 8
+_LARGEST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A value as it was."""
+
+    value: Any
+    """Itself; of a container, too, which may have other contents now."""
+
+    contents: Any = None
+    """Of a container its items, of an array a copy; None of all else."""
+
+    def holds(self, now: Any, loose: Collection[int] = ()) -> bool:
+        """Whether a value is what this one was.
+
+        Args:
+            now: The value.
+            loose: By `id`, tensors in whose place another of their form will do.
+        """
+        then, contents = self.value, self.contents
+        if contents is None:
+            if now is then:
+                return True
+            if id(then) in loose:
+                return is_like(now, then)
+            if type(now) is not type(then) or not isinstance(then, _VALUES):
+                return False
+            return bool(now == then) or (
+                isinstance(then, float) and math.isnan(then) and now != now
+            )
+        if type(now) is not type(then):
+            return False
+        if isinstance(contents, np.ndarray):
+            return bool(
+                now.shape == contents.shape
+                and now.dtype == contents.dtype
+                and now.tobytes() == contents.tobytes()
+            )
+        if isinstance(contents, dict):
+            items = now if isinstance(now, dict) else vars(now)
+            return len(items) == len(contents) and all(
+                key in items and each.holds(items[key], loose) for key, each in contents.items()
+            )
+        if isinstance(contents, frozenset):
+            return bool(now == contents)
+        return len(now) == len(contents) and all(
+            each.holds(item, loose) for each, item in zip(contents, now, strict=True)
+        )
+
+    def restore(self) -> None:
+        """Let containers have the items again that they had."""
+        value, contents = self.value, self.contents
+        if contents is None or isinstance(contents, np.ndarray):
+            return
+        if isinstance(contents, frozenset):
+            if isinstance(value, set) and value != contents:
+                value.clear()
+                value.update(contents)
+            return
+        inside = contents.values() if isinstance(contents, dict) else contents
+        for each in inside:
+            each.restore()
+        if self.has_its_items():
+            return
+        if isinstance(contents, dict):
+            items = value if isinstance(value, dict) else vars(value)
+            for key in [key for key in items if key not in contents]:
+                del items[key]
+            for key, each in contents.items():
+                items[key] = each.value
+        elif isinstance(value, list | collections.deque):
+            value.clear()
+            value.extend(each.value for each in contents)
+
+    def has_its_items(self) -> bool:
+        """Whether a container holds the very objects that it did, in their order."""
+        if isinstance(self.contents, dict):
+            items = self.value if isinstance(self.value, dict) else vars(self.value)
+            return items.keys() == self.contents.keys() and all(
+                items[key] is each.value for key, each in self.contents.items()
+            )
+        return len(self.value) == len(self.contents) and all(
+            item is each.value for item, each in zip(self.value, self.contents, strict=True)
+        )
+
+    def places(self, path: str = "") -> Iterator[tuple[Any, Any, Any, str]]:
+        """Where values are inside: container, key, the value then, and what follows a name."""
+        if isinstance(self.contents, dict):
+            items = self.value if isinstance(self.value, dict) else vars(self.value)
+            for key, each in self.contents.items():
+                inner = f"{path}[{key!r}]" if items is self.value else f"{path}.{key}"
+                yield items, key, each.value, inner
+                yield from each.places(inner)
+        elif isinstance(self.contents, tuple):
+            for index, each in enumerate(self.contents):
+                inner = f"{path}[{index}]"
+                yield self.value, index, each.value, inner
+                yield from each.places(inner)
+
+
+def freeze(value: Any, depth: int = 0) -> Frozen:
+    """A copy of a value to compare with; what lies deep inside is taken for an object."""
+    if isinstance(value, np.ndarray):
+        return Frozen(value, value.copy()) if value.dtype != object else Frozen(value)
+    if depth >= _DEEPEST:
+        return Frozen(value)
+    if isinstance(value, _CONTAINERS) and not isinstance(value, torch.Size):
+        if len(value) > _LARGEST:
+            return Frozen(value)
+        if isinstance(value, dict):
+            return Frozen(value, {k: freeze(v, depth + 1) for k, v in dict.items(value)})
+        if isinstance(value, set | frozenset):
+            return Frozen(value, frozenset(value))
+        return Frozen(value, tuple(freeze(item, depth + 1) for item in value))
+    if has_plain_attributes(value):
+        return Frozen(value, {k: freeze(v, depth + 1) for k, v in vars(value).items()})
+    return Frozen(value)
+
+
+def is_like(now: Any, then: torch.Tensor) -> bool:
+    """Whether a tensor may be given in the place of another: of its form, and no parameter."""
+    return (
+        type(now) is type(then)
+        and not isinstance(then, torch.nn.Parameter)
+        and now.shape == then.shape
+        and now.dtype == then.dtype
+        and now.stride() == then.stride()
+        and now.requires_grad == then.requires_grad
+        and now.device == then.device
+    )
+
+
+def has_plain_attributes(value: Any) -> bool:
+    """Whether a value is an object whose attributes nobody can watch being read."""
+    kind = type(value)
+    is_static = not kind.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
+    return is_static and kind.__name__ == "SimpleNamespace" and hasattr(value, "__dict__")
+
+
+def inside(value: Any, depth: int = 0) -> Iterator[Any]:
+    """A value and, if it is a container, all that it holds."""
+    yield value
+    if depth >= _DEEPEST or not isinstance(value, _CONTAINERS) or len(value) > _LARGEST:
+        if has_plain_attributes(value):
+            for item in vars(value).values():
+                yield from inside(item, depth + 1)
+        return
+    for item in dict.values(value) if isinstance(value, dict) else value:
+        yield from inside(item, depth + 1)

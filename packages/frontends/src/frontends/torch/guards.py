@@ -1,0 +1,199 @@
+"""What has to be so for a captured program to be the step's: looked at before every call.
+
+A guard is a value that Python code looked at while the step was captured, as a flag of a module, or
+that tells where tensors are: the structure of the batch, the parameters that a model has, and which
+of them get gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from frontends.torch import _compat
+from frontends.torch.arguments import State
+from frontends.torch.frozen import Frozen, freeze
+from frontends.torch.reads import Place
+from frontends.torch.trees import Tree
+
+Tensor = torch.Tensor
+Form = tuple[Any, ...]
+
+
+def form_of(leaf: Any) -> Form:
+    """What a leaf of a batch must be like, beside its numbers."""
+    if isinstance(leaf, Tensor):
+        strides = leaf.stride() if leaf.layout == torch.strided else None
+        return type(leaf), leaf.shape, leaf.dtype, strides, leaf.device, leaf.requires_grad
+    if type(leaf) in (int, float):
+        return (type(leaf),)
+    return ("value", type(leaf))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """The structure of a batch, and shape and type of its leaves."""
+
+    tree: Tree
+    forms: tuple[Form, ...]
+    values: tuple[Frozen | None, ...]
+    """Of leaves that are neither tensors nor numbers."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> BatchForm:
+        """The form of a batch with some named leaves."""
+        forms = tuple(form_of(leaf) for _, leaf in leaves)
+        values = tuple(
+            freeze(leaf) if form[0] == "value" else None
+            for (_, leaf), form in zip(leaves, forms, strict=True)
+        )
+        return cls(tree, forms, values, tuple(name for name, _ in leaves))
+
+    def difference(self, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> str | None:
+        """How another batch differs; None if it does not."""
+        if tree != self.tree:
+            return "the structure of the batch"
+        for (name, leaf), form, value in zip(leaves, self.forms, self.values, strict=True):
+            if form_of(leaf) != form:
+                return f"{name}, {_shown(form)} and then {_shown(form_of(leaf))}"
+            if value is not None and not value.holds(leaf):
+                return f"{name}, {value.value!r:.60} and then {leaf!r:.60}"
+        return None
+
+
+def _shown(form: Form) -> str:
+    if len(form) > 2:
+        return f"{str(form[2]).removeprefix('torch.')}{list(form[1])}"
+    return str(getattr(form[-1], "__name__", form[-1]))
+
+
+class StateForm:
+    """Where a model's and an optimizer's tensors are, and which of them get gradients."""
+
+    def __init__(self, state: State) -> None:
+        self._places: list[tuple[Any, Any, Any]] = []
+        self._sizes: list[tuple[Any, int]] = []
+        model, optimizer = state.model, state.optimizer
+        for module in model.modules():
+            for part in (module._parameters, module._buffers, module._modules):
+                self._sizes.append((part, len(part)))
+                self._places += [(part, key, value) for key, value in part.items()]
+        self._sizes.append((optimizer.state, len(optimizer.state)))
+        for kept in optimizer.state.values():
+            self._sizes.append((kept, len(kept)))
+            self._places += [(kept, k, t) for k, t in kept.items() if isinstance(t, Tensor)]
+        parameters = list(model.parameters())
+        self._flags = [(p, p.requires_grad) for p in parameters]
+        self._kinds = [(t, t.shape, t.dtype) for t in state.tensors.values()]
+
+    def difference(self) -> str | None:
+        """What has changed; None if nothing has."""
+        for part, size in self._sizes:
+            if len(part) != size:
+                return "the parts of the model, or what its optimizer keeps"
+        for part, key, value in self._places:
+            if part.get(key) is not value:
+                return f"{key!r} in the model or its optimizer, which is another object"
+        for parameter, flag in self._flags:
+            if parameter.requires_grad is not flag:
+                return f"requires_grad of a parameter, {flag} and then {not flag}"
+        for tensor, shape, dtype in self._kinds:
+            if tensor.shape != shape or tensor.dtype != dtype:
+                return "shape or type of a parameter"
+        return None
+
+
+@dataclass
+class Guards:
+    """All guards of one captured program."""
+
+    state: State
+    form: StateForm
+    settings: tuple[Frozen, ...]
+    batch: BatchForm
+    numbers: Mapping[str, float | int]
+    """As they were when it was captured."""
+
+    answers: _compat.Numbers
+    """What Python was told of numbers."""
+
+    places: tuple[tuple[Place, Frozen], ...]
+    outside: Mapping[str, tuple[Place, ...]]
+    """Where tensors are that are neither the model's nor the optimizer's, by name."""
+
+    gradients: Mapping[str, bool] | None
+    """Which parameters have a gradient when the step begins, if it looks at them."""
+
+    flags: tuple[Any, ...]
+    loose: frozenset[int]
+    """By `id`, tensors that are handed over at each call, so that others will do."""
+
+    _held: tuple[Any, ...] | None = None
+
+    def difference(self, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> str | None:
+        """What has changed since the capture; None if the program is still the step's."""
+        return next(self._differences(tree, leaves), None)
+
+    def _differences(self, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> Iterator[str]:
+        batch = self.batch.difference(tree, leaves)
+        if batch is not None:
+            yield batch
+            return
+        found = self.form.difference()
+        if found is not None:
+            yield found
+            return
+        for place, frozen in self.places:
+            now = place.get()
+            if not frozen.holds(now, self.loose):
+                yield f"{place.name}, {_text(frozen.value)} and then {_text(now)}"
+        if flags() != self.flags:
+            yield "a setting of torch, such as its default type, autocast or the gradient mode"
+        now = {**self.state.numbers, **{n: v for n, v in leaves if n in self.numbers}}
+        if {n: type(v) for n, v in now.items()} != {n: type(v) for n, v in self.numbers.items()}:
+            yield "the type of a number in param_groups"
+        elif not self._answers_hold(tuple(now.values())):
+            yield "a number on which the step's Python code depends, in param_groups or the batch"
+        others = self.state.others
+        if len(others) != len(self.settings) or not all(
+            a.holds(b.value) for a, b in zip(self.settings, others, strict=True)
+        ):
+            yield "a setting in param_groups that is no number"
+        if self.gradients is not None:
+            there = {p: q.grad is not None for p, q in self.state.model.named_parameters()}
+            if any(there.get(name) != flag for name, flag in self.gradients.items()):
+                yield "which parameters have a gradient"
+        for name, places in self.outside.items():
+            first = places[0].get()
+            if any(place.get() is not first for place in places[1:]):
+                yield f"{name}, which was in several places"
+
+    def _answers_hold(self, now: tuple[Any, ...]) -> bool:
+        if now != self._held:
+            if not self.answers.holds(now):
+                return False
+            self._held = now
+        return True
+
+
+def flags() -> tuple[Any, ...]:
+    """What torch's operators look at beside their arguments."""
+    return (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of {value.dtype}{list(value.shape)}"
+    return f"{value!r:.60}"

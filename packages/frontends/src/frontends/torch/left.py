@@ -1,0 +1,230 @@
+"""What a step leaves in the user's objects, beside its state: done again at every call.
+
+An average in a dict gets a new tensor, a list of losses grows, a counter goes up. While a step is
+captured, Python code does that with tensors that have no values; it is undone then, and done when
+the program has run, with the values that it made.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from frontends.errors import UnsupportedStepError
+from frontends.torch import _compat
+from frontends.torch.arguments import State
+from frontends.torch.frozen import Frozen
+from frontends.torch.reads import MISSING, Place, Reads
+from frontends.torch.trees import Leaf, Tree, flatten
+
+Tensor = torch.Tensor
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Stands for a value that a program makes."""
+
+    index: int
+    """Among all that a step leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A change of one of the user's objects."""
+
+    place: Place | None
+    """What gets another value; None if a container gets other contents."""
+
+    container: Any
+    tree: Tree
+    """Of the value, or of the contents."""
+
+    leaves: tuple[Any, ...]
+
+    def apply(self, made: Sequence[Any]) -> None:
+        """Do it.
+
+        Args:
+            made: What the program left, in the order of the values' numbers.
+        """
+        leaves = (made[leaf.index] if isinstance(leaf, Value) else leaf for leaf in self.leaves)
+        new = self.tree.fill(iter(leaves))
+        if self.place is not None:
+            if new is MISSING:
+                self.place.delete()
+            else:
+                self.place.set(new)
+        elif isinstance(self.container, dict):
+            for key in [key for key in self.container if key not in new]:
+                del self.container[key]
+            self.container.update(new)
+        elif isinstance(self.container, set):
+            self.container.clear()
+            self.container.update(new)
+        else:
+            self.container.clear()
+            self.container.extend(new)
+
+
+@dataclass
+class Left:
+    """What a step leaves, found after it ran on stand-ins.
+
+    Args:
+        state: Of model and optimizer, whose tensors are no one else's.
+        reads: What the step read and wrote of Python.
+    """
+
+    state: State
+    reads: Reads
+    values: list[Any] = field(default_factory=list)
+    """Tensors and numbers without values that are left."""
+
+    effects: list[Effect] = field(default_factory=list)
+    settings: dict[tuple[int, str], Any] = field(default_factory=dict)
+    """What the step sets in `param_groups`: a `Value`, or what it always is."""
+
+    rebound: dict[str, int] = field(default_factory=dict)
+    """State that is a new tensor after the step, and which value that is."""
+
+    def look(self, settings: Mapping[tuple[int, str], Any]) -> None:
+        """Find what was done, and undo it.
+
+        Args:
+            settings: What the step has set in `param_groups`.
+        """
+        with self.reads.paused():
+            try:
+                self._look(settings)
+            finally:
+                self.undo()
+
+    def undo(self) -> None:
+        """Let the user's objects be what they were before the step."""
+        for place, frozen in self.reads.read.values():
+            frozen.restore()
+            self._put_back(place, frozen.value)
+        for written in self.reads.written.values():
+            self._put_back(written.place, written.before)
+
+    def _put_back(self, place: Place, before: Any) -> None:
+        now = place.get()
+        if now is before or isinstance(place.container, type):
+            return
+        if before is MISSING:
+            place.delete()
+        else:
+            place.set(before)
+
+    def _look(self, settings: Mapping[tuple[int, str], Any]) -> None:
+        names = {id(tensor): name for name, tensor in self.state.tensors.items()}
+        self.settings = {key: self._leaf(value) for key, value in settings.items()}
+        done: set[tuple[int, Any]] = set()
+        places = [(place, frozen.value) for place, frozen in self.reads.read.values()]
+        places += [(w.place, w.before) for w in self.reads.written.values()]
+        for place, before in places:
+            at = id(place.container), place.key
+            now = place.get()
+            if at in done or now is before or _equal(now, before):
+                continue
+            done.add(at)
+            if self._is_rebound(names, before, now):
+                continue
+            self.effects.append(self._effect(place, None, now))
+        seen: set[int] = set()
+        for _, frozen in self.reads.read.values():
+            for container, before in _changed(frozen):
+                if id(container) not in seen:
+                    seen.add(id(container))
+                    self._contents(names, container, before)
+
+    def _is_rebound(self, names: Mapping[int, str], before: Any, now: Any) -> bool:
+        """Whether a new tensor takes the place of one of the state."""
+        name = names.get(id(before))
+        if name is None or not _compat.is_stand_in(now) or isinstance(before, torch.nn.Parameter):
+            return False
+        if (now.shape, now.dtype) != (before.shape, before.dtype):
+            return False
+        self.rebound[name] = self._number(now)
+        return True
+
+    def _contents(self, names: Mapping[int, str], container: Any, before: Any) -> None:
+        if isinstance(container, dict):
+            now = {
+                key: before[key].value
+                if key in before and self._is_rebound(names, before[key].value, value)
+                else value
+                for key, value in container.items()
+            }
+            if now.keys() == before.keys() and all(now[k] is before[k].value for k in now):
+                return
+            self.effects.append(self._effect(None, container, now))
+        else:
+            self.effects.append(self._effect(None, container, list(container)))
+
+    def _effect(self, place: Place | None, container: Any, now: Any) -> Effect:
+        """Values without numbers are replaced; all else is what Python had made."""
+        leaves: list[Any] = []
+        if place is not None:
+            tree = self._template(now, leaves)
+        else:
+            items = list(now.values() if isinstance(now, dict) else now)
+            keys = tuple(now) if isinstance(now, dict) else tuple(range(len(items)))
+            children = tuple(self._template(item, leaves) for item in items)
+            tree = Tree(dict if isinstance(now, dict) else list, keys, None, children)
+        return Effect(place, container, tree, tuple(map(self._leaf, leaves)))
+
+    def _template(self, value: Any, leaves: list[Any]) -> Tree:
+        found, tree = flatten(value)
+        if not any(_is_value(leaf.value) for leaf in found):
+            found, tree = [Leaf("", value)], Tree(None)
+        leaves += [leaf.value for leaf in found]
+        return tree
+
+    def _leaf(self, value: Any) -> Any:
+        if _is_value(value):
+            if isinstance(value, torch.nn.Parameter):
+                raise UnsupportedStepError(
+                    "a step keeps the parameters that it has; this one makes a new one: make it "
+                    "before the step is called"
+                )
+            return Value(self._number(value))
+        return value
+
+    def _number(self, value: Any) -> int:
+        for index, known in enumerate(self.values):
+            if known is value:
+                return index
+        self.values.append(value)
+        return len(self.values) - 1
+
+
+def _equal(now: Any, before: Any) -> bool:
+    plain = (bool, int, float, str, bytes, type(None))
+    return type(now) is type(before) and isinstance(now, plain) and now == before
+
+
+def _is_value(leaf: Any) -> bool:
+    return _compat.is_stand_in(leaf) or isinstance(leaf, _SYMBOLS)
+
+
+def _changed(frozen: Frozen) -> Iterator[tuple[Any, Any]]:
+    """Containers that hold other things than they did, and what they held."""
+    value, contents = frozen.value, frozen.contents
+    if isinstance(contents, frozenset):
+        if isinstance(value, set) and value != contents:
+            yield value, contents
+        return
+    if not isinstance(contents, dict | tuple):
+        return
+    for each in contents.values() if isinstance(contents, dict) else contents:
+        yield from _changed(each)
+    if isinstance(value, dict | list | collections.deque) and not frozen.has_its_items():
+        yield value, contents
+    elif isinstance(contents, dict) and not isinstance(value, dict) and not frozen.has_its_items():
+        yield vars(value), contents

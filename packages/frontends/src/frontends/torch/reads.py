@@ -1,0 +1,446 @@
+"""What a step reads of Python while it is captured, and what it does there.
+
+A captured step runs without its Python code, so whatever that code looked at has to be the same
+when the program runs again: attributes of modules, of optimizers and of the user's objects,
+globals, and variables of closures. `Reads` watches them while a step runs: the classes of the
+objects that it meets get a `__getattribute__` and a `__setattr__` that take notes, and a trace
+function sees which functions of the user run, and so which globals and closures they name. Code of
+torch and of Python's library is not looked at; the objects that it is given are.
+
+What comes from outside of the program (the time, the next item of an iterator) is another thing at
+each call: such a step has `effects`, and is captured again at every call.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import gc
+import logging
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+
+from frontends.torch.frozen import Frozen, freeze, inside
+
+MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code made, and may change
+_LIBRARY = str(Path(sysconfig.get_paths()["stdlib"]))
+_SITE = str(Path(torch.__file__).parent.parent)
+_NOT_THE_USERS = (
+    *(str(Path(_SITE, name)) for name in ("torch", "numpy", "sympy", "mpmath", "networkx")),
+    *(str(Path(_SITE, name)) for name in ("typing_extensions", "functorch", "torchgen")),
+    str(Path(__file__).parent.parent),
+    "<frozen",
+)
+_WATCHED_OF_TORCH = ("torch.nn", "torch.optim", "torch.amp", "torch.utils.data", "torch.cuda.amp")
+_WATCHED_OF_LIBRARY = ("argparse", "collections", "types")
+_NOT_READ = frozenset(
+    (
+        "_opt_called",
+        "_step_count",
+        "_zero_grad_profile_name",
+        "_warned_capturable_if_run_uncaptured",
+    )
+)
+"""Attributes by which torch warns of calls in a wrong order, and names what it profiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where Python keeps a value: a key of a dict, an attribute, or a variable of a closure."""
+
+    container: Any
+    key: Any
+    name: str
+    """As the user would write it."""
+
+    def get(self) -> Any:
+        """What is there now; `MISSING` if nothing is."""
+        container = self.container
+        if isinstance(container, dict):
+            return dict.get(container, self.key, MISSING)
+        if isinstance(container, CellType):
+            try:
+                return container.cell_contents
+            except ValueError:  # it is empty
+                return MISSING
+        if isinstance(container, type):
+            return vars(container).get(self.key, MISSING)
+        if isinstance(self.key, int):
+            return container[self.key] if self.key < len(container) else MISSING
+        return getattr(container, self.key, MISSING)
+
+    def set(self, value: Any) -> None:
+        """Put a value there."""
+        container = self.container
+        if isinstance(container, CellType):
+            container.cell_contents = value
+        elif isinstance(container, dict) or isinstance(self.key, int):
+            container[self.key] = value
+        else:
+            setattr(container, self.key, value)
+
+    def delete(self) -> None:
+        """Let nothing be there."""
+        if isinstance(self.container, dict):
+            self.container.pop(self.key, None)
+        elif not isinstance(self.container, CellType):
+            delattr(self.container, self.key)
+
+
+@dataclass(slots=True)
+class Written:
+    """A place that a step wrote."""
+
+    place: Place
+    before: Any
+
+
+@dataclass
+class Reads:
+    """What was read and written.
+
+    Args:
+        skipped: Attributes that are no guards, as (id of the object, name): the step knows them.
+    """
+
+    skipped: frozenset[tuple[int, str]] = frozenset()
+    read: dict[tuple[int, Any], tuple[Place, Frozen]] = field(default_factory=dict)
+    """By container and key, what was there when it was read first."""
+
+    written: dict[tuple[int, Any], Written] = field(default_factory=dict)
+    tracers: Any = None
+    """The module in which a tracer keeps constants."""
+
+    effects: dict[str, None] = field(default_factory=dict)
+    """What cannot be done again but by running the code."""
+
+    told: list[Callable[[], Any]] = field(default_factory=list)
+    """What the step prints and logs, to be done when it has run."""
+
+    _patched: dict[type, tuple[Any, Any]] = field(default_factory=dict)
+    _codes: set[tuple[CodeType, int]] = field(default_factory=set)
+    _variables: dict[CodeType, dict[tuple[int, ...], dict[str, Frozen]]] = field(
+        default_factory=dict
+    )
+    _armed: bool = False
+    _thread: int = 0
+
+    @contextmanager
+    def recording(self, function: Callable[..., Any]) -> Iterator[None]:
+        """Watch what a function reads, which is called inside."""
+        self._thread = threading.get_ident()
+        self._note(function)
+        for kind in (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler):
+            self._watch(kind)
+        before = sys.gettrace()
+        try:
+            with ExitStack() as stack:
+                for owner, name in (
+                    *((builtins, name) for name in ("next", "input", "open")),
+                    *((time, name) for name in ("time", "perf_counter", "monotonic", "time_ns")),
+                ):
+                    stack.enter_context(self._seen(owner, name))
+                for owner, name in ((builtins, "print"), (logging.Logger, "handle")):
+                    stack.enter_context(self._put_off(owner, name))
+                sys.settrace(self._called)
+                self._armed = True
+                yield
+        finally:
+            self._armed = False
+            sys.settrace(before)
+            for kind, (getter, setter) in self._patched.items():
+                for name, own in (("__getattribute__", getter), ("__setattr__", setter)):
+                    if own is None:
+                        delattr(kind, name)
+                    else:
+                        setattr(kind, name, own)
+            self._patched.clear()
+            self._find_variables()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is read meanwhile is not the step's to read."""
+        armed, self._armed = self._armed, False
+        try:
+            yield
+        finally:
+            self._armed = armed
+
+    # -- what is met ---------------------------------------------------------------------------
+
+    def _record(self, container: Any, key: Any, value: Any, name: str) -> None:
+        at = id(container), key
+        if at not in self.read and at not in self.written:
+            with self.paused():
+                self.read[at] = Place(container, key, name), freeze(value)
+            self._note(value)
+
+    def _note(self, value: Any) -> None:
+        """Watch the attributes of whatever a value holds."""
+        for item in inside(value):
+            if isinstance(item, functools.partial):
+                for part in (item.func, item.args, item.keywords):
+                    self._note(part)
+            elif isinstance(item, MethodType):
+                self._watch(type(item.__self__))
+            elif isinstance(item, type):
+                continue
+            else:
+                self._watch(type(item))
+
+    def _watch(self, kind: type) -> None:
+        if kind in self._patched or not _is_watched(kind):
+            return
+        if getattr(kind.__getattribute__, "is_reads", False):
+            return  # it inherits from one that is watched
+        getter, setter = kind.__getattribute__, kind.__setattr__
+        own = vars(kind).get("__getattribute__"), vars(kind).get("__setattr__")
+
+        def get(obj: Any, name: str) -> Any:
+            try:
+                value = getter(obj, name)
+            except AttributeError:
+                if self._is_on(name):
+                    self._absent(obj, name)
+                raise
+            if self._is_on(name):
+                self._attribute(obj, name, value)
+            return value
+
+        def put(obj: Any, name: str, value: Any) -> None:
+            if self._is_on(name) and name not in _NOT_READ and obj is not self.tracers:
+                with self.paused():
+                    self._writes(obj, name)
+            setter(obj, name, value)
+
+        get.is_reads = True  # type: ignore[attr-defined]
+        kind.__getattribute__ = get  # type: ignore[method-assign, assignment]
+        kind.__setattr__ = put  # type: ignore[method-assign, assignment]
+        self._patched[kind] = own
+
+    def _is_on(self, name: str) -> bool:
+        return self._armed and name[:2] != "__" and threading.get_ident() == self._thread
+
+    def _attribute(self, obj: Any, name: str, value: Any) -> None:
+        if name in _NOT_READ or (id(obj), name) in self.skipped or obj is self.tracers:
+            return
+        own = _attributes(obj)
+        label = f"{type(obj).__name__}.{name}"
+        if own is not None and name in own:
+            self._record(own, name, own[name], label)
+            return
+        for kind in type(obj).__mro__:
+            found = vars(kind).get(name, MISSING)
+            if found is MISSING:
+                continue
+            if type(found).__name__ == "member_descriptor":  # of __slots__
+                self._record(obj, name, value, label)
+            elif not callable(found) and not hasattr(found, "__get__"):
+                if own is not None:  # which would hide that of the class
+                    self._record(own, name, MISSING, label)
+                self._record(kind, name, found, f"{kind.__name__}.{name}")
+            return
+
+    def _absent(self, obj: Any, name: str) -> None:
+        """Modules keep what they are made of in dicts, beside their attributes."""
+        own = _attributes(obj)
+        if own is None or obj is self.tracers:
+            return
+        for among in ("_parameters", "_buffers", "_modules"):
+            parts = own.get(among)
+            if isinstance(parts, dict) and name in parts:
+                self._record(parts, name, parts[name], f"{type(obj).__name__}.{name}")
+                return
+        self._record(own, name, MISSING, f"{type(obj).__name__}.{name}")
+
+    def _writes(self, obj: Any, name: str) -> None:
+        own = _attributes(obj)
+        label = f"{type(obj).__name__}.{name}"
+        if own is None:
+            place = Place(obj, name, label)
+        else:
+            among = next(
+                (
+                    own[a]
+                    for a in ("_parameters", "_buffers", "_modules")
+                    if isinstance(own.get(a), dict) and name in own[a]
+                ),
+                own,
+            )
+            place = Place(among, name, label)
+        at = id(place.container), name
+        if at not in self.written:
+            before = self.read[at][1].value if at in self.read else place.get()
+            self.written[at] = Written(place, before)
+
+    # -- functions that run ---------------------------------------------------------------------
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> None:
+        """A function begins; only the user's are looked at, and none line by line."""
+        code = frame.f_code
+        if not self._armed or not is_users(code.co_filename):
+            return
+        if code.co_argcount:
+            first = frame.f_locals.get(code.co_varnames[0])
+            if first is not None:
+                self._watch(type(first))
+        if code.co_freevars:
+            found = {n: frame.f_locals[n] for n in code.co_freevars if n in frame.f_locals}
+            known = self._variables.setdefault(code, {})
+            ids = tuple(map(id, found.values()))
+            if ids not in known:
+                with self.paused():
+                    known[ids] = {name: freeze(value) for name, value in found.items()}
+        at = code, id(frame.f_globals)
+        if at in self._codes:
+            return
+        self._codes.add(at)
+        for value in list(frame.f_locals.values()):
+            self._note(value)
+        names = names_of(code)
+        for name in names:
+            value = frame.f_globals.get(name, MISSING)
+            if value is MISSING:
+                continue
+            if isinstance(value, ModuleType):
+                self._named_inside(vars(value), value, code)
+            else:
+                self._record(frame.f_globals, name, value, name)
+                if isinstance(value, type):
+                    self._named_inside(vars(value), value, code)
+
+    def _named_inside(self, members: Mapping[str, Any], owner: Any, code: CodeType) -> None:
+        """Data of a module or class, by which people also hand settings around."""
+        if not is_users(
+            getattr(sys.modules.get(getattr(owner, "__module__", "")), "__file__", "")
+            or getattr(owner, "__file__", "")
+            or ""
+        ):
+            return
+        for name in code.co_names:
+            value = members.get(name, MISSING)
+            is_data = not callable(value) and not isinstance(value, ModuleType)
+            if value is not MISSING and is_data and not hasattr(value, "__get__"):
+                container = owner if isinstance(owner, type) else members
+                self._record(container, name, value, f"{owner.__name__}.{name}")
+
+    def _find_variables(self) -> None:
+        """The cells of closures whose code ran: only functions know them."""
+        functions: dict[CodeType, list[FunctionType]] = {}
+        for each in gc.get_objects():
+            if type(each) is FunctionType and each.__code__ in self._variables:
+                functions.setdefault(each.__code__, []).append(each)
+        for code, alike in functions.items():
+            calls = list(self._variables[code].values())
+            for function in alike:
+                cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+                for name, cell in cells.items():
+                    seen = [call[name] for call in calls if name in call]
+                    now = Place(cell, None, name).get()
+                    same = [frozen for frozen in seen if frozen.value is now]
+                    # of one function alone it is known that a variable is its own, if set anew
+                    frozen = next(iter(same or (seen if len(alike) == 1 else ())), None)
+                    if frozen is not None:
+                        self.read.setdefault((id(cell), None), (Place(cell, None, name), frozen))
+        self._variables.clear()
+
+    def _seen(self, owner: Any, name: str) -> Any:
+        """Let a function of Python's library be noted when it is called by the user."""
+        original = getattr(owner, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            if self._armed and threading.get_ident() == self._thread:
+                caller = sys._getframe(1).f_code.co_filename
+                if is_users(caller) and (name != "next" or self._was_there(args[0])):
+                    self.effects.setdefault(f"a call of {name}()")
+            return original(*args, **named)
+
+        return mock.patch.object(owner, name, call)
+
+    def _put_off(self, owner: Any, name: str) -> Any:
+        """Let what only tells people something be told when the step has run."""
+        original = getattr(owner, name)
+
+        def call(*args: Any, **named: Any) -> None:
+            if self._armed and threading.get_ident() == self._thread:
+                self.told.append(functools.partial(original, *map(_text, args), **named))
+            else:
+                original(*args, **named)
+
+        return mock.patch.object(owner, name, call)
+
+    def _was_there(self, value: Any) -> bool:
+        """Whether a value was read from somewhere, and not made by the step."""
+        known = [frozen for _, frozen in self.read.values()]
+        calls = [call for kept in self._variables.values() for call in kept.values()]
+        known += [frozen for call in calls for frozen in call.values()]
+        return any(item is value for frozen in known for item in inside(frozen.value))
+
+
+def _text(argument: Any) -> Any:
+    """An argument of `print`, as it is now; records of a logger are as they are."""
+    if isinstance(argument, logging.Logger):
+        return argument
+    if isinstance(argument, logging.LogRecord):
+        argument.getMessage()
+        return argument
+    return str(argument)
+
+
+def _attributes(obj: Any) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@functools.cache
+def names_of(code: CodeType) -> tuple[str, ...]:
+    """The globals that a function names."""
+    found = {
+        instruction.argval: None
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    return tuple(found)
+
+
+@functools.cache
+def is_users(file: str) -> bool:
+    """Whether code is the user's, or of a library other than torch's and Python's own."""
+    if file.startswith(_NOT_THE_USERS):
+        return False
+    return not file.startswith(_LIBRARY) or "site-packages" in file
+
+
+@functools.cache
+def _is_watched(kind: type) -> bool:
+    """Whether a class can be changed so that reads of its objects' attributes are seen."""
+    if not kind.__flags__ & _HEAP_TYPE or issubclass(
+        kind, torch.Tensor | type | BaseException | Exception
+    ):
+        return False
+    if getattr(kind, "_member_map_", None) is not None:  # an enum
+        return False
+    module = getattr(kind, "__module__", None) or ""
+    if module.split(".")[0] == "torch":
+        return module.startswith(_WATCHED_OF_TORCH)
+    root = module.split(".")[0]
+    if root in sys.stdlib_module_names and root != "__main__":
+        return root in _WATCHED_OF_LIBRARY
+    return root not in ("numpy", "sympy", "frontends")

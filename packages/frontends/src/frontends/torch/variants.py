@@ -1,0 +1,272 @@
+"""The programs that one step becomes: a call takes the one whose guards hold, or captures another.
+
+Where a step is called with another shape of batch, or its Python code would do something else, it
+is captured again and planned with the state where the first plan keeps it, as `torch.compile`
+compiles again. A step that changes what it looks at at every call is captured at every call.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from costmodel import Cluster
+from torch import nn
+from torch.optim import Optimizer
+
+from frontends import collector
+from frontends.errors import FrontendsError, HeldLayoutError, PlanError
+from frontends.plan import Plan
+from frontends.planning import Planned
+from frontends.torch.api import default_cluster, plan_capture
+from frontends.torch.arguments import batch_numbers, named
+from frontends.torch.calls import Tensor
+from frontends.torch.forms import Form
+from frontends.torch.gradients import name_of
+from frontends.torch.left import Value
+from frontends.torch.processes import join, plan_together
+from frontends.torch.runtime import Runtime
+from frontends.torch.shared import SharedState
+from frontends.torch.trace import Capture, Trace
+from frontends.torch.trees import Tree, flatten
+
+_MOST = 8
+"""Programs that are kept, as many as `torch.compile` keeps [chosen]."""
+
+Leaves = Sequence[tuple[str, Any]]
+
+
+@dataclass
+class Variant:
+    """One program of a step."""
+
+    form: Form
+    capture: Capture
+    planned: Planned[Trace]
+    _make_runtime: Callable[[Variant], Runtime]
+    _runtime: Runtime | None = None
+
+    def __repr__(self) -> str:
+        return f"<Variant: {self.planned.plan!r}>"
+
+    @property
+    def plan(self) -> Plan:
+        """How it runs."""
+        return self.planned.plan
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs it, with the state as it is now."""
+        if self._runtime is None:
+            self._runtime = self._make_runtime(self)
+        return self._runtime
+
+    def difference(self, form: Form, tree: Tree, leaves: Leaves) -> str | None:
+        """Why a call does not fit; None if it does."""
+        if form != self.form:
+            return "how the step is called"
+        captured = self.capture.captured
+        if captured.only_once is not None:
+            return captured.only_once
+        return captured.guards.difference(tree, leaves)
+
+    def run(self, leaves: Leaves) -> Any:
+        """Run it; what the step returns."""
+        captured, trace = self.capture.captured, self.planned.trace
+        guards = captured.guards
+        numbers = {**captured.state.numbers, **batch_numbers(leaves)}
+        given = self._given(leaves)
+        values = {**given, **trace.compute(numbers)}
+        known = {a.name for a in trace.arguments}
+        runtime = self.runtime
+        state = {n for early in trace.early for n in early.reads if n in captured.state.tensors}
+        found = {name: value for name, value in values.items() if name in known}
+        found |= {name: runtime.value(name) for name in state}
+        found = trace.complete(found)
+        results = runtime({name: v for name, v in found.items() if name not in state})
+        return self._leave(trace.values(results, numbers), given, guards.outside)
+
+    def _given(self, leaves: Leaves) -> dict[str, Tensor]:
+        """The tensors that a call hands over, by name."""
+        captured = self.capture.captured
+        given = {name: leaf for name, leaf in leaves if isinstance(leaf, Tensor)}
+        given |= {name: places[0].get() for name, places in captured.guards.outside.items()}
+        wanted = {argument.name for argument in captured.arguments}
+        for name, parameter in captured.state.model.named_parameters():
+            if name_of(name) in wanted:
+                assert parameter.grad is not None, "a guard looks at that"
+                given[name_of(name)] = parameter.grad
+        return {name: tensor.detach() for name, tensor in given.items()}
+
+    @torch.no_grad()
+    def _leave(self, made: Sequence[Any], given: Mapping[str, Tensor], outside: Any) -> Any:
+        """Do what the step does beside its state; what it returns."""
+        captured = self.capture.captured
+        left, tree = captured.left, captured.out_tree
+        n = len(captured.results)
+        n_returned = n - left.n_values - len(left.gradients) - len(left.written)
+        rest = iter(made[n_returned:])
+        values = [next(rest) for _ in range(left.n_values)]
+        parameters = dict(captured.state.model.named_parameters())
+        for name in left.gradients:
+            _set_gradient(parameters[name], next(rest))
+        for name in left.cleared:
+            parameters[name].grad = None
+        for name in left.written:
+            given[name].copy_(next(rest))
+        for effect in left.effects:
+            effect.apply(values)
+        groups = captured.state.optimizer.param_groups
+        for (group, key), leaf in left.settings.items():
+            groups[group][key] = values[leaf.index] if isinstance(leaf, Value) else leaf
+        return tree.fill(iter(made[:n_returned]))
+
+
+def _set_gradient(parameter: Tensor, gradient: Tensor) -> None:
+    if parameter.grad is None:
+        parameter.grad = gradient.clone()
+    else:
+        parameter.grad.copy_(gradient)
+
+
+class Variants:
+    """All programs of a step.
+
+    Args:
+        function: The user's step.
+        model: That it trains.
+        optimizer: That it calls.
+        cluster: What to plan for; by default what there is.
+        options: Of `plan_for`.
+        deadline_s: Where there are several processes, how long a step may stand still.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        model: nn.Module,
+        optimizer: Optimizer,
+        cluster: Cluster | None,
+        options: Mapping[str, Any],
+        deadline_s: float,
+    ) -> None:
+        self._function, self._model, self._optimizer = function, model, optimizer
+        self._cluster, self._options, self._deadline_s = cluster, dict(options), deadline_s
+        self.made: list[Variant] = []
+        """The first one stays; of others the latest."""
+
+        self._shared = SharedState()
+        self._last: Variant | None = None
+        self._has_warned = False
+
+    @property
+    def first(self) -> Variant:
+        """That of the first call; `PlanError` before it."""
+        if not self.made:
+            raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
+        return self.made[0]
+
+    @property
+    def current(self) -> Variant:
+        """That of the last call."""
+        return self._last or self.first
+
+    def call(self, args: Sequence[Any], named_: Mapping[str, Any]) -> Any:
+        """One step; what it returns."""
+        variant, leaves = self._find(args, named_)
+        result = variant.run(leaves)
+        self._last = variant
+        return result
+
+    def at(self, args: Sequence[Any], named_: Mapping[str, Any]) -> Variant:
+        """The variant that a call takes; captured and planned if there is none."""
+        return self._find(args, named_)[0]
+
+    def _find(self, args: Sequence[Any], named_: Mapping[str, Any]) -> tuple[Variant, Leaves]:
+        form = Form.of(self._model, self._optimizer, args, named_)
+        batch = form.batch(args, named_)
+        found, tree = flatten(batch)
+        leaves = named(found)
+        reasons: list[str] = []
+        for variant in sorted(self.made, key=lambda v: v is not self._last):
+            reason = variant.difference(form, tree, leaves)
+            if reason is None:
+                return variant, leaves
+            reasons.append(reason)
+        return self._make(form, batch, reasons), leaves
+
+    @collector.paused()
+    def _make(self, form: Form, batch: Any, reasons: Sequence[str]) -> Variant:
+        """Capture and plan another variant."""
+        join()
+        self._cluster = self._cluster or default_cluster()
+        progress = self._options.get("progress")
+        if progress is not None:
+            progress("capturing", 0, 1)
+        capture = Capture(form.step(self._function), self._model, self._optimizer, batch)
+        if progress is not None:
+            progress("capturing", 1, 1)
+        planned = self._plan(capture)
+        variant = Variant(form, capture, planned, self._runtime_of)
+        if len(self.made) >= _MOST:
+            self._warn(reasons)
+            del self.made[1]
+        self.made.append(variant)
+        return variant
+
+    def _plan(self, capture: Capture) -> Planned[Trace]:
+        assert self._cluster is not None
+        search = functools.partial(plan_capture, capture, self._cluster)
+        for other in self.made:
+            plan = other.plan
+            with suppress(FrontendsError):
+                if capture.at(plan.microbatches).step.fingerprint == plan.step:
+                    return search(plan=plan)
+        if not self.made:
+            return plan_together(search, lambda found: found.plan, self._options)
+        options = {k: v for k, v in self._options.items() if k not in ("plan", "microbatches")}
+        with suppress(HeldLayoutError):
+            held = {**options, "hold": self.first.plan}
+            return plan_together(search, lambda found: found.plan, held)
+        return plan_together(search, lambda found: found.plan, options)
+
+    def _warn(self, reasons: Sequence[str]) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"a step is captured again where what it looked at has changed; it was {_MOST} times "
+            f"already, and each call goes on to pay for it. What changed last: {reasons[0]}. Put "
+            "a number that changes into the batch, or into a tensor",
+            stacklevel=6,
+        )
+
+    def _runtime_of(self, variant: Variant) -> Runtime:
+        assert self._cluster is not None
+        planned, rank = variant.planned, join()
+        shared = None
+        if rank is None:
+            shared = self._shared
+            shared.follow(variant.capture.state.tensors)
+        return Runtime(
+            planned.trace,
+            planned.layered,
+            planned.plan,
+            self._cluster,
+            variant.capture.state.tensors,
+            rank=rank,
+            deadline_s=self._deadline_s,
+            shared=shared,
+        )
+
+    def write_back(self) -> None:
+        """Let the model and optimizer have the state as it is now."""
+        now = self.current.runtime.whole_state()
+        with torch.no_grad():
+            for name, tensor in self.current.capture.state.tensors.items():
+                tensor.copy_(now[name])
