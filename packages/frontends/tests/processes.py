@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import frontends.jax as mw
 import jax
@@ -68,6 +69,30 @@ def readme() -> dict[str, int]:
     return runner.run(test, out=sys.stderr.write)._asdict()
 
 
+def variants() -> dict[str, object]:
+    """Short batches, and other state: the losses, and those of one device."""
+    mw.init(4)
+    example = EXAMPLES["adamw"]()
+
+    def function(state: Any, batch: Any) -> Any:
+        *state, loss = example.function(*state, batch)
+        return tuple(state), loss
+
+    cluster = Cluster.preset("two-hosts").resized(devices_per_host=2)
+    step = mw.parallelize(
+        function, cluster=cluster, microbatches=4, strategy="equal_layers", deadline_s=DEADLINE_S
+    )
+    mine = theirs = (example.params, example.opt_state)
+    ours, expected = [], []
+    for n in (8, 3, 8, 1, 3):
+        batch = {name: rows[:n] for name, rows in example.batch.items()}
+        mine, loss = step(mine, batch)
+        theirs, other = jax.jit(function)(theirs, batch)
+        ours.append(float(loss))
+        expected.append(float(other))
+    return {"ours": ours, "expected": expected, "held": [v.is_held for v in step.variants]}
+
+
 def main(story: str, folder: Path) -> None:
     schedule, (n_devices, meshes) = "1f1b", TWO_STAGES
     if story in PLACES:
@@ -77,6 +102,9 @@ def main(story: str, folder: Path) -> None:
     os.dup2(os.open(folder / f"{me}.err", os.O_CREAT | os.O_WRONLY), sys.stderr.fileno())
     if story == "readme":
         Path(folder, f"{me}.json").write_text(json.dumps(readme()))
+        return
+    if story == "variants":
+        Path(folder, f"{me}.json").write_text(json.dumps(variants()))
         return
     if (story, me) == ("absent", AT_FAULT):
         stay_away(folder)

@@ -51,6 +51,15 @@ def test_processes_compute_the_single_device_step(schedule: str, tmp_path: Path)
     assert devices in ([2, 2, 2, 1], [1, 1, 1, 1])
 
 
+def test_processes_plan_the_same_variants_and_keep_their_state(tmp_path: Path) -> None:
+    status, found, log = start("variants", tmp_path)
+    assert status == 0, log
+    assert sorted(found) == list(range(N)), log
+    for result in found.values():
+        assert result["ours"] == pytest.approx(result["expected"], rel=1e-5)
+        assert result["held"] == [False, True, True]
+
+
 REASONS = {
     "killed": r"process 2 on \S+ has not been heard of for \d+ s: it was killed or is stopped",
     "stopped": r"process 2 on \S+ has not been heard of for \d+ s: it was killed or is stopped",

@@ -279,8 +279,10 @@ def _plan_again(
     search: Callable[..., Planned[Trace]], holds: Sequence[Plan], name: str, **options: Any
 ) -> Planned[Trace]:
     """A plan of another variant: in held layouts, or where it has other state, on its own."""
+    if options.get("plan") is not None:  # which process 0 has found
+        return search(**{**options, "microbatches": None})
     reasons = []
-    for hold in holds if options.get("plan") is None else ():
+    for hold in holds:
         try:
             return search(**options, hold=hold)
         except HeldLayoutError as error:
@@ -294,7 +296,7 @@ def _plan_again(
     try:
         return search(**options)
     except BatchError:
-        if options.get("microbatches") is None or options.get("plan") is not None:
+        if options.get("microbatches") is None:
             raise
         return search(**{**options, "microbatches": None})  # a short batch
 
