@@ -13,6 +13,7 @@ from frontends.errors import (
     FrontendsError,
     InternalError,
     NotFiniteError,
+    PlanError,
     RunError,
     UnsupportedStepError,
 )
@@ -60,7 +61,9 @@ def test_arrays_of_an_earlier_trace_are_named() -> None:
         return step(w, kept[0])
 
     jax.jit(keeps)(W, X)
-    with pytest.raises(UnsupportedStepError, match=r"test_boundary.py:.* uses an array of an earlier trace"):
+    with pytest.raises(
+        UnsupportedStepError, match=r"test_boundary.py:.* uses an array of an earlier trace"
+    ):
         parallelize(keeps, cluster=CLUSTER)(W, X)
 
 
@@ -91,7 +94,9 @@ def test_results_that_are_no_arrays_are_named() -> None:
 
 def test_foreign_arrays_are_refused() -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(ArgumentError, match=r"got x\[0\] of type torch.Tensor: convert it by .numpy\(\)"):
+    with pytest.raises(
+        ArgumentError, match=r"got x\[0\] of type torch.Tensor: convert it by .numpy\(\)"
+    ):
         parallelize(step, cluster=CLUSTER)(W, (torch.ones(8, 4),))
 
 
@@ -112,7 +117,10 @@ def test_numbers_that_are_none_are_found_where_jax_is_asked_to() -> None:
     ours = parallelize(step, cluster=CLUSTER)
     with jax.debug_nans(True):
         ours(W, X)
-        with pytest.raises(NotFiniteError, match=r"of stage 0 made numbers that are not finite, which jax_debug_nans"):
+        with pytest.raises(
+            NotFiniteError,
+            match=r"of stage 0 made numbers that are not finite, which jax_debug_nans",
+        ):
             ours(W, -X)
 
 
@@ -155,3 +163,11 @@ def test_what_fails_in_planning_is_a_type_of_ours(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InternalError, match=r"planning failed: KeyError: 'val'. Please report it"):
         parallelize(step, cluster=CLUSTER)(W, X)
     assert issubclass(InternalError, FrontendsError)
+
+
+def test_a_type_that_the_device_says_nothing_of_is_named() -> None:
+    square = sgd(lambda w, x: jnp.mean(jnp.abs(x @ w) ** 2))
+    with pytest.raises(
+        PlanError, match=r"states no peak for dtype 'complex64'.*to its flops_per_s"
+    ):
+        parallelize(square, cluster=CLUSTER, microbatches=1)(W.astype(np.complex64), X)

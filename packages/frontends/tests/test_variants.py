@@ -190,3 +190,11 @@ def test_a_step_is_not_called_in_jit() -> None:
     ours(W, X)
     with pytest.raises(ArgumentError, match="w is traced by jit, grad or vmap: call the step out"):
         jax.jit(ours)(W, X)
+
+
+def test_a_number_in_the_batch_may_change() -> None:
+    def function(w: Any, batch: Any) -> Any:
+        return step(w, batch["x"], batch["scale"])
+
+    calls = [({"x": X[:n], "scale": scale},) for n, scale in ((8, 0.5), (8, 2.5), (3, 1))]
+    assert len(compare(function, calls, W).variants) == 2

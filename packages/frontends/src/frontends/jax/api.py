@@ -131,7 +131,7 @@ def plan_for(
         return plan_traces(
             capture.at,
             lambda trace: shares_of_whole(trace.equations.values()),
-            [leaf.shape[0] for leaf in leaves if leaf.is_batch and leaf.shape],
+            [leaf.shape[0] if leaf.shape else 1 for leaf in leaves if leaf.is_batch],
             cluster,
             microbatches=microbatches,
             strategy=strategy,

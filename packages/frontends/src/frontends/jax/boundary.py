@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+from costmodel import UnknownDtypeError
 
 from frontends.errors import (
     FrontendsError,
     InternalError,
     NotFiniteError,
+    PlanError,
     RunError,
     UnsupportedStepError,
 )
@@ -93,12 +95,15 @@ def doing(what: str) -> Iterator[None]:
         what: Is being done, for the message.
 
     Raises:
+        PlanError: The cluster's device says nothing of a type that the step computes with.
         InternalError: Something else than an error of this package came up.
     """
     try:
         yield
-    except FrontendsError:
+    except (FrontendsError, Warning):  # some ask for warnings as errors
         raise
+    except UnknownDtypeError as error:
+        raise PlanError(str(error)) from error
     except Exception as error:
         raise InternalError(
             f"{what} failed: {type(error).__name__}: {_first_line(error)}. Please report it, with "
