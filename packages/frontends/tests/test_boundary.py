@@ -19,7 +19,7 @@ from frontends.errors import (
 )
 from frontends.jax import compile as compiling
 from frontends.jax import lower, parallelize
-from frontends.jax.testing import sgd
+from frontends.jax.testing import assert_same, sgd
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 W, X = np.eye(4, dtype=np.float32), np.ones((8, 4), np.float32)
@@ -171,3 +171,28 @@ def test_a_type_that_the_device_says_nothing_of_is_named() -> None:
         PlanError, match=r"states no peak for dtype 'complex64'.*to its flops_per_s"
     ):
         parallelize(square, cluster=CLUSTER, microbatches=1)(W.astype(np.complex64), X)
+
+
+def test_meshes_of_the_step_itself_are_refused_and_hints_overruled() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("own",))
+    spec = jax.sharding.PartitionSpec("own")
+
+    def mapped(w: Any, x: Any) -> Any:
+        return step(w, jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=spec, out_specs=spec)(x))
+
+    def hinted(w: Any, x: Any) -> Any:
+        where = jax.sharding.NamedSharding(mesh, spec)
+        return step(jax.lax.with_sharding_constraint(w, where), x)
+
+    with pytest.raises(UnsupportedStepError, match=r"test_boundary.py:.* maps over a mesh of its"):
+        parallelize(mapped, cluster=CLUSTER)(W, X)
+    ours = parallelize(hinted, cluster=CLUSTER)(W, X)
+    assert_same(jax.tree.leaves(ours), jax.jit(hinted)(W, X))
+
+
+def test_what_is_static_under_an_inner_jit_is_to_be_named() -> None:
+    inner = jax.jit(lambda w, x, n: step(w, x * n), static_argnums=2)
+    with pytest.raises(UnsupportedStepError, match="give parallelize the same static_argnums"):
+        parallelize(inner, cluster=CLUSTER, batch_argnums=1)(W, X, 2)
+    ours = parallelize(inner, cluster=CLUSTER, batch_argnums=1, static_argnums=2)(W, X, 2)
+    assert_same(jax.tree.leaves(ours), inner(W, X, 2))

@@ -29,6 +29,10 @@ _NO_VALUE = (
 """What JAX raises where a program asks for the numbers of an array that is traced."""
 
 
+_STATIC = "Non-hashable static arguments"
+"""How JAX's error begins where a static argument of an inner `jit` is traced."""
+
+
 class Traced:
     """A function of the user while it is traced: his own errors stay his own.
 
@@ -67,6 +71,11 @@ class Traced:
         except jax.errors.UnexpectedTracerError as error:
             raise of_an_earlier_trace(_line_of(error)) from error
         except Exception as error:
+            if str(error).startswith(_STATIC) and "Tracer" in str(error):
+                raise UnsupportedStepError(
+                    "what is static for a function in jax.jit is static for the parallel step of "
+                    "it, too: give parallelize the same static_argnums or static_argnames"
+                ) from error
             if error is self._own or isinstance(error, FrontendsError):
                 raise
             raise UnsupportedStepError(

@@ -370,7 +370,12 @@ def assert_alike(ours: Any, theirs: Any) -> None:
         assert isinstance(a, jax.Array)
         assert (a.shape, a.dtype, _is_weak(a)) == (b.shape, b.dtype, _is_weak(b))
     plain = [(_numbers(a), _numbers(b)) for a, b in pairs]
-    assert_same([a for a, _ in plain], [b for _, b in plain], least=_LEAST)
+    for a, b in plain:
+        assert (np.isfinite(a) == np.isfinite(b)).all()
+    ours, theirs = (
+        [np.nan_to_num(each, posinf=0, neginf=0) for each in of] for of in zip(*plain, strict=True)
+    )
+    assert_same(ours, theirs, least=_LEAST)
 
 
 def _is_weak(leaf: Any) -> bool:

@@ -331,6 +331,16 @@ def _flat(closed: ClosedJaxpr, out_shape: Any) -> tuple[ClosedJaxpr, Any, tuple[
     of_keys = KeyExpansion()
 
     def expand(equation: JaxprEqn) -> tuple[ClosedJaxpr, bool] | None:
+        if equation.primitive.name == "shard_map":
+            raise UnsupportedStepError(
+                "a step is written for one device, and the plan says what runs on which; "
+                f"{_compat.line_of(equation)} maps over a mesh of its own: call the function "
+                "without shard_map"
+            )
+        if equation.primitive.name in ("sharding_constraint", "reshard"):  # which plans overrule
+            (operand,) = (_compat.aval(v) for v in equation.invars)
+            shape = jax.ShapeDtypeStruct(operand.shape, operand.dtype)
+            return jax.make_jaxpr(lambda x: x)(shape), True
         loop = unrolled(equation)
         return of_keys(equation) if loop is None else (loop, True)
 
