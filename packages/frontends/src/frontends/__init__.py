@@ -19,6 +19,7 @@ from frontends.errors import (
     OutputError,
     PeerError,
     PlanError,
+    StepError,
     UnsupportedStepError,
     VerificationError,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "PeerError",
     "Plan",
     "PlanError",
+    "StepError",
     "UnsupportedStepError",
     "VerificationError",
 ]

@@ -55,6 +55,10 @@ class InternalError(FrontendsError, RuntimeError):
     """Something failed that should not have; the message says what was being done, and to what."""
 
 
+class StepError(FrontendsError, RuntimeError):
+    """An operator failed while a step ran; the message says which."""
+
+
 class DeadlockError(FrontendsError, RuntimeError):
     """Instruction lists wait for each other; the message says who waits for whom."""
 

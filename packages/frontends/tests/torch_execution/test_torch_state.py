@@ -241,7 +241,6 @@ def run(step: mw.ParallelStep, schedule: LRScheduler, n_steps: int) -> list[floa
     losses = []
     for _ in range(n_steps):
         losses.append(float(step(BATCH)))
-        step.optimizer.step()  # what a schedule wants to see; there are no gradients
         schedule.step()
     return losses
 

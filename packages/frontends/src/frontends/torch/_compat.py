@@ -30,6 +30,8 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from frontends.errors import UnsupportedStepError
+
 Tensor = torch.Tensor
 
 DATA_DEPENDENT_SHAPES = (DynamicOutputShapeException,)
@@ -302,7 +304,16 @@ def default_store() -> Any:
 
 
 def place_of(tensor: Tensor) -> tuple[int, Any]:
-    """Which memory a stand-in shares with others, and which part of it is its."""
+    """Which memory a stand-in shares with others, and which part of it is its.
+
+    Raises:
+        UnsupportedStepError: It is sparse.
+    """
+    if tensor.layout != torch.strided:
+        raise UnsupportedStepError(
+            f"tensors of a step are dense; this one makes one of layout {tensor.layout}: make it "
+            "dense, as sparse=False of nn.Embedding does"
+        )
     where = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
     return tensor.untyped_storage()._cdata, where
 
@@ -399,7 +410,11 @@ def _in_plain_operators() -> Iterator[None]:
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
     """What `torch.compile` has made runs as it was written."""
-    with torch.compiler.set_stance("force_eager"):
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled
+        yield
+        return
+    allowed = sys.modules["torch._dynamo"].config.patch(error_on_nested_fx_trace=False)
+    with allowed, torch.compiler.set_stance("force_eager"):
         yield
 
 

@@ -57,6 +57,7 @@ class State:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         _check_types(model, optimizer)
+        _check_modules(model)
         self.model, self.optimizer = model, optimizer
         parameters = dict(model.named_parameters())
         self.name_of = {id(p): name for name, p in parameters.items()}
@@ -268,6 +269,23 @@ def _check_types(model: Any, optimizer: Any) -> None:
             "a training step has an optimizer, a torch.optim.Optimizer of the model's parameters; "
             f"got {type(optimizer).__name__}"
         )
+
+
+def _check_modules(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedStepError(
+                "a step is captured from Python code; "
+                f"{name or 'the model'} is compiled by torch.jit: take the module that it was "
+                "made of"
+            )
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and torch.nn.parameter.is_lazy(tensor):
+                raise UnsupportedStepError(
+                    "a step is planned for parameters that have shapes; "
+                    f"{key} of {name or 'the model'} gets one at the first call of the model: call "
+                    "it once with a batch before"
+                )
 
 
 def name_leaves(batch: Any) -> list[tuple[str, Any]]:

@@ -36,7 +36,7 @@ from frontends.torch.outside import check_apart, places_of
 from frontends.torch.read import AliasedError, Name, read
 from frontends.torch.reads import Reads
 from frontends.torch.refusals import explained
-from frontends.torch.trees import Tree, flatten
+from frontends.torch.trees import Tree, flatten, removed
 
 Tensor = torch.Tensor
 
@@ -65,7 +65,19 @@ class Leavings:
     """Parameters whose gradients it leaves: the results that follow."""
 
     cleared: tuple[str, ...]
-    """Parameters that have no gradient afterwards."""
+    """Parameters whose gradients are gone afterwards."""
+
+    emptied: tuple[str, ...]
+    """Those that have none."""
+
+    flags: tuple[tuple[Tensor, bool], ...]
+    """Parameters that get gradients from then on, or get none any more."""
+
+    told: tuple[Callable[[], Any], ...]
+    """What is printed and logged."""
+
+    removed: tuple[tuple[tuple[Any, ...], Any], ...]
+    """What the step takes out of its batch: where, and under which key."""
 
     written: tuple[str, ...]
     """Arguments of the user's that it writes in place: the last results."""
@@ -217,9 +229,9 @@ class _Run:
         self._reads.tracers = _compat.tracers_module()
         tensors = dict(zip(self._names, values, strict=False))
         numbers = dict(zip(self._numbers, values[len(self._names) :], strict=True))
-        batch = self._given
-        if any(name in numbers for name, _ in self._batch):
-            batch = self._tree.fill(iter([numbers.get(n, leaf) for n, leaf in self._batch]))
+        # containers of its own, which it may change as long as the user's can be changed alike
+        given = [numbers.get(name, leaf) for name, leaf in self._batch]
+        batch = self._tree.fill(iter(given))
         with ExitStack() as stack:
             changed = stack.enter_context(self.state.given(numbers))
             stack.enter_context(self._gradients.watched(tensors))
@@ -232,6 +244,7 @@ class _Run:
             except BaseException:
                 self._left.undo()
                 raise
+            self._removed = tuple(removed(self._tree, batch, given))
             results, self._out_tree = flatten(returned)
             self._results = [leaf.value for leaf in results]
             self._left.look(settings)
@@ -285,6 +298,7 @@ class _Run:
             )
         inputs = _read_inputs(flat, flat.outputs)
         arguments = [a for a in self._arguments if not a.is_given or a.name in inputs]
+        _check_types(flat)
         flat = replace(flat, inputs=tuple(a.name for a in arguments))
         gradients = self._gradients
         left = Leavings(
@@ -292,7 +306,11 @@ class _Run:
             tuple(self._left.effects),
             self._left.settings,
             tuple(self._left_gradients),
-            tuple(n for n in gradients.parameters if n not in self._left_gradients),
+            tuple(n for n in gradients.left() if n not in self._left_gradients),
+            tuple(n for n in gradients.parameters if n not in gradients.left()),
+            self._left.flags,
+            tuple(self._reads.told),
+            self._removed,
             tuple(self._written),
         )
         guards = Guards(
@@ -359,12 +377,27 @@ def _read_inputs(flat: Flat, outputs: Sequence[str]) -> set[str]:
 
 def _check_batch(leaves: Sequence[tuple[str, Any]]) -> None:
     for name, leaf in leaves:
+        if hasattr(type(leaf), "__next__"):
+            raise BatchError(
+                f"a batch is there when the step is called; {name} is a {type(leaf).__name__}, "
+                "which makes its items one by one: give a list of them"
+            )
         library = type(leaf).__module__.split(".")[0]
         if isinstance(leaf, np.ndarray) or library in ("jax", "jaxlib"):
             raise BatchError(
                 "tensors of a batch are PyTorch's; "
                 f"{name} is a {type(leaf).__module__}.{type(leaf).__name__}: give "
                 "torch.as_tensor of it to the step"
+            )
+
+
+def _check_types(flat: Flat) -> None:
+    for name, kind in flat.kinds.items():
+        if kind.dtype.is_complex:
+            raise UnsupportedStepError(
+                "numbers of a step that is planned are real, as prices of complex ones are not "
+                f"known; {name} is {kind.dtype}: compute with real and imaginary parts, as "
+                "torch.view_as_real gives them"
             )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from frontends.errors import StepError
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Collectives, Shards
 from frontends.torch.local import like
 from frontends.torch.lower import Begin, Communicate, Compute, Finish, Node, Program
+
+_RAW = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 
 Registers = list[Any]
 """The shards of values; what waits for a collective; None where nothing is."""
@@ -42,8 +45,12 @@ def executable(
         totals = given[:n_totals]
         values: Registers = [*given[n_totals:], *[None] * n_free]
         given.clear()  # what is read last here goes then
-        for node in run_nodes:
-            node(values)
+        at = 0
+        try:
+            for at, node in enumerate(run_nodes):  # noqa: B007, the error says where it was
+                node(values)
+        except _RAW as error:
+            raise _explained(program.nodes[at], error) from error
         for total, register, firsts in zip(totals, program.totals, adders, strict=True):
             made = values[register]
             for i in firsts:
@@ -51,6 +58,17 @@ def executable(
         return [*totals, *(values[register] for register in program.writes)]
 
     return run
+
+
+def _explained(node: Node, error: Exception) -> Exception:
+    """What failed, by the operator; what is about other processes stays what it is."""
+    if not isinstance(node, Compute):
+        return error
+    what = "a sum" if node.plain is None else str(node.plain.target)
+    return StepError(
+        "operators of a step run on every device as they do on one; "
+        f"{what} fails so: {type(error).__name__}: {error}"
+    )
 
 
 def _bound(node: Node, collectives: Collectives, record: Record) -> Callable[[Registers], None]:

@@ -15,6 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from frontends.torch.arguments import State
+from frontends.torch.gone import GoneGradient
 
 Tensor = torch.Tensor
 
@@ -36,14 +37,15 @@ class Gradients:
             n for n, p in self._all.items() if any(p is q for g in groups for q in g["params"])
         }
         self.parameters = {n: p for n, p in self._all.items() if n in mine and p.requires_grad}
-        self.there = {n: p.grad is not None for n, p in self.parameters.items()}
+        self.there = {n: is_there(p) for n, p in self.parameters.items()}
         """Which parameters have one when the step begins."""
 
         self.tensors: dict[str, Tensor] = {}
         """Those that the step is given, by name; without memory where there is none."""
 
         for name, parameter in self.parameters.items():
-            if parameter.grad is not None:
+            if self.there[name]:
+                assert parameter.grad is not None
                 self.tensors[name_of(name)] = parameter.grad
             elif pretended:
                 self.tensors[name_of(name)] = torch.empty_like(parameter, device="meta")
@@ -60,6 +62,9 @@ class Gradients:
         Args:
             tensors: Stand-ins by name, of which parameters get those that they are to have.
         """
+        for parameter in self._all.values():
+            if not is_there(parameter):
+                parameter.grad = None
         for name, parameter in self.parameters.items():
             if not self.there[name] and name_of(name) in tensors:
                 self._stand_ins[name] = tensors[name_of(name)]
@@ -114,6 +119,11 @@ class Gradients:
     def are_looked_at(self) -> bool:
         """Whether it matters to the step which parameters have a gradient."""
         return any(not self.is_reset(p) for p in self.parameters.values())
+
+
+def is_there(parameter: Tensor) -> bool:
+    """Whether a parameter has a gradient with values."""
+    return parameter.grad is not None and not isinstance(parameter.grad, GoneGradient)
 
 
 def name_of(parameter: str) -> str:

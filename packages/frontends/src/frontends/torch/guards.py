@@ -16,6 +16,7 @@ import torch
 from frontends.torch import _compat
 from frontends.torch.arguments import State
 from frontends.torch.frozen import Frozen, freeze
+from frontends.torch.gradients import is_there
 from frontends.torch.reads import Place
 from frontends.torch.trees import Tree
 
@@ -165,7 +166,7 @@ class Guards:
         ):
             yield "a setting in param_groups that is no number"
         if self.gradients is not None:
-            there = {p: q.grad is not None for p, q in self.state.model.named_parameters()}
+            there = {n: is_there(p) for n, p in self.state.model.named_parameters()}
             if any(there.get(name) != flag for name, flag in self.gradients.items()):
                 yield "which parameters have a gradient"
         for name, places in self.outside.items():

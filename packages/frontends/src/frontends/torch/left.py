@@ -92,6 +92,12 @@ class Left:
     rebound: dict[str, int] = field(default_factory=dict)
     """State that is a new tensor after the step, and which value that is."""
 
+    flags: tuple[tuple[Tensor, bool], ...] = ()
+    """Tensors whose `requires_grad` the step changes, and to what."""
+
+    def __post_init__(self) -> None:
+        self._flags = [(t, t.requires_grad) for t in self.state.tensors.values() if t.is_leaf]
+
     def look(self, settings: Mapping[tuple[int, str], Any]) -> None:
         """Find what was done, and undo it.
 
@@ -111,6 +117,9 @@ class Left:
             self._put_back(place, frozen.value)
         for written in self.reads.written.values():
             self._put_back(written.place, written.before)
+        for tensor, flag in self._flags:
+            if tensor.requires_grad is not flag:
+                tensor.requires_grad_(flag)
 
     def _put_back(self, place: Place, before: Any) -> None:
         now = place.get()
@@ -123,6 +132,8 @@ class Left:
 
     def _look(self, settings: Mapping[tuple[int, str], Any]) -> None:
         names = {id(tensor): name for name, tensor in self.state.tensors.items()}
+        now_ = [(t, t.requires_grad, flag) for t, flag in self._flags]
+        self.flags = tuple((t, now) for t, now, flag in now_ if now is not flag)
         self.settings = {key: self._leaf(value) for key, value in settings.items()}
         done: set[tuple[int, Any]] = set()
         places = [(place, frozen.value) for place, frozen in self.reads.read.values()]

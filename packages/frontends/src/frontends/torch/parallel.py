@@ -113,7 +113,8 @@ class ParallelStep:
             InitializationError: `build` makes another model, or cannot be followed without values.
             PlanError: The step has no plan yet.
         """
-        init_weights(self.runtime, self._state(), build)
+        with self._variants.reading():
+            init_weights(self.runtime, self._state(), build)
 
     def state_dict(self, *, full_state_dict: bool = True) -> dict[str, Any]:
         """The state as it is now: what model and optimizer would have as `state_dict()`.
@@ -130,15 +131,16 @@ class ParallelStep:
             PlanError: Some state has no values yet; or there is only one process, or DTensor cannot
                 say how a tensor lies, and DTensors are wanted.
         """
-        if full_state_dict:
-            return assemble(self._state(), self._now())
-        runtime = self.runtime
-        runtime.check_there()
-        runtime.dtensors.check_order()
-        tensors = {
-            key[1].value: runtime.dtensors.of(key, s[0]) for key, s in runtime.shards.items()
-        }
-        return assemble(self._state(), {**tensors, **runtime.whole})
+        with self._variants.reading():
+            if full_state_dict:
+                return assemble(self._state(), self._now())
+            runtime = self.runtime
+            runtime.check_there()
+            runtime.dtensors.check_order()
+            tensors = {
+                key[1].value: runtime.dtensors.of(key, s[0]) for key, s in runtime.shards.items()
+            }
+            return assemble(self._state(), {**tensors, **runtime.whole})
 
     def load_state_dict(self, state: Given, *, strict: bool = True) -> None:
         """Go on from other state, of which each process takes or reads the parts that it keeps.
@@ -167,7 +169,8 @@ class ParallelStep:
             if "optimizer" in state:
                 self.optimizer.load_state_dict(state["optimizer"])
             return
-        load_state_dict(self.runtime, self._state(), state, strict)
+        with self._variants.reading():
+            load_state_dict(self.runtime, self._state(), state, strict)
 
     def write_back(self) -> None:
         """Let the model and optimizer of each process have the state as it is now.
@@ -203,9 +206,11 @@ class ParallelStep:
             return step(self.model, self.optimizer, batch)
 
         def parallel() -> Any:
+            self._variants.forget_writes()
             return self._variants.call(args, named)
 
-        return verify(variant.runtime, self._state(), eager, parallel, n_steps)
+        with self._variants.reading():
+            return verify(variant.runtime, self._state(), eager, parallel, n_steps)
 
     def _lacking_memory(self) -> list[str]:
         return [name for name, tensor in self._state().tensors.items() if tensor.is_meta]

@@ -259,6 +259,8 @@ class _Reader:
         if kind in ("copy", "fill"):
             written = self._ref(_node(node.args[1]))
             return self._expanded(self._converted(written, value.dtype), tuple(value.shape))
+        if kind == "_to_copy" and not isinstance(node.args[0], Node):
+            return self._filled(value, node.args[0])
         if source is None:
             return self._general(node, target)
         if kind in _SAME:

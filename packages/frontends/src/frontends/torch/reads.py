@@ -32,6 +32,8 @@ from unittest import mock
 
 import torch
 
+from frontends.errors import UnsupportedStepError
+from frontends.torch import _compat
 from frontends.torch.frozen import Frozen, freeze, inside
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
@@ -365,7 +367,14 @@ class Reads:
         def call(*args: Any, **named: Any) -> Any:
             if self._armed and threading.get_ident() == self._thread:
                 caller = sys._getframe(1).f_code.co_filename
-                if is_users(caller) and (name != "next" or self._was_there(args[0])):
+                if name == "next" and is_users(caller) and self._was_there(args[0]):
+                    raise UnsupportedStepError(
+                        "a step gets what changes by its arguments, so that it can be captured "
+                        f"without using it up; this one takes the next item of a "
+                        f"{type(args[0]).__name__}, at {_compat.calling_line()}: take it before "
+                        "the step, and give it to the step"
+                    )
+                if name != "next" and is_users(caller):
                     self.effects.setdefault(f"a call of {name}()")
             return original(*args, **named)
 

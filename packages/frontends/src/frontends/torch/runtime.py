@@ -8,7 +8,7 @@ steps, as the plan lays it out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -204,6 +204,52 @@ class Runtime:
         self.whole.update(parts.whole)
         self._missing = self._missing - parts.names
 
+    def take_from(self, other: Runtime, names: Collection[str]) -> None:
+        """Go on from the state of another runtime of this process; all processes do so together.
+
+        What both keep alike is handed over; the rest is put together, tensor by tensor.
+
+        Args:
+            other: Of another plan for the same state.
+            names: What to take.
+        """
+        alike = {
+            name
+            for name in names
+            if self._homes(name) == other._homes(name)
+            and self._is_whole[name] == other._is_whole[name]
+        }
+        for key in self._placers:
+            if key[1].value in alike:
+                self._kept[key] = other._kept[key]
+        self.whole.update((name, other.whole[name]) for name in alike if name in other.whole)
+        for name in names:
+            if name not in alike:
+                parts = Parts()
+                self.cut(name, other.whole_of(name), parts)
+                self.take(parts)
+        self._missing = other.missing
+
+    def _homes(self, name: str) -> list[tuple[tuple[int, ...], tuple[int, ...], Key]]:
+        """Where a tensor is kept, in all processes."""
+        meshes = [stage.mesh for stage in self.plan.stages]
+        return [
+            (meshes[key[0]].device_ids, meshes[key[0]].shape, key)
+            for key in self._places
+            if key[1].value == name
+        ]
+
+    def whole_of(self, name: str) -> Tensor:
+        """One tensor of the state as a whole; where there are several processes, all call it."""
+        if name in self.whole:
+            return self.whole[name]
+        key = next(key for key in self._places if key[1].value == name)
+        shards = self._kept.get(key)
+        if self._team is not None:
+            return self._team.whole(key, shards)
+        assert shards is not None, "all devices are in this process"
+        return self.engine.whole(key[0], key[1], shards)
+
     def _look_again(self) -> None:
         """See the shards of shared state where it is now: somebody may have put it elsewhere."""
         assert self._shared is not None
@@ -322,16 +368,9 @@ class Runtime:
             return {name: t.clone() for name, t in self._shared.tensors.items()}
         found = {name: tensor.clone() for name, tensor in self.whole.items()}
         for key in self._places:
-            stage, slot, _ = key
-            if slot.value in found or slot.value not in self._is_whole:
-                continue
-            shards = self._kept.get(key)
-            if self._team is not None:
-                whole = self._team.whole(key, shards)
-            else:
-                assert shards is not None, "all devices are in this process"
-                whole = self.engine.whole(stage, slot, shards)
-            found[slot.value] = whole.clone()
+            name = key[1].value
+            if name not in found and name in self._is_whole:
+                found[name] = self.whole_of(name).clone()
         return found
 
     def value(self, name: str) -> Tensor:

@@ -12,7 +12,7 @@ import collections
 import copy
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from frontends.errors import BatchError
+from frontends.errors import BatchError, UnsupportedStepError
 
 _PLAIN = (
     *(bool, int, float, complex, str, bytes, type(None), enum.Enum, range, slice, type),
@@ -50,6 +50,11 @@ class Tree:
     children: tuple[Tree, ...] = ()
     example: Any = dataclasses.field(default=None, compare=False, repr=False)
     """The node that it was read from, of which copies are made."""
+
+    @property
+    def n_leaves(self) -> int:
+        """How many leaves it has."""
+        return 1 if self.kind is None else sum(child.n_leaves for child in self.children)
 
     def fill(self, leaves: Iterator[Any]) -> Any:
         """A tree of this structure with other leaves."""
@@ -134,6 +139,68 @@ def _parts(node: Any) -> tuple[list[Any], Any, list[Any], Callable[[Any], str]] 
         own = vars(node)
         return list(own), None, list(own.values()), _attribute
     return None
+
+
+def removed(before: Tree, now: Any, leaves: Sequence[Any]) -> list[tuple[tuple[Any, ...], Any]]:
+    """What was taken out of a tree, as `batch.pop("labels")` does.
+
+    Args:
+        before: Its structure.
+        now: The tree.
+        leaves: What it had.
+
+    Returns:
+        The keys of the mapping from which something was taken, and the key that it had there.
+
+    Raises:
+        UnsupportedStepError: Something else was changed.
+    """
+    found: list[tuple[tuple[Any, ...], Any]] = []
+    _find_removed(before, now, iter(leaves), (), found)
+    return found
+
+
+def _find_removed(
+    before: Tree,
+    now: Any,
+    leaves: Iterator[Any],
+    path: tuple[Any, ...],
+    found: list[tuple[tuple[Any, ...], Any]],
+) -> None:
+    if before.kind is None:
+        if next(leaves) is not now:
+            raise _changed(path)
+        return
+    parts = _parts(now)
+    keys, values = (parts[0], parts[2]) if parts is not None else ([], [])
+    there = dict(zip(keys, values, strict=True))
+    is_mapping = issubclass(before.kind, Mapping)
+    if type(now) is not before.kind or any(key not in before.keys for key in there):
+        raise _changed(path)
+    for key, child in zip(before.keys, before.children, strict=True):
+        if key in there:
+            _find_removed(child, there[key], leaves, (*path, key), found)
+            continue
+        if not is_mapping:
+            raise _changed(path)
+        found.append((path, key))
+        for _ in range(child.n_leaves):
+            next(leaves)
+
+
+def _changed(path: tuple[Any, ...]) -> UnsupportedStepError:
+    where = "".join(f"[{key!r}]" for key in path)
+    return UnsupportedStepError(
+        "a step leaves its batch as it is, but for what it takes out; this one changes "
+        f"batch{where}: put what it makes into another dict, or return it"
+    )
+
+
+def remove(tree: Any, path: tuple[Any, ...], key: Any) -> None:
+    """Take an item out of a mapping in a tree."""
+    for step in path:
+        tree = getattr(tree, step) if isinstance(step, str) and hasattr(tree, step) else tree[step]
+    del tree[key]
 
 
 def _comparable(context: Any) -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +20,25 @@ from torch import nn
 from torch.optim import Optimizer
 
 from frontends import collector
-from frontends.errors import FrontendsError, HeldLayoutError, PlanError
+from frontends.errors import FrontendsError, HeldLayoutError, PlanError, UnsupportedStepError
 from frontends.plan import Plan
 from frontends.planning import Planned
 from frontends.torch.api import default_cluster, plan_capture
 from frontends.torch.arguments import batch_numbers, named
 from frontends.torch.calls import Tensor
+from frontends.torch.follow import Followed
 from frontends.torch.forms import Form
-from frontends.torch.gradients import name_of
+from frontends.torch.gone import GoneGradient
+from frontends.torch.gradients import is_there, name_of
 from frontends.torch.left import Value
 from frontends.torch.processes import join, plan_together
 from frontends.torch.runtime import Runtime
 from frontends.torch.shared import SharedState
 from frontends.torch.trace import Capture, Trace
-from frontends.torch.trees import Tree, flatten
+from frontends.torch.trees import Tree, flatten, remove
+
+_UNTYPED = (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError)
+"""Errors of Python's that would say nothing to who has not written the planner."""
 
 _MOST = 8
 """Programs that are kept, as many as `torch.compile` keeps [chosen]."""
@@ -116,11 +121,18 @@ class Variant:
         for name in left.gradients:
             _set_gradient(parameters[name], next(rest))
         for name in left.cleared:
+            if not isinstance(parameters[name].grad, GoneGradient):
+                parameters[name].grad = GoneGradient(parameters[name])
+        for name in left.emptied:
             parameters[name].grad = None
         for name in left.written:
             given[name].copy_(next(rest))
         for effect in left.effects:
             effect.apply(values)
+        for parameter, flag in left.flags:
+            parameter.requires_grad_(flag)
+        for tell in left.told:
+            tell()
         groups = captured.state.optimizer.param_groups
         for (group, key), leaf in left.settings.items():
             groups[group][key] = values[leaf.index] if isinstance(leaf, Value) else leaf
@@ -128,10 +140,11 @@ class Variant:
 
 
 def _set_gradient(parameter: Tensor, gradient: Tensor) -> None:
-    if parameter.grad is None:
-        parameter.grad = gradient.clone()
-    else:
+    if is_there(parameter):
+        assert parameter.grad is not None
         parameter.grad.copy_(gradient)
+    else:
+        parameter.grad = gradient.clone()
 
 
 class Variants:
@@ -161,6 +174,7 @@ class Variants:
         """The first one stays; of others the latest."""
 
         self._shared = SharedState()
+        self._followed: Followed | None = None
         self._last: Variant | None = None
         self._has_warned = False
 
@@ -179,7 +193,12 @@ class Variants:
     def call(self, args: Sequence[Any], named_: Mapping[str, Any]) -> Any:
         """One step; what it returns."""
         variant, leaves = self._find(args, named_)
+        self._move_to(variant)
         result = variant.run(leaves)
+        if self._followed is not None:
+            self._followed.stepped()
+        for path, key in variant.capture.captured.left.removed:
+            remove(variant.form.batch(args, named_), path, key)
         self._last = variant
         return result
 
@@ -203,15 +222,24 @@ class Variants:
     @collector.paused()
     def _make(self, form: Form, batch: Any, reasons: Sequence[str]) -> Variant:
         """Capture and plan another variant."""
-        join()
+        if join() is not None and self._followed is None:
+            self._followed = Followed(self._model, self._optimizer)
         self._cluster = self._cluster or default_cluster()
         progress = self._options.get("progress")
         if progress is not None:
             progress("capturing", 0, 1)
-        capture = Capture(form.step(self._function), self._model, self._optimizer, batch)
+        with self.reading():
+            step = form.step(self._function)
+            capture = Capture(step, self._model, self._optimizer, batch)
         if progress is not None:
             progress("capturing", 1, 1)
-        planned = self._plan(capture)
+        try:
+            planned = self._plan(capture)
+        except _UNTYPED as error:
+            raise UnsupportedStepError(
+                "a step is planned by what is known of its operators; this one fails so: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         variant = Variant(form, capture, planned, self._runtime_of)
         if len(self.made) >= _MOST:
             self._warn(reasons)
@@ -249,24 +277,57 @@ class Variants:
     def _runtime_of(self, variant: Variant) -> Runtime:
         assert self._cluster is not None
         planned, rank = variant.planned, join()
-        shared = None
+        shared, state = None, variant.capture.state.tensors
         if rank is None:
             shared = self._shared
-            shared.follow(variant.capture.state.tensors)
+            shared.follow(state)
+        elif self._last is None and self._followed is not None:
+            self._followed.same(state)
         return Runtime(
             planned.trace,
             planned.layered,
             planned.plan,
             self._cluster,
-            variant.capture.state.tensors,
+            state,
             rank=rank,
             deadline_s=self._deadline_s,
             shared=shared,
         )
 
+    def _move_to(self, variant: Variant) -> None:
+        """Let the state be where a variant's plan keeps it, and as the user has written it."""
+        if self._followed is None:
+            return
+        state = variant.capture.state.tensors
+        last, fresh = self._last, variant._runtime is None
+        runtime = variant.runtime
+        if last is not None and last is not variant:
+            known = last.capture.state.tensors
+            same = [n for n, tensor in state.items() if known.get(n) is tensor]
+            runtime.take_from(last.runtime, same)
+            new = state if not fresh else {}
+            runtime.load({n: t for n, t in new.items() if n not in same and not t.is_meta})
+        if written := self._followed.written():
+            runtime.load({n: tensor for n, tensor in written.items() if n in state})
+
+    def forget_writes(self) -> None:
+        """What was written to the model is not meant for the next step."""
+        if self._followed is not None:
+            self._followed.written()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Reads of the model inside are ours."""
+        with nullcontext() if self._followed is None else self._followed.allowed():
+            yield
+
     def write_back(self) -> None:
         """Let the model and optimizer have the state as it is now."""
+        if not self.made or self._followed is None:
+            return
         now = self.current.runtime.whole_state()
+        state = self.current.capture.state.tensors
         with torch.no_grad():
-            for name, tensor in self.current.capture.state.tensors.items():
+            for name, tensor in state.items():
                 tensor.copy_(now[name])
+        self._followed.same(state)

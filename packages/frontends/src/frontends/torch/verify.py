@@ -69,10 +69,13 @@ def verify(
     begin = runtime.whole_state()
     with torch.random.fork_rng():
         expected, after = _run_eagerly(state, begin, eager, n_steps)
+    gradients = [(p, p.grad) for p in state.model.parameters()]
     with torch.random.fork_rng(), runtime.recording() as executed:
         found = [_numbers(parallel()) for _ in range(n_steps)]
     ours = runtime.whole_state()
     runtime.load(begin)
+    for parameter, gradient in gradients:
+        parameter.grad = gradient
     n_collectives = check_executed(runtime, executed, n_steps)
     pairs = [
         ([numbers[i] for numbers in found], [numbers[i] for numbers in expected])

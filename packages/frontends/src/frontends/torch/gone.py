@@ -1,0 +1,83 @@
+"""What a parameter has in the place of a gradient that a step has used and not kept.
+
+A step that ends with an update does not bring gradients back from the devices. Reading one would
+give that of an earlier step, or none without a word; this says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from frontends.errors import PlanError
+
+_ASKED = frozenset(
+    (
+        *("__get__", "dim", "size", "numel", "stride", "is_contiguous", "element_size"),
+        *("is_floating_point", "is_complex"),
+    )
+)
+"""What torch asks of any tensor; it says nothing of the numbers."""
+
+_TYPES = {
+    "double": torch.float64,
+    "float": torch.float32,
+    "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+_KEPT = frozenset(("to", "cpu", "detach", "detach_", "clone", "contiguous", "zero_", *_TYPES))
+_KEPT |= {"requires_grad_", "__deepcopy__"}
+"""What is done with gradients when a model is copied or moved: they stay without values."""
+
+
+class GoneGradient(torch.Tensor):
+    """A gradient without values; what needs them raises `PlanError`."""
+
+    @staticmethod
+    def __new__(cls, like: torch.Tensor, dtype: torch.dtype | None = None) -> GoneGradient:
+        """For a parameter, or in the place of another one."""
+        with torch._C.DisableTorchFunctionSubclass():
+            made: GoneGradient = torch.Tensor._make_wrapper_subclass(
+                cls, like.shape, dtype=dtype or like.dtype, device=like.device
+            )
+        return made
+
+    def __init__(self, like: torch.Tensor, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"<gradient of {list(self.shape)} that a step has used and not kept>"
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if not args or not isinstance(args[0], GoneGradient):
+            raise _gone()
+        if name == "_has_compatible_shallow_copy_type":  # asked where a module is moved
+            return False
+        asked = getattr(getattr(func, "__self__", None), "__name__", "")
+        if name in _ASKED and asked != "is_sparse":  # which optimizers ask before they update
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        if name in _KEPT:
+            given = (*args[1:], *(kwargs or {}).values(), _TYPES.get(name))
+            dtype = next((a for a in given if isinstance(a, torch.dtype)), None)
+            return args[0] if dtype is None else GoneGradient(args[0], dtype)
+        raise _gone()
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        raise _gone()
+
+
+def _gone() -> PlanError:
+    return PlanError(
+        "gradients stay on the devices of a step that ends with an update; one is read after it: "
+        "return it from the step, or what you make of it; or call optimizer.zero_grad() before "
+        "you differentiate anything yourself"
+    )
