@@ -139,10 +139,10 @@ class Program:
         n_tensors = len(tensors)
 
         def traced(*values: Tensor) -> Sequence[Any]:
-            python = [value.item() for value in values[n_tensors:]]
+            python: list[Any] = [value.item() for value in values[n_tensors:]]
             for number, known in zip(python, numbers, strict=True):
                 self.numbers.known[number.node.expr] = known
-            with _Draws(), self._stand_ins:
+            with _Draws(), self._stand_ins:  # type: ignore[no-untyped-call]
                 made = function(*values[:n_tensors], *python)
                 with torch.no_grad():
                     left = [self._stand_ins.of(t).detach() for t in self._stand_ins.outside]
@@ -267,14 +267,13 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return fake.as_strided(tensor.shape, tensor.stride(), offset)
 
     def _new(self, tensor: Tensor) -> Tensor:
-        proxies = get_proxy_mode()
-        assert proxies is not None
+        tracer: Any = get_proxy_mode().tracer  # type: ignore[union-attr]
         with _disable_current_modes(), self._fake:
             fake = _stand_in(tensor)
         name = f"outside_{len(self.outside)}"
-        setattr(proxies.tracer.root, name, tensor)
-        proxy = proxies.tracer.create_proxy("get_attr", name, (), {})
-        track_tensor_tree(fake, proxy, constant=None, tracer=proxies.tracer)
+        setattr(tracer.root, name, tensor)
+        proxy = tracer.create_proxy("get_attr", name, (), {})
+        track_tensor_tree(fake, proxy, constant=None, tracer=tracer)
         self.outside.append(tensor)
         self.nodes.append(proxy.node)
         self.add(tensor, fake)
@@ -464,11 +463,10 @@ def make_state(optimizer: torch.optim.Optimizer) -> bool:
 
 def _own_step(kind: type) -> Callable[..., Any] | None:
     """The update of one of PyTorch's optimizers, without hooks; None if it is the user's."""
-    step = kind.step
-    owner = next(base for base in kind.__mro__ if "step" in vars(base))
-    if not owner.__module__.startswith("torch.optim"):
-        return None
-    return getattr(step, "__wrapped__", step) if hasattr(step, "hooked") else step
+    step: Any = kind.step  # type: ignore[attr-defined]
+    if hasattr(step, "hooked"):  # wrapped in its class, or in a class that inherits it
+        step = step.__wrapped__
+    return step if step.__module__.startswith("torch.optim") else None
 
 
 class Watcher(Protocol):
@@ -539,7 +537,8 @@ def tracers_module() -> Any:
     """The module in which the tracer that runs keeps constants."""
     proxies = get_proxy_mode()
     assert proxies is not None, "it is asked for while a step is traced"
-    return proxies.tracer.root
+    tracer: Any = proxies.tracer
+    return tracer.root
 
 
 def is_stand_in(tensor: Tensor) -> bool:

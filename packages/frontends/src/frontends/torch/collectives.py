@@ -115,6 +115,7 @@ def _combined(step: shardspec.Step, parts: Sequence[Tensor]) -> Tensor:
         elif step.reduction == "min":
             torch.minimum(total, part, out=total)
         else:
+            assert step.reduction in ("sum", None), "what shards are made of is summed or compared"
             total += part
     return total
 

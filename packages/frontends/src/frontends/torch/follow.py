@@ -31,7 +31,7 @@ class Followed:
         self._is_allowed = False
         self._versions: dict[str, tuple[Tensor, int]] = {}
         model.register_forward_pre_hook(self._read)
-        model.register_state_dict_pre_hook(self._read)
+        model.register_state_dict_pre_hook(self._read)  # type: ignore[no-untyped-call]
         optimizer.register_state_dict_pre_hook(self._read)
 
     @contextmanager

@@ -69,7 +69,7 @@ class GoneGradient(torch.Tensor):
         raise _gone()
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         raise _gone()

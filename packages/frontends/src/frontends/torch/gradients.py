@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from frontends.errors import UnsupportedStepError
 from frontends.torch.arguments import State
 from frontends.torch.gone import GoneGradient
 
@@ -49,6 +50,7 @@ class Gradients:
                 self.tensors[name_of(name)] = parameter.grad
             elif pretended:
                 self.tensors[name_of(name)] = torch.empty_like(parameter, device="meta")
+        self._gone = [n for n, p in self.parameters.items() if isinstance(p.grad, GoneGradient)]
         self._before = {n: p.grad for n, p in self._all.items()}
         self._after: dict[str, Tensor | None] = {}
         self._stand_ins: dict[str, Tensor] = {}
@@ -98,11 +100,21 @@ class Gradients:
 
         Args:
             inputs: Those that its program reads.
+
+        Raises:
+            UnsupportedStepError: It depends on gradients that a step before has not kept.
         """
-        return any(
+        found = any(
             name_of(name) in inputs or self._after.get(name) is stand_in
             for name, stand_in in self._stand_ins.items()
         )
+        if found and self._gone:
+            raise UnsupportedStepError(
+                "a step that goes on with the gradients of the one before does so at every call; "
+                f"that of {self._gone[0]!r} was set to None and used in the last one, and was not "
+                "kept: call zero_grad() in every step, or add gradients up inside of one"
+            )
+        return found
 
     def are_kept(self, inputs: Collection[str]) -> bool:
         """Whether the gradients that the step leaves are looked at later.

@@ -16,6 +16,7 @@ import torch
 from frontends.torch import _compat
 from frontends.torch.arguments import State
 from frontends.torch.frozen import Frozen, freeze
+from frontends.torch.gone import GoneGradient
 from frontends.torch.gradients import is_there
 from frontends.torch.reads import Place
 from frontends.torch.trees import Tree
@@ -166,8 +167,12 @@ class Guards:
         ):
             yield "a setting in param_groups that is no number"
         if self.gradients is not None:
-            there = {n: is_there(p) for n, p in self.state.model.named_parameters()}
-            if any(there.get(name) != flag for name, flag in self.gradients.items()):
+            parameters = dict(self.state.model.named_parameters())
+            if any(
+                isinstance(parameters[name].grad, GoneGradient)
+                or is_there(parameters[name]) is not flag
+                for name, flag in self.gradients.items()
+            ):
                 yield "which parameters have a gradient"
         for name, places in self.outside.items():
             first = places[0].get()
@@ -197,4 +202,6 @@ def flags() -> tuple[Any, ...]:
 def _text(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of {value.dtype}{list(value.shape)}"
-    return f"{value!r:.60}"
+    if isinstance(value, bool | int | float | str | bytes | type(None)):
+        return f"{value!r:.60}"
+    return f"a {type(value).__name__}"

@@ -17,7 +17,7 @@ from frontends.errors import UnsupportedStepError
 from frontends.torch import _compat
 
 Tensor = torch.Tensor
-_BASE = torch._C.TensorBase
+_BASE: Any = torch._C.TensorBase
 
 _OUT_OF_TORCH = ("tolist", "numpy", "__array__", "__dlpack__", "__reduce_ex__")
 _TEXT = ("__repr__", "__format__", "__str__")
@@ -97,7 +97,7 @@ def _seeding(*args: Any, **named: Any) -> Any:
 
 
 def _data() -> property:
-    get, put = _BASE.data.__get__, _BASE.data.__set__  # type: ignore[attr-defined]
+    get, put = _BASE.data.__get__, _BASE.data.__set__
 
     def assign(self: Tensor, value: Tensor) -> None:
         """The same tensor with other values; a capture has them written in place."""
@@ -117,8 +117,8 @@ def _data() -> property:
 
 
 def _grad(on_grad: Callable[[Tensor], None]) -> property:
-    get, put = _BASE.grad.__get__, _BASE.grad.__set__  # type: ignore[attr-defined]
-    remove = _BASE.grad.__delete__  # type: ignore[attr-defined]
+    get, put = _BASE.grad.__get__, _BASE.grad.__set__
+    remove = _BASE.grad.__delete__
 
     def assign(self: Tensor, value: Tensor | None) -> None:
         if value is None:

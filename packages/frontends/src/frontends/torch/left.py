@@ -117,6 +117,7 @@ class Left:
             self._put_back(place, frozen.value)
         for written in self.reads.written.values():
             self._put_back(written.place, written.before)
+        self.reads.put_generators_back()
         for tensor, flag in self._flags:
             if tensor.requires_grad is not flag:
                 tensor.requires_grad_(flag)
@@ -134,6 +135,12 @@ class Left:
         names = {id(tensor): name for name, tensor in self.state.tensors.items()}
         now_ = [(t, t.requires_grad, flag) for t, flag in self._flags]
         self.flags = tuple((t, now) for t, now, flag in now_ if now is not flag)
+        if drawn := self.reads.put_generators_back():
+            raise UnsupportedStepError(
+                "random numbers of a step are drawn by torch, which draws new ones in every step; "
+                f"this one draws by a {drawn[0]} of its own: take torch.rand, or draw them before "
+                "the step and put them into the batch"
+            )
         self.settings = {key: self._leaf(value) for key, value in settings.items()}
         done: set[tuple[int, Any]] = set()
         places = [(place, frozen.value) for place, frozen in self.reads.read.values()]

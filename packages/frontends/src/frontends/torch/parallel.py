@@ -15,7 +15,7 @@ from frontends.errors import PlanError
 from frontends.plan import Plan
 from frontends.planning import Planned
 from frontends.torch.api import plan_for
-from frontends.torch.arguments import State
+from frontends.torch.arguments import State, name_leaves
 from frontends.torch.calls import Tensor
 from frontends.torch.capture import training_step
 from frontends.torch.entries import assemble
@@ -207,7 +207,7 @@ class ParallelStep:
 
         def parallel() -> Any:
             self._variants.forget_writes()
-            return self._variants.call(args, named)
+            return self._variants.run(variant, name_leaves(batch))
 
         with self._variants.reading():
             return verify(variant.runtime, self._state(), eager, parallel, n_steps)

@@ -143,7 +143,7 @@ class _Reader:
         made = [name for name in self._numbers.values() if name not in self._names]
         names = (*self._names, *made)
         flat = Flat(names, tuple(self._lines), self._kinds, self._constants, outputs)
-        numbers = {name: number for number, name in self._numbers.items() if name in made}
+        numbers = {str(n): number for number, n in self._numbers.items() if n in made}
         return Read(flat.live(), self._results, self._draws, numbers)
 
     def add(self, node: Node) -> None:
@@ -416,7 +416,8 @@ class _Reader:
         kind = Kind((), _number_type(node.meta["val"]))
         known = [self._value(a) if isinstance(a, Node) else a for a in node.args]
         if not any(isinstance(a, Name) for a in known) and not node.kwargs:
-            return Number(node.target, tuple(known), kind.dtype == torch.int64)
+            function: Any = node.target
+            return Number(function, tuple(known), kind.dtype == torch.int64)
         arguments = [self._ref(a) if isinstance(a, Node) else a for a in node.args]
         read = [self._converted(a, kind.dtype) for a in arguments if isinstance(a, Name)]
         made = read[0]

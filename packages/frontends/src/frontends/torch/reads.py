@@ -18,18 +18,22 @@ import dis
 import functools
 import gc
 import logging
+import pickle
+import random
 import sys
 import sysconfig
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 
 from frontends.errors import UnsupportedStepError
@@ -49,6 +53,7 @@ _NOT_THE_USERS = (
 )
 _WATCHED_OF_TORCH = ("torch.nn", "torch.optim", "torch.amp", "torch.utils.data", "torch.cuda.amp")
 _WATCHED_OF_LIBRARY = ("argparse", "collections", "types")
+_PATCHED = ("__getattribute__", "__setattr__")
 _NOT_READ = frozenset(
     (
         "_opt_called",
@@ -130,6 +135,9 @@ class Reads:
     effects: dict[str, None] = field(default_factory=dict)
     """What cannot be done again but by running the code."""
 
+    generators: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """Generators of random numbers that are not torch's, and their states when they were met."""
+
     told: list[Callable[[], Any]] = field(default_factory=list)
     """What the step prints and logs, to be done when it has run."""
 
@@ -138,6 +146,7 @@ class Reads:
     _variables: dict[CodeType, dict[tuple[int, ...], dict[str, Frozen]]] = field(
         default_factory=dict
     )
+    _owners: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _armed: bool = False
     _thread: int = 0
 
@@ -156,22 +165,23 @@ class Reads:
                     *((time, name) for name in ("time", "perf_counter", "monotonic", "time_ns")),
                 ):
                     stack.enter_context(self._seen(owner, name))
-                for owner, name in ((builtins, "print"), (logging.Logger, "handle")):
-                    stack.enter_context(self._put_off(owner, name))
+                stack.enter_context(self._put_off(builtins, "print"))
+                stack.enter_context(self._put_off(logging.Logger, "handle"))
                 sys.settrace(self._called)
                 self._armed = True
                 yield
         finally:
             self._armed = False
             sys.settrace(before)
-            for kind, (getter, setter) in self._patched.items():
-                for name, own in (("__getattribute__", getter), ("__setattr__", setter)):
-                    if own is None:
-                        delattr(kind, name)
+            for patched, own in self._patched.items():
+                for name, before_it in zip(_PATCHED, own, strict=True):
+                    if before_it is None:
+                        delattr(patched, name)
                     else:
-                        setattr(kind, name, own)
+                        setattr(patched, name, before_it)
             self._patched.clear()
             self._find_variables()
+            self._forget_dead()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -182,6 +192,18 @@ class Reads:
         finally:
             self._armed = armed
 
+    def put_generators_back(self) -> list[str]:
+        """Let nothing have been drawn; the types of generators from which something was."""
+        drawn = [(one, state) for one, state in self.generators.values() if _state(one) != state]
+        for one, state in drawn:
+            if isinstance(one, random.Random):
+                one.setstate(state)
+            elif isinstance(one, np.random.Generator):
+                one.bit_generator.state = pickle.loads(state)
+            else:
+                one.set_state(pickle.loads(state))
+        return [type(one).__name__ for one, _ in drawn]
+
     # -- what is met ---------------------------------------------------------------------------
 
     def _record(self, container: Any, key: Any, value: Any, name: str) -> None:
@@ -191,6 +213,20 @@ class Reads:
                 self.read[at] = Place(container, key, name), freeze(value)
             self._note(value)
 
+    def _forget_dead(self) -> None:
+        """What the step made for itself, and what is gone with it, it makes again."""
+        dead = {at for at, owner in self._owners.items() if owner() is None}
+        for places in (self.read, self.written):
+            for at in [at for at in places if at[0] in dead]:
+                del places[at]
+        self._owners.clear()
+
+    def _owned(self, own: Any, obj: Any) -> None:
+        """The attributes of an object live as long as it does."""
+        if own is not None and id(own) not in self._owners:
+            with suppress(TypeError):  # it cannot be referred to weakly
+                self._owners[id(own)] = weakref.ref(obj)
+
     def _note(self, value: Any) -> None:
         """Watch the attributes of whatever a value holds."""
         for item in inside(value):
@@ -199,6 +235,8 @@ class Reads:
                     self._note(part)
             elif isinstance(item, MethodType):
                 self._watch(type(item.__self__))
+            elif isinstance(item, random.Random | np.random.Generator | np.random.RandomState):
+                self.generators.setdefault(id(item), (item, _state(item)))
             elif isinstance(item, type):
                 continue
             else:
@@ -209,8 +247,9 @@ class Reads:
             return
         if getattr(kind.__getattribute__, "is_reads", False):
             return  # it inherits from one that is watched
-        getter, setter = kind.__getattribute__, kind.__setattr__
-        own = vars(kind).get("__getattribute__"), vars(kind).get("__setattr__")
+        getter: Any = kind.__getattribute__
+        setter: Any = kind.__setattr__
+        own = vars(kind).get(_PATCHED[0]), vars(kind).get(_PATCHED[1])
 
         def get(obj: Any, name: str) -> Any:
             try:
@@ -241,6 +280,7 @@ class Reads:
         if name in _NOT_READ or (id(obj), name) in self.skipped or obj is self.tracers:
             return
         own = _attributes(obj)
+        self._owned(own, obj)
         label = f"{type(obj).__name__}.{name}"
         if own is not None and name in own:
             self._record(own, name, own[name], label)
@@ -251,20 +291,32 @@ class Reads:
                 continue
             if type(found).__name__ == "member_descriptor":  # of __slots__
                 self._record(obj, name, value, label)
+            elif isinstance(found, FunctionType):
+                self._method(obj, own, kind, name, found)
             elif not callable(found) and not hasattr(found, "__get__"):
                 if own is not None:  # which would hide that of the class
                     self._record(own, name, MISSING, label)
                 self._record(kind, name, found, f"{kind.__name__}.{name}")
             return
 
+    def _method(self, obj: Any, own: Any, kind: type, name: str, found: Any) -> None:
+        """Methods may be replaced, of an object or of the user's classes."""
+        is_own = is_users(found.__code__.co_filename)
+        if own is not None and (is_own or name == "forward"):
+            self._record(own, name, MISSING, f"{type(obj).__name__}.{name}")
+        if is_own:
+            self._record(kind, name, found, f"{kind.__name__}.{name}")
+
     def _absent(self, obj: Any, name: str) -> None:
         """Modules keep what they are made of in dicts, beside their attributes."""
         own = _attributes(obj)
         if own is None or obj is self.tracers:
             return
+        self._owned(own, obj)
         for among in ("_parameters", "_buffers", "_modules"):
             parts = own.get(among)
             if isinstance(parts, dict) and name in parts:
+                self._owned(parts, obj)
                 self._record(parts, name, parts[name], f"{type(obj).__name__}.{name}")
                 return
         self._record(own, name, MISSING, f"{type(obj).__name__}.{name}")
@@ -283,6 +335,7 @@ class Reads:
                 ),
                 own,
             )
+            self._owned(among, obj)
             place = Place(among, name, label)
         at = id(place.container), name
         if at not in self.written:
@@ -343,9 +396,16 @@ class Reads:
     def _find_variables(self) -> None:
         """The cells of closures whose code ran: only functions know them."""
         functions: dict[CodeType, list[FunctionType]] = {}
+        ran = {code for code, _ in self._codes}
         for each in gc.get_objects():
-            if type(each) is FunctionType and each.__code__ in self._variables:
+            if type(each) is not FunctionType or each.__code__ not in ran:
+                continue
+            if each.__code__ in self._variables:
                 functions.setdefault(each.__code__, []).append(each)
+            for key in ("__defaults__", "__kwdefaults__"):
+                if value := getattr(each, key):
+                    place = Place(each, key, f"defaults of {each.__name__}")
+                    self.read.setdefault((id(each), key), (place, freeze(value)))
         for code, alike in functions.items():
             calls = list(self._variables[code].values())
             for function in alike:
@@ -398,6 +458,14 @@ class Reads:
         calls = [call for kept in self._variables.values() for call in kept.values()]
         known += [frozen for call in calls for frozen in call.values()]
         return any(item is value for frozen in known for item in inside(frozen.value))
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return pickle.dumps(generator.bit_generator.state)
+    return pickle.dumps(generator.get_state(legacy=False))
 
 
 def _text(argument: Any) -> Any:

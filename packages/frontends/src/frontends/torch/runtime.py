@@ -234,7 +234,7 @@ class Runtime:
         """Where a tensor is kept, in all processes."""
         meshes = [stage.mesh for stage in self.plan.stages]
         return [
-            (meshes[key[0]].device_ids, meshes[key[0]].shape, key)
+            (tuple(meshes[key[0]].device_ids), meshes[key[0]].shape, key)
             for key in self._places
             if key[1].value == name
         ]

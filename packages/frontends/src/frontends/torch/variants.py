@@ -193,12 +193,17 @@ class Variants:
     def call(self, args: Sequence[Any], named_: Mapping[str, Any]) -> Any:
         """One step; what it returns."""
         variant, leaves = self._find(args, named_)
+        result = self.run(variant, leaves)
+        for path, key in variant.capture.captured.left.removed:
+            remove(variant.form.batch(args, named_), path, key)
+        return result
+
+    def run(self, variant: Variant, leaves: Leaves) -> Any:
+        """One step of a variant, whatever its guards say; what it returns."""
         self._move_to(variant)
         result = variant.run(leaves)
         if self._followed is not None:
             self._followed.stepped()
-        for path, key in variant.capture.captured.left.removed:
-            remove(variant.form.batch(args, named_), path, key)
         self._last = variant
         return result
 
