@@ -17,10 +17,16 @@ def main() -> int:
     """Exit with 1 if a verdict is another than it has to be."""
     parser = argparse.ArgumentParser(prog="torch_programs", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of names; all programs without")
+    parser.add_argument("--exact", action="store_true", help="whole names are given")
     parser.add_argument("--bad", action="store_true", help="print only what is not as it should be")
     parser.add_argument("--save", type=Path, help="verdicts as JSON")
     given = parser.parse_args()
-    chosen = [n for n in PROGRAMS if not given.names or any(part in n for part in given.names)]
+    chosen = [
+        n
+        for n in PROGRAMS
+        if not given.names
+        or (n in given.names if given.exact else any(part in n for part in given.names))
+    ]
     worker, found = Worker(), {}
     for name in chosen:
         begin = time.perf_counter()

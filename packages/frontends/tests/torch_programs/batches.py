@@ -282,7 +282,7 @@ def strings_that_never_repeat(way: Any) -> Iterator[Any]:
         yield step({"x": x, "y": y, "file": f"part-{i}.tar", "ids": [f"{i}-{k}" for k in range(8)]})
 
 
-@program()
+@program("any")
 def numpy_arrays(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
 
@@ -427,7 +427,7 @@ def views_of_one_tensor(way: Any) -> Iterator[Any]:
         yield step((rows[::2], rows[1::2]))
 
 
-@program()
+@program("any")
 def a_batch_written_in_the_step(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
 
@@ -483,7 +483,7 @@ def a_batch_that_needs_gradients(way: Any) -> Iterator[Any]:
         yield step(*data.labelled())
 
 
-@program()
+@program("any")
 def a_generator_of_batches(way: Any) -> Iterator[Any]:
     """The step takes its batch from an iterator itself."""
     data, model = Data(), mlp()
@@ -503,7 +503,7 @@ def a_generator_of_batches(way: Any) -> Iterator[Any]:
         yield step(1.0)
 
 
-@program()
+@program("any")
 def packed_sequences(way: Any) -> Iterator[Any]:
     data, model = Data(), torch.nn.GRU(6, 8, batch_first=True)
 

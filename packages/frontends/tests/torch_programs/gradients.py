@@ -51,6 +51,25 @@ def zeroed_outside_every_second_call(way: Any) -> Iterator[Any]:
         yield step(*data.labelled())
 
 
+@program("any", devices=1)
+def zeroed_by_a_flag_of_the_batch(way: Any) -> Iterator[Any]:
+    """Found by the fuzzer: a call that zeroes, then one that adds to what that left."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+
+    def train(x: Tensor, y: Tensor, is_first: bool) -> Tensor:
+        if is_first:
+            optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = way.step(train, model, optimizer)
+    for i in range(5):
+        yield step(*data.labelled(), i % 2 == 0)
+
+
 @program()
 def zeroed_after_the_update(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
@@ -221,7 +240,7 @@ def clipped_by_value(way: Any) -> Iterator[Any]:
         yield step(*data.labelled())
 
 
-@program()
+@program("any")
 def read_after_the_call(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
     step = way.loss(model, sgd(model), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
@@ -230,7 +249,7 @@ def read_after_the_call(way: Any) -> Iterator[Any]:
         yield loss, _grads(model), [float(p.grad.norm()) for p in model.parameters()]
 
 
-@program()
+@program("any")
 def divided_by_hand(way: Any) -> Iterator[Any]:
     """An update without an optimizer's step: gradients by `autograd.grad`."""
     data, model = Data(), mlp()
@@ -404,7 +423,7 @@ def hooks_that_keep_norms(way: Any) -> Iterator[Any]:
         yield step(data.labelled()), norms
 
 
-@program()
+@program("any")
 def optimizer_in_the_backward(way: Any) -> Iterator[Any]:
     """Each parameter has an optimizer that steps as soon as its gradient is there."""
     data, model = Data(), mlp()

@@ -157,7 +157,7 @@ def counters_and_meters_everywhere(way: Any) -> Iterator[Any]:
         yield step(*data.labelled(n)), GLOBAL_STEP, losses.count, accuracies.average
 
 
-@program()
+@program("any")
 def logging_in_the_step(way: Any) -> Iterator[Any]:
     class Kept(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

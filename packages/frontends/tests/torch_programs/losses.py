@@ -87,17 +87,17 @@ def model_output_result(way: Any) -> Iterator[Any]:
     )
 
 
-@program()
+@program("any")
 def numbers_result(way: Any) -> Iterator[Any]:
     yield from _returning(way, lambda loss, out: (loss.item(), float(out.max()), out.tolist()))
 
 
-@program()
+@program("any")
 def numpy_result(way: Any) -> Iterator[Any]:
     yield from _returning(way, lambda loss, out: out.detach().numpy())
 
 
-@program()
+@program("any")
 def formatted_result(way: Any) -> Iterator[Any]:
     yield from _returning(way, lambda loss, out: f"loss {loss:.4f}")
 
@@ -223,7 +223,7 @@ def learned_weights_of_tasks(way: Any) -> Iterator[Any]:
         yield step(data.labelled())
 
 
-@program()
+@program("any")
 def connectionist(way: Any) -> Iterator[Any]:
     data, model = Data(), nn.Linear(6, 5)
 
@@ -315,7 +315,7 @@ def loss_over_pairs_in_microbatches(way: Any) -> Iterator[Any]:
         yield step(data.normal(8, 6))
 
 
-@program()
+@program("any")
 def weighted_by_the_batch(way: Any) -> Iterator[Any]:
     """Class weights that follow from the labels of the batch."""
     data, model = Data(), mlp()

@@ -95,7 +95,7 @@ def batch_norm_of_images(way: Any) -> Iterator[Any]:
     yield from _trained(way, model, (4, 3, 8, 8))
 
 
-@program()
+@program("any")
 def batch_norm_cumulative(way: Any) -> Iterator[Any]:
     """Momentum None: the average over all batches, by the count of them."""
     model = nn.Sequential(nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 2))
@@ -142,7 +142,7 @@ def embedding_with_padding(way: Any) -> Iterator[Any]:
         yield step(data.classes(9, 4, 5))
 
 
-@program()
+@program("any")
 def embedding_sparse(way: Any) -> Iterator[Any]:
     data = Data()
     model = nn.Sequential(nn.Embedding(9, 6, sparse=True), nn.Linear(6, 3))
@@ -275,7 +275,7 @@ def views_of_one_flat_parameter(way: Any) -> Iterator[Any]:
     yield from _trained(way, Flat(), (4, 6), make=adam)
 
 
-@program()
+@program("any")
 def parameters_that_share_memory(way: Any) -> Iterator[Any]:
     """Two parameters are views of one tensor: a write to one is one to the other."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
@@ -283,7 +283,7 @@ def parameters_that_share_memory(way: Any) -> Iterator[Any]:
     yield from _trained(way, model, (5, 4))
 
 
-@program()
+@program("any")
 def buffer_that_is_a_view_of_a_parameter(way: Any) -> Iterator[Any]:
     model = nn.Linear(4, 4)
     model.register_buffer("first", model.weight.data[0])
@@ -317,7 +317,7 @@ def buffers_written_in_forward(way: Any) -> Iterator[Any]:
         yield step(data.normal(4, 6))
 
 
-@program()
+@program("any")
 def lazy(way: Any) -> Iterator[Any]:
     """Shapes are those of the first batch; the optimizer is made before."""
     data = Data()
@@ -328,7 +328,7 @@ def lazy(way: Any) -> Iterator[Any]:
         yield step(data.labelled())
 
 
-@program()
+@program("any")
 def complex_parameters(way: Any) -> Iterator[Any]:
     """A layer in the frequency domain."""
 
@@ -343,7 +343,7 @@ def complex_parameters(way: Any) -> Iterator[Any]:
     yield from _trained(way, Spectral(), (4, 8), make=adam)
 
 
-@program()
+@program("any")
 def real_views_of_complex_parameters(way: Any) -> Iterator[Any]:
     class Spectral(nn.Module):
         def __init__(self) -> None:

@@ -376,7 +376,7 @@ def own_generator_of_python(way: Any) -> Iterator[Any]:
         yield step(data.labelled())
 
 
-@program()
+@program("any")
 def own_generator_of_torch(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
     generator = torch.Generator().manual_seed(3)
@@ -390,7 +390,7 @@ def own_generator_of_torch(way: Any) -> Iterator[Any]:
         yield step(data.labelled()), generator.get_state()
 
 
-@program()
+@program("any")
 def seeded_inside_the_step(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp(dropout=0.3)
 
@@ -457,7 +457,7 @@ def clock_in_the_step(way: Any) -> Iterator[Any]:
         yield step(*data.labelled()), len(set(times))
 
 
-@program()
+@program("any")
 def printed_losses(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
     optimizer = sgd(model)

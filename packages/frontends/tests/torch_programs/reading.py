@@ -355,7 +355,7 @@ def double_before_the_first_call(way: Any) -> Iterator[Any]:
         yield step(data.labelled())
 
 
-@program()
+@program("any")
 def validated_by_a_loss_with_gradients(way: Any) -> Iterator[Any]:
     """Gradients of the model computed eagerly between calls, and not used."""
     data, model, _optimizer, step = _begun(way)

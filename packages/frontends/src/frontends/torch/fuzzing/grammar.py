@@ -115,7 +115,7 @@ class Written:
 
     devices: int
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `parallelize`."""
+    """Of `judge` and `parallelize`."""
 
     def __repr__(self) -> str:
         options = "".join(f", {key}={value!r}" for key, value in self.options.items())
@@ -157,8 +157,10 @@ def programs(draw: st.DrawFn, max_pieces: int = 4) -> Written:
         lengths=(4, 4, 4, 4) if even else draw(st.permutations((4, 4, 6, 3))),
         seed=draw(st.integers(0, 3)),
     )
-    options: dict[str, Any] = {"microbatches": draw(st.sampled_from((1, 1, 1, 2)))}
+    options: dict[str, Any] = {"microbatches": draw(st.sampled_from((1, 1, 1, 1, 1, 1, 2)))}
     strategy = draw(st.sampled_from((None, "data_parallel", "zero")))
+    if draw(st.booleans()):
+        options["looks"] = False
     if strategy is not None:
         options["strategy"] = strategy
     return Written(source, draw(st.sampled_from((1, 2, 4))), options)

@@ -137,6 +137,7 @@ def judge(
     devices: int = 2,
     rtol: float = 1e-5,
     limit_s: int = 90,
+    looks: bool = True,
     **options: Any,
 ) -> Verdict:
     """Run a program both ways and compare all that its user can see.
@@ -146,16 +147,17 @@ def judge(
         devices: How many.
         rtol: How far numbers may be off, in the norm of a tensor.
         limit_s: How long it may take, each way. It is kept by a signal, so in the main thread.
+        looks: Whether model and optimizer are looked at after every call, and not only at the end.
         options: Of `parallelize`; one microbatch if it is not said.
     """
     try:
-        expected = _run(program, Eager(), limit_s)
+        expected = _run(program, Eager(), limit_s, looks)
     except Exception as error:
         return Verdict("BROKEN", _told(error))
     own_file = getattr(program, "__code__", judge.__code__).co_filename
     ours = Ours(devices, {"microbatches": 1, **options}, own_file)
     try:
-        found = _run(program, ours, limit_s)
+        found = _run(program, ours, limit_s, looks)
     except HangError as error:
         return Verdict("HANG", _told(error))
     except FrontendsError as error:
@@ -176,7 +178,7 @@ def _first_difference(
     """What is yielded at any call is told before stale state of an earlier one."""
     if len(expected) != len(found):
         return f"yields {len(expected)} times eagerly, {len(found)} here"
-    for what in expected[0]:
+    for what in dict.fromkeys(what for one in expected for what in one):
         for number, (one, other) in enumerate(zip(expected, found, strict=True)):
             different = list(_compared(what, one.get(what), other.get(what), rtol))
             if different:
@@ -194,7 +196,7 @@ def _compared(what: str, expected: Any, found: Any, rtol: float) -> Iterator[str
         yield from differences(expected, found, rtol, what)
 
 
-def _run(program: Program, way: Eager, limit_s: int) -> list[dict[str, Any]]:
+def _run(program: Program, way: Eager, limit_s: int, looks: bool) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
@@ -202,14 +204,18 @@ def _run(program: Program, way: Eager, limit_s: int) -> list[dict[str, Any]]:
     try:
         with _limited(limit_s), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return [_seen(yielded, way) for yielded in program(way)]
+            seen = [
+                {"yielded": copied(yielded), **(_looked_at(way) if looks else {})}
+                for yielded in program(way)
+            ]
+            return [*seen, _looked_at(way)]
     finally:
         torch.set_default_dtype(dtype)
 
 
-def _seen(yielded: Any, way: Eager) -> dict[str, Any]:
-    """Everything that a user may look at after a call, in the order of blame."""
-    seen: dict[str, Any] = {"yielded": copied(yielded)}
+def _looked_at(way: Eager) -> dict[str, Any]:
+    """Everything else that a user may look at after a call, in the order of blame."""
+    seen: dict[str, Any] = {}
     for index, (model, optimizer) in enumerate(way.watched):
         seen[f"model{index}"] = copied(model.state_dict())
         seen[f"python{index}"] = copied(dict(_python_state(model)))
@@ -256,6 +262,8 @@ def _limited(seconds: int) -> Iterator[None]:
 
 def _told(error: BaseException) -> str:
     """An error, and where it was raised."""
+    if isinstance(error.__cause__, StopIteration):  # a generator says no more of it
+        error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" [{Path(f.filename).name}:{f.lineno} {f.name}]" for f in frames)
     return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}{where}"

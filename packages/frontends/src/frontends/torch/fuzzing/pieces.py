@@ -64,10 +64,6 @@ PIECES = (
         hidden=("if weight is not None:", "    hidden = hidden * weight"),
     ),
     Piece(field=("factor", "torch.tensor(0.5 + i)"), loss=("loss = loss * factor",)),
-    Piece(
-        field=("offset", "np.full(3, 0.1 * i, np.float32)"),
-        hidden=("hidden = hidden + torch.from_numpy(offset) * torch.arange(3.0)",),
-    ),
     Piece(field=("names", "[f'{i}-{k}' for k in range(2)]")),
     # schedules
     Piece(
