@@ -74,13 +74,13 @@ for _name, (_make, _verdict) in _MADE.items():
     program(_verdict)(_run)
 
 
-@program(rtol=2e-3)
+@program(rtol=2e-3)  # it computes in bfloat16
 def muon(way: Any) -> Iterator[Any]:
     """Rounds to bfloat16: what a sum in another order changes may be rounded the other way."""
     yield from _by_muon(way)
 
 
-@program(devices=1)
+@program(devices=1, rtol=2e-3)
 def muon_on_one_device(way: Any) -> Iterator[Any]:
     yield from _by_muon(way)
 

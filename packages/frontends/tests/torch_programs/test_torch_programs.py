@@ -91,28 +91,8 @@ DAILY = [
 ]
 """Each rule of what a step may do once or twice; the rest is run at night."""
 
-KNOWN = (
-    "batches.own_mapping",
-    "optimizers.muon",
-    "optimizers.muon_beside_adam",
-    "optimizers.muon_on_one_device",
-    "python_state.forward_that_is_patched",
-    "python_state.number_in_a_default_argument",
-    "python_state.own_generator_of_numpy",
-    "python_state.own_generator_of_python",
-    "reading.gradients_kept_over_an_evaluation",
-    "schedules.one_cycle_inside_the_step",
-)
-"""Not as they have to be yet; one that is mended fails here until it is taken out."""
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True)] if name in KNOWN else [])
-        for name in (PROGRAMS if NIGHTLY else DAILY)
-    ],
-)
+@pytest.mark.parametrize("name", PROGRAMS if NIGHTLY else DAILY)
 def test_a_program_is_equal_or_refused_as_it_always_was(name: str) -> None:
     program = PROGRAMS[name]
     verdict = program.judged()
@@ -121,7 +101,6 @@ def test_a_program_is_equal_or_refused_as_it_always_was(name: str) -> None:
     assert program.allows(verdict.name), f"{verdict.name}: {verdict.detail}"
 
 
-@pytest.mark.xfail(strict=False, reason="gradients that are read after a step that used them")
 @settings(max_examples=1500 if NIGHTLY else 20)
 @given(programs())
 def test_random_programs_are_equal_or_refused(written: Written) -> None:

@@ -29,7 +29,7 @@ from frontends.torch.decompositions import DECOMPOSITIONS
 from frontends.torch.flat import Flat, known_from
 from frontends.torch.gradients import Gradients
 from frontends.torch.guards import BatchForm, Guards, StateForm, flags
-from frontends.torch.host import Number
+from frontends.torch.host import Number, number_of
 from frontends.torch.instead import followed
 from frontends.torch.left import Effect, Left
 from frontends.torch.outside import check_apart, places_of
@@ -58,9 +58,6 @@ class Leavings:
     """How many values the effects are made of: the first results after those returned."""
 
     effects: tuple[Effect, ...]
-    settings: Mapping[tuple[int, str], Any]
-    """What it sets in `param_groups`."""
-
     gradients: tuple[str, ...]
     """Parameters whose gradients it leaves: the results that follow."""
 
@@ -228,7 +225,10 @@ class _Run:
         """The step on stand-ins: its state afterwards, what it returns, and what it leaves."""
         self._reads.tracers = _compat.tracers_module()
         tensors = dict(zip(self._names, values, strict=False))
-        numbers = dict(zip(self._numbers, values[len(self._names) :], strict=True))
+        given_numbers = values[len(self._names) :]
+        named_ = zip(given_numbers, self._numbers, strict=True)
+        self._left.names = {number.node.expr: name for number, name in named_}
+        numbers = dict(zip(self._numbers, given_numbers, strict=True))
         # containers of its own, which it may change as long as the user's can be changed alike
         given = [numbers.get(name, leaf) for name, leaf in self._batch]
         batch = self._tree.fill(iter(given))
@@ -246,7 +246,8 @@ class _Run:
                 raise
             self._removed = tuple(removed(self._tree, batch, given))
             results, self._out_tree = flatten(returned)
-            self._results = [leaf.value for leaf in results]
+            returned = [leaf.value for leaf in results]
+            self._results = [number_of(v, self._left.names) or v for v in returned]
             self._left.look(settings)
         found = [
             *self._objects.values(),
@@ -256,7 +257,7 @@ class _Run:
             *self._gradients.left().values(),
         ]
         with torch.no_grad():
-            return [value.detach() if isinstance(value, Tensor) else value for value in found]
+            return [v.detach() if isinstance(v, Tensor) else _unless_number(v) for v in found]
 
     def _is_known(self, tensor: Tensor) -> bool:
         return id(tensor) in self._known or _compat.is_stand_in(tensor)
@@ -304,7 +305,6 @@ class _Run:
         left = Leavings(
             len(self._left.values),
             tuple(self._left.effects),
-            self._left.settings,
             tuple(self._left_gradients),
             tuple(n for n in gradients.left() if n not in self._left_gradients),
             tuple(n for n in gradients.parameters if n not in gradients.left()),
@@ -322,7 +322,7 @@ class _Run:
             self._answers,
             tuple(self._reads.read.values()),
             {name: places for name, places in self._outside.items() if name in inputs},
-            gradients.there if gradients.are_looked_at else None,
+            gradients.there if gradients.are_looked_at(inputs) else None,
             self._flags,
             self._loose(inputs),
         )
@@ -357,8 +357,15 @@ def _number(name: str, is_int: bool) -> Argument:
     return Argument(name, (), torch.int64 if is_int else torch.float64, False, True)
 
 
+def _unless_number(value: Any) -> Any:
+    """A graph returns nothing for what Python computes."""
+    return None if isinstance(value, Number) else value
+
+
 def _result(found: Any, value: Any) -> Any:
     """A leaf of what a step returned, as it was read of its graph."""
+    if isinstance(value, Number):
+        return value
     if isinstance(found, Name):
         return Returned(found, not isinstance(value, Tensor))
     return found

@@ -15,6 +15,7 @@ from torch._decomp import get_decompositions
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+_SHORT = (torch.bfloat16, torch.float16)
 
 
 def _dims(x: Tensor, dim: Any) -> list[int]:
@@ -51,7 +52,7 @@ def _weighted(
     multiply: Any, bias: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float
 ) -> Tensor:
     """Rounded once, as the operator is: short types are multiplied as long ones."""
-    is_short = a.dtype in (torch.bfloat16, torch.float16)
+    is_short = a.dtype in _SHORT
     if not is_short or (alpha == 1 and beta == 1):
         return _added(multiply(a, b), bias, beta, alpha)
     return _added(multiply(a.float(), b.float()), bias.float(), beta, alpha).to(a.dtype)
@@ -75,6 +76,9 @@ def _vector_norm(
 ) -> Any:
     if dtype is not None:
         x = x.to(dtype)
+    if x.dtype in _SHORT:  # rounded once, as the operator is
+        found = _vector_norm(x.float(), ord, dim, keepdim)
+        return found if found is NotImplemented else found.to(x.dtype)
     dims = _dims(x, dim)
     if ord == math.inf:
         return aten.amax(x.abs(), dims, keepdim)

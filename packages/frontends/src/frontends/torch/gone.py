@@ -26,7 +26,7 @@ _TYPES = {
     "half": torch.float16,
     "bfloat16": torch.bfloat16,
 }
-_KEPT = frozenset(("to", "cpu", "detach", "detach_", "clone", "contiguous", "zero_", *_TYPES))
+_KEPT = frozenset(("to", "cpu", "detach_", "zero_", *_TYPES))
 _KEPT |= {"requires_grad_", "__deepcopy__"}
 """What is done with gradients when a model is copied or moved: they stay without values."""
 

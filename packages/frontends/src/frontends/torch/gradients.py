@@ -51,6 +51,7 @@ class Gradients:
             elif pretended:
                 self.tensors[name_of(name)] = torch.empty_like(parameter, device="meta")
         self._gone = [n for n, p in self.parameters.items() if isinstance(p.grad, GoneGradient)]
+        self._pretended = pretended
         self._before = {n: p.grad for n, p in self._all.items()}
         self._after: dict[str, Tensor | None] = {}
         self._stand_ins: dict[str, Tensor] = {}
@@ -124,13 +125,17 @@ class Gradients:
         Args:
             inputs: Those that its program reads.
         """
-        adds = any(name_of(name) in inputs for name in self.parameters)
-        return adds or self.are_looked_at or not self._is_stepped
+        return self.are_looked_at(inputs) or not self._is_stepped
 
-    @property
-    def are_looked_at(self) -> bool:
-        """Whether it matters to the step which parameters have a gradient."""
-        return any(not self.is_reset(p) for p in self.parameters.values())
+    def are_looked_at(self, inputs: Collection[str]) -> bool:
+        """Whether it matters to the step which parameters have a gradient.
+
+        Args:
+            inputs: Those that its program reads.
+        """
+        is_read = any(name_of(name) in inputs for name in self.parameters)
+        is_reset = all(self.is_reset(p) for p in self.parameters.values())
+        return is_read or not is_reset or not self._pretended
 
 
 def is_there(parameter: Tensor) -> bool:

@@ -10,6 +10,40 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """What torch has written down of a computation with Python's numbers."""
+
+    text: Any
+    """A sympy expression."""
+
+    symbols: tuple[Any, ...]
+    python: type
+
+    def __call__(self, *values: float | int) -> Any:
+        """Its value, from those of the symbols."""
+        return self.python(self.text.subs(dict(zip(self.symbols, values, strict=True))))
+
+
+def number_of(value: Any, names: Mapping[Any, str]) -> Number | None:
+    """A number of torch's that follows from given ones; None if it does not, or is none.
+
+    Args:
+        value: Any leaf.
+        names: Of the given numbers, by torch's symbols for them.
+    """
+    node = getattr(value, "node", None)
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or node is None:
+        return None
+    if not names.keys() >= node.expr.free_symbols:
+        return None
+    symbols = tuple(names)
+    given = tuple(Number(None, (name,), False) for name in names.values())
+    return Number(Expression(node.expr, symbols, node.pytype), given, node.pytype is int)
+
 
 @dataclass(frozen=True, slots=True)
 class Number:

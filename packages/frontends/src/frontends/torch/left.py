@@ -8,7 +8,7 @@ the program has run, with the values that it made.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from frontends.errors import UnsupportedStepError
 from frontends.torch import _compat
 from frontends.torch.arguments import State
 from frontends.torch.frozen import Frozen
+from frontends.torch.host import number_of
 from frontends.torch.reads import MISSING, Place, Reads
 from frontends.torch.trees import Leaf, Tree, flatten
 
@@ -46,13 +47,13 @@ class Effect:
 
     leaves: tuple[Any, ...]
 
-    def apply(self, made: Sequence[Any]) -> None:
+    def apply(self, value_of: Callable[[Any], Any]) -> None:
         """Do it.
 
         Args:
-            made: What the program left, in the order of the values' numbers.
+            value_of: The value of a leaf now.
         """
-        leaves = (made[leaf.index] if isinstance(leaf, Value) else leaf for leaf in self.leaves)
+        leaves = map(value_of, self.leaves)
         new = self.tree.fill(iter(leaves))
         if self.place is not None:
             if new is MISSING:
@@ -85,10 +86,10 @@ class Left:
     values: list[Any] = field(default_factory=list)
     """Tensors and numbers without values that are left."""
 
-    effects: list[Effect] = field(default_factory=list)
-    settings: dict[tuple[int, str], Any] = field(default_factory=dict)
-    """What the step sets in `param_groups`: a `Value`, or what it always is."""
+    names: Mapping[Any, str] = field(default_factory=dict)
+    """Of the numbers that are given, by torch's symbols for them."""
 
+    effects: list[Effect] = field(default_factory=list)
     rebound: dict[str, int] = field(default_factory=dict)
     """State that is a new tensor after the step, and which value that is."""
 
@@ -141,7 +142,9 @@ class Left:
                 f"this one draws by a {drawn[0]} of its own: take torch.rand, or draw them before "
                 "the step and put them into the batch"
             )
-        self.settings = {key: self._leaf(value) for key, value in settings.items()}
+        for (group, key), value in settings.items():
+            place = Place(self.state.optimizer.param_groups[group], key, key)
+            self.effects.append(self._effect(place, None, value))
         done: set[tuple[int, Any]] = set()
         places = [(place, frozen.value) for place, frozen in self.reads.read.values()]
         places += [(w.place, w.before) for w in self.reads.written.values()]
@@ -205,6 +208,9 @@ class Left:
         return tree
 
     def _leaf(self, value: Any) -> Any:
+        number = number_of(value, self.names)
+        if number is not None:
+            return number
         if _is_value(value):
             if isinstance(value, torch.nn.Parameter):
                 raise UnsupportedStepError(

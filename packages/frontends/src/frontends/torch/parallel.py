@@ -58,7 +58,8 @@ class ParallelStep:
         variants = self._variants.made
         if not variants:
             return f"<ParallelStep of {name}: not planned yet>"
-        more = f" and {len(variants) - 1} more variants" if len(variants) > 1 else ""
+        n_more = len(variants) - 1
+        more = f" and {n_more} more variant{'s' * (n_more > 1)}" if n_more else ""
         return f"<ParallelStep of {name}: {variants[0].planned.plan!r}{more}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:

@@ -176,6 +176,8 @@ class _Reader:
 
     def _check_only(self, node: Node) -> None:
         """A call that returns nothing: torch looks whether numbers are as they should be."""
+        if node.target._schema.is_mutable:  # type: ignore[union-attr]
+            raise AliasedError(node)
         if str(node.target) not in _CHECKS and getattr(node.target, "namespace", "") == "aten":
             raise UnsupportedStepError(
                 "a step is made of operators that return what they make; "

@@ -146,6 +146,9 @@ class Reads:
     _variables: dict[CodeType, dict[tuple[int, ...], dict[str, Frozen]]] = field(
         default_factory=dict
     )
+    _arguments: dict[int, Frozen] = field(default_factory=dict)
+    """By `id`, containers that functions were called with, as they were."""
+
     _owners: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     _armed: bool = False
     _thread: int = 0
@@ -366,6 +369,9 @@ class Reads:
         self._codes.add(at)
         for value in list(frame.f_locals.values()):
             self._note(value)
+            if isinstance(value, list | dict | set):
+                with self.paused():
+                    self._arguments.setdefault(id(value), freeze(value))
         names = names_of(code)
         for name in names:
             value = frame.f_globals.get(name, MISSING)
@@ -405,7 +411,12 @@ class Reads:
             for key in ("__defaults__", "__kwdefaults__"):
                 if value := getattr(each, key):
                     place = Place(each, key, f"defaults of {each.__name__}")
-                    self.read.setdefault((id(each), key), (place, freeze(value)))
+                    self.read.setdefault((id(each), key), (place, Frozen(value)))
+                    items = value.items() if isinstance(value, dict) else enumerate(value)
+                    for index, item in items:
+                        was = self._arguments.get(id(item)) or freeze(item)
+                        place = Place(value, index, f"a default of {each.__name__}")
+                        self.read.setdefault((id(value), index), (place, was))
         for code, alike in functions.items():
             calls = list(self._variables[code].values())
             for function in alike:

@@ -12,7 +12,8 @@ import collections
 import copy
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -229,6 +230,10 @@ def _put_together(tree: Tree, made: list[Any]) -> Any:
         return pytree.SUPPORTED_NODES[kind].unflatten_fn(made, context)
     if issubclass(kind, set | frozenset | collections.deque | list):
         return kind(made)
+    parts = _parts(example)
+    is_written = isinstance(example, MutableMapping) or not isinstance(example, Mapping)
+    if not is_written and parts is not None and all(map(operator.is_, made, parts[2])):
+        return example  # a mapping of the user's that nobody can change
     new = copy.copy(example)
     if isinstance(new, collections.UserDict):
         new.data = dict(zip(tree.keys, made, strict=True))

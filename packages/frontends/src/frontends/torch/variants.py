@@ -30,6 +30,7 @@ from frontends.torch.follow import Followed
 from frontends.torch.forms import Form
 from frontends.torch.gone import GoneGradient
 from frontends.torch.gradients import is_there, name_of
+from frontends.torch.host import Number
 from frontends.torch.left import Value
 from frontends.torch.processes import join, plan_together
 from frontends.torch.runtime import Runtime
@@ -83,7 +84,6 @@ class Variant:
     def run(self, leaves: Leaves) -> Any:
         """Run it; what the step returns."""
         captured, trace = self.capture.captured, self.planned.trace
-        guards = captured.guards
         numbers = {**captured.state.numbers, **batch_numbers(leaves)}
         given = self._given(leaves)
         values = {**given, **trace.compute(numbers)}
@@ -94,7 +94,7 @@ class Variant:
         found |= {name: runtime.value(name) for name in state}
         found = trace.complete(found)
         results = runtime({name: v for name, v in found.items() if name not in state})
-        return self._leave(trace.values(results, numbers), given, guards.outside)
+        return self._leave(trace.values(results, numbers), given, numbers)
 
     def _given(self, leaves: Leaves) -> dict[str, Tensor]:
         """The tensors that a call hands over, by name."""
@@ -109,7 +109,9 @@ class Variant:
         return {name: tensor.detach() for name, tensor in given.items()}
 
     @torch.no_grad()
-    def _leave(self, made: Sequence[Any], given: Mapping[str, Tensor], outside: Any) -> Any:
+    def _leave(
+        self, made: Sequence[Any], given: Mapping[str, Tensor], numbers: Mapping[str, Any]
+    ) -> Any:
         """Do what the step does beside its state; what it returns."""
         captured = self.capture.captured
         left, tree = captured.left, captured.out_tree
@@ -127,15 +129,18 @@ class Variant:
             parameters[name].grad = None
         for name in left.written:
             given[name].copy_(next(rest))
+
+        def value_of(leaf: Any) -> Any:
+            if isinstance(leaf, Value):
+                return values[leaf.index]
+            return leaf.of(numbers) if isinstance(leaf, Number) else leaf
+
         for effect in left.effects:
-            effect.apply(values)
+            effect.apply(value_of)
         for parameter, flag in left.flags:
             parameter.requires_grad_(flag)
         for tell in left.told:
             tell()
-        groups = captured.state.optimizer.param_groups
-        for (group, key), leaf in left.settings.items():
-            groups[group][key] = values[leaf.index] if isinstance(leaf, Value) else leaf
         return tree.fill(iter(made[:n_returned]))
 
 
