@@ -129,8 +129,9 @@ def _broken_rule(
         return f"a sibling's private names are its own; got {names}; make public what is needed"
     if folder == "benchmarks":
         return None  # they compare with what they like, and are run with everything installed
-    if folder == "tests" and any((path.parent / name).exists() for name in (top, f"{top}.py")):
-        return None  # a helper beside the test
+    beside = [path.parent / top, path.parent / f"{top}.py", path.parent.parent / top]
+    if folder == "tests" and any(helper.exists() for helper in beside):
+        return None  # a helper beside the test, or the folder of helpers that it is in
     if folder == "tests" and top == SHARED:
         return None
     if top in MAY_USE.keys() | FRAMEWORKS and top not in MAY_USE[project.name]:

@@ -19,7 +19,7 @@ OPTIMIZER = optax.adam(1e-2, eps=1e-2)
 
 
 def test_leaves_of_filter_jit_that_are_no_arrays_are_static() -> None:
-    eqx = pytest.importorskip("equinox")
+    import equinox as eqx
 
     def step(model: Any, opt_state: Any, x: Any, y: Any) -> Any:
         def loss(model: Any) -> Any:
@@ -51,7 +51,7 @@ def test_leaves_of_filter_jit_that_are_no_arrays_are_static() -> None:
 
 
 def test_modules_of_nnx_are_changed_in_place() -> None:
-    nnx = pytest.importorskip("flax.nnx")
+    from flax import nnx
 
     class Net(nnx.Module):
         def __init__(self, rngs: Any) -> None:

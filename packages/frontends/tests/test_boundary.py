@@ -93,7 +93,8 @@ def test_results_that_are_no_arrays_are_named() -> None:
 
 
 def test_foreign_arrays_are_refused() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     with pytest.raises(
         ArgumentError, match=r"got x\[0\] of type torch.Tensor: convert it by .numpy\(\)"
     ):

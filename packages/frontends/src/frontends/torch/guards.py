@@ -54,7 +54,7 @@ class BatchForm:
             freeze(leaf) if form[0] == "value" else None
             for (_, leaf), form in zip(leaves, forms, strict=True)
         )
-        return cls(tree, forms, values, tuple(name for name, _ in leaves))
+        return cls(tree.bare(), forms, values, tuple(name for name, _ in leaves))
 
     def difference(self, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> str | None:
         """How another batch differs; None if it does not."""
@@ -78,17 +78,19 @@ class StateForm:
     """Where a model's and an optimizer's tensors are, and which of them get gradients."""
 
     def __init__(self, state: State) -> None:
-        self._places: list[tuple[Any, Any, Any]] = []
+        self.places: list[tuple[Any, Any, Any]] = []
+        """Containers, keys, and the very object that is there."""
+
         self._sizes: list[tuple[Any, int]] = []
         model, optimizer = state.model, state.optimizer
         for module in model.modules():
             for part in (module._parameters, module._buffers, module._modules):
                 self._sizes.append((part, len(part)))
-                self._places += [(part, key, value) for key, value in part.items()]
+                self.places += [(part, key, value) for key, value in part.items()]
         self._sizes.append((optimizer.state, len(optimizer.state)))
         for kept in optimizer.state.values():
             self._sizes.append((kept, len(kept)))
-            self._places += [(kept, k, t) for k, t in kept.items() if isinstance(t, Tensor)]
+            self.places += [(kept, k, t) for k, t in kept.items() if isinstance(t, Tensor)]
         parameters = list(model.parameters())
         self._flags = [(p, p.requires_grad) for p in parameters]
         self._kinds = [(t, t.shape, t.dtype) for t in state.tensors.values()]
@@ -98,7 +100,7 @@ class StateForm:
         for part, size in self._sizes:
             if len(part) != size:
                 return "the parts of the model, or what its optimizer keeps"
-        for part, key, value in self._places:
+        for part, key, value in self.places:
             if part.get(key) is not value:
                 return f"{key!r} in the model or its optimizer, which is another object"
         for parameter, flag in self._flags:

@@ -53,6 +53,7 @@ _NOT_THE_USERS = (
 )
 _WATCHED_OF_TORCH = ("torch.nn", "torch.optim", "torch.amp", "torch.utils.data", "torch.cuda.amp")
 _WATCHED_OF_LIBRARY = ("argparse", "collections", "types")
+_CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.process_time)
 _PATCHED = ("__getattribute__", "__setattr__")
 _NOT_READ = frozenset(
     (
@@ -149,7 +150,9 @@ class Reads:
     _arguments: dict[int, Frozen] = field(default_factory=dict)
     """By `id`, containers that functions were called with, as they were."""
 
-    _owners: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    _owners: dict[int, tuple[Any, weakref.ref[Any]]] = field(default_factory=dict)
+    """By `id`, attributes that were looked at, kept so that the number stays theirs; whose."""
+
     _armed: bool = False
     _thread: int = 0
 
@@ -165,7 +168,7 @@ class Reads:
             with ExitStack() as stack:
                 for owner, name in (
                     *((builtins, name) for name in ("next", "input", "open")),
-                    *((time, name) for name in ("time", "perf_counter", "monotonic", "time_ns")),
+                    *((time, clock.__name__) for clock in _CLOCKS),
                 ):
                     stack.enter_context(self._seen(owner, name))
                 stack.enter_context(self._put_off(builtins, "print"))
@@ -218,7 +221,7 @@ class Reads:
 
     def _forget_dead(self) -> None:
         """What the step made for itself, and what is gone with it, it makes again."""
-        dead = {at for at, owner in self._owners.items() if owner() is None}
+        dead = {at for at, (_, owner) in self._owners.items() if owner() is None}
         for places in (self.read, self.written):
             for at in [at for at in places if at[0] in dead]:
                 del places[at]
@@ -228,7 +231,7 @@ class Reads:
         """The attributes of an object live as long as it does."""
         if own is not None and id(own) not in self._owners:
             with suppress(TypeError):  # it cannot be referred to weakly
-                self._owners[id(own)] = weakref.ref(obj)
+                self._owners[id(own)] = own, weakref.ref(obj)
 
     def _note(self, value: Any) -> None:
         """Watch the attributes of whatever a value holds."""
@@ -377,6 +380,8 @@ class Reads:
             value = frame.f_globals.get(name, MISSING)
             if value is MISSING:
                 continue
+            if any(value is clock for clock in _CLOCKS):
+                self.effects.setdefault(f"a call of {name}()")
             if isinstance(value, ModuleType):
                 self._named_inside(vars(value), value, code)
             else:

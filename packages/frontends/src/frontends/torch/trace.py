@@ -64,6 +64,25 @@ class Trace:
             found.update(zip((a.name for a in early.makes), made, strict=True))
         return found
 
+    def runs_like(self, other: Trace) -> bool:
+        """Whether what runs one runs the other: they differ in what Python does with results."""
+        return (
+            self.step.fingerprint == other.step.fingerprint
+            and self.arguments == other.arguments
+            and _returned(self.results) == _returned(other.results)
+            and self.calls == other.calls
+            and len(self.early) == len(other.early)
+            and all(
+                a.program.lines == b.program.lines
+                for a, b in zip(self.early, other.early, strict=True)
+            )
+            and all(
+                _are_equal(a.program.constants, b.program.constants)
+                for a, b in zip(self.early, other.early, strict=True)
+            )
+            and _are_equal(self.constants, other.constants)
+        )
+
     def compute(self, numbers: Mapping[str, float | int]) -> dict[str, Tensor]:
         """The arguments that are numbers, by name, from those that are given."""
         found: dict[str, Tensor] = {}
@@ -97,6 +116,14 @@ class Trace:
     ) -> Any:
         """What the step returns to the user, from its values by name."""
         return self.out_tree.fill(iter(self.values(results, numbers or {})))
+
+
+def _returned(results: Sequence[Any]) -> list[str]:
+    return [leaf.name for leaf in results if isinstance(leaf, Returned)]
+
+
+def _are_equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 class Capture:

@@ -57,6 +57,11 @@ class Tree:
         """How many leaves it has."""
         return 1 if self.kind is None else sum(child.n_leaves for child in self.children)
 
+    def bare(self) -> Tree:
+        """The same without the nodes that it was read from, which would be kept alive."""
+        children = tuple(child.bare() for child in self.children)
+        return dataclasses.replace(self, children=children, example=None)
+
     def fill(self, leaves: Iterator[Any]) -> Any:
         """A tree of this structure with other leaves."""
         if self.kind is None:

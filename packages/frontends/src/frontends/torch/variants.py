@@ -144,6 +144,17 @@ class Variant:
         return tree.fill(iter(made[:n_returned]))
 
 
+def _run_alike(a: Variant, b: Variant) -> bool:
+    """Whether what runs one runs the other: same plan, same program, same state."""
+    ours, theirs = a.capture.state.tensors, b.capture.state.tensors
+    return (
+        a.plan is b.plan
+        and ours.keys() == theirs.keys()
+        and all(ours[name] is theirs[name] for name in ours)
+        and a.planned.trace.runs_like(b.planned.trace)
+    )
+
+
 def _set_gradient(parameter: Tensor, gradient: Tensor) -> None:
     if is_there(parameter):
         assert parameter.grad is not None
@@ -286,6 +297,11 @@ class Variants:
 
     def _runtime_of(self, variant: Variant) -> Runtime:
         assert self._cluster is not None
+        for other in (*self.made, self._last):
+            if other is None or other is variant or other._runtime is None:
+                continue
+            if _run_alike(variant, other):
+                return other._runtime
         planned, rank = variant.planned, join()
         shared, state = None, variant.capture.state.tensors
         if rank is None:
