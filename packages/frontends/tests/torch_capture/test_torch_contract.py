@@ -3,6 +3,7 @@
 import collections
 import copy
 import dataclasses
+import functools
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -287,3 +288,21 @@ def test_what_is_no_model_and_no_optimizer_is_refused() -> None:
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
     with pytest.raises(PlanError, match=r"a model is a torch.nn.Module; got function"):
         mw.parallelize(loss, optimizer, loss, torch.ones(2, 4), **QUICK)
+
+
+@functools.lru_cache
+def table(n: int) -> torch.Tensor:
+    return torch.arange(n, dtype=torch.float32).cos()
+
+
+def test_functions_that_remember_give_tensors_with_values() -> None:
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    before = table(3).clone()
+    step = mw.parallelize(
+        layer, optimizer, lambda model, x: (model(x) * table(3)).square().mean(), **QUICK
+    )
+    single = copy.deepcopy(layer)
+    expected = (single(torch.ones(2, 4)) * before).square().mean()
+    assert float(step(torch.ones(2, 4))) == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert torch.equal(table(3), before)

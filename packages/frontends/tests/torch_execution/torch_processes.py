@@ -2,6 +2,7 @@
 FOLDER/rank.json what it found. `torchrun` and `mpiexec` start it alike, with FOLDER STRATEGY..."""
 
 import contextlib
+import functools
 import itertools
 import json
 import resource
@@ -93,6 +94,41 @@ def train(strategy: str, microbatches: int, folder: Path) -> dict[str, Any]:
         "collectives": verified.n_collectives,
         "stages": len(step.plan.stages),
     }
+
+
+def check_followed() -> int:
+    """The model says that it is behind, what is written to it is taken over, and a short batch and
+    a layer that is frozen are variants with the state of before; how many there are."""
+    losses: list[list[float]] = []
+    for is_eager in (True, False):
+        step, tokens = parallelized("equal_layers", 1)
+        model, optimizer = step.model, step.optimizer
+
+        def eager(tokens: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            loss = loss_of(model, tokens)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        call: Any = eager if is_eager else step
+        torch.manual_seed(1)
+        found = [float(call(tokens)), float(call(tokens[:4]))]
+        if not is_eager:
+            for read in (functools.partial(model, tokens), model.state_dict, optimizer.state_dict):
+                with pytest.raises(PlanError, match=r"lie sharded on several .*write_back\(\)"):
+                    read()
+            step.write_back()
+        model.eval()
+        found.append(float(loss_of(model, tokens).detach()))
+        model.train()
+        with torch.no_grad():
+            model.table.weight.mul_(0.5)
+        model.body[0].requires_grad_(False)
+        found += [float(call(tokens)), float(call(tokens))]
+        losses.append(found)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    return len(step.variants)
 
 
 @contextlib.contextmanager
@@ -253,6 +289,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     found["dtensors"] = check_dtensors(rank)
     check_state(folder, step)
     found["steps"] = check_collectives(rank)
+    found["variants"] = check_followed()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

@@ -32,6 +32,7 @@ from frontends.torch.guards import BatchForm, Guards, StateForm, flags
 from frontends.torch.host import Number, number_of
 from frontends.torch.instead import followed
 from frontends.torch.left import Effect, Left
+from frontends.torch.memoized import forgotten
 from frontends.torch.outside import check_apart, places_of
 from frontends.torch.read import AliasedError, Name, read
 from frontends.torch.reads import Reads
@@ -196,15 +197,18 @@ class _Run:
             *self._batch_tensors.values(),
         ]
         self._known = {id(tensor) for tensor in tensors}
+        objects = gc.get_objects()
         # not isinstance(), which some objects answer with a warning
-        there = {id(o) for o in gc.get_objects() if issubclass(type(o), Tensor)}
-        program = _compat.Program(
-            self._run_step,
-            tensors,
-            list(self._numbers.values()),
-            DECOMPOSITIONS,
-            lambda tensor: id(tensor) not in there,
-        )
+        there = {id(o) for o in objects if issubclass(type(o), Tensor)}
+        with forgotten(objects):
+            del objects
+            program = _compat.Program(
+                self._run_step,
+                tensors,
+                list(self._numbers.values()),
+                DECOMPOSITIONS,
+                lambda tensor: id(tensor) not in there,
+            )
         self._outside = places_of(program.outside, self._reads, self._gradients)
         numbers = [_number(name, isinstance(v, int)) for name, v in self._numbers.items()]
         met = zip(self._outside, program.outside, strict=True)

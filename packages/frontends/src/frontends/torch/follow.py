@@ -30,18 +30,21 @@ class Followed:
         self._is_behind = False
         self._is_allowed = False
         self._versions: dict[str, tuple[Tensor, int]] = {}
+        self._written: dict[str, Tensor] = {}
         model.register_forward_pre_hook(self._read)
         model.register_state_dict_pre_hook(self._read)  # type: ignore[no-untyped-call]
         optimizer.register_state_dict_pre_hook(self._read)
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Reads inside are meant, as those of a capture."""
+        """Reads inside are meant, and writes are not, as those of a capture, which torch counts."""
         before, self._is_allowed = self._is_allowed, True
+        self._written |= self._changed()
         try:
             yield
         finally:
             self._is_allowed = before
+            self._changed()
 
     def _read(self, *_: Any, **__: Any) -> None:
         if self._is_behind and not self._is_allowed:
@@ -53,7 +56,7 @@ class Followed:
 
     def same(self, state: Mapping[str, Tensor]) -> None:
         """The model has now what the devices have."""
-        self._is_behind = False
+        self._is_behind, self._written = False, {}
         self._versions = {name: (t, t._version) for name, t in state.items()}
 
     def stepped(self) -> None:
@@ -62,6 +65,14 @@ class Followed:
 
     def written(self) -> dict[str, Tensor]:
         """What somebody has written to the model or the optimizer since."""
+        found, self._written = self._written | self._changed(), {}
+        return found
+
+    def forget(self) -> None:
+        """What was written since the last look is not meant."""
+        self._changed()
+
+    def _changed(self) -> dict[str, Tensor]:
         found = {n: t for n, (t, version) in self._versions.items() if t._version != version}
         self._versions |= {name: (tensor, tensor._version) for name, tensor in found.items()}
         return found

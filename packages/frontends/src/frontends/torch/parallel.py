@@ -210,6 +210,7 @@ class ParallelStep:
             self._variants.forget_writes()
             return self._variants.run(variant, name_leaves(batch))
 
+        self._variants.move_to(variant)
         with self._variants.reading():
             return verify(variant.runtime, self._state(), eager, parallel, n_steps)
 

@@ -216,7 +216,7 @@ class Variants:
 
     def run(self, variant: Variant, leaves: Leaves) -> Any:
         """One step of a variant, whatever its guards say; what it returns."""
-        self._move_to(variant)
+        self.move_to(variant)
         result = variant.run(leaves)
         if self._followed is not None:
             self._followed.stepped()
@@ -320,7 +320,7 @@ class Variants:
             shared=shared,
         )
 
-    def _move_to(self, variant: Variant) -> None:
+    def move_to(self, variant: Variant) -> None:
         """Let the state be where a variant's plan keeps it, and as the user has written it."""
         if self._followed is None:
             return
@@ -339,7 +339,7 @@ class Variants:
     def forget_writes(self) -> None:
         """What was written to the model is not meant for the next step."""
         if self._followed is not None:
-            self._followed.written()
+            self._followed.forget()
 
     @contextmanager
     def reading(self) -> Iterator[None]:

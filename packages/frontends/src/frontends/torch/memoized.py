@@ -1,0 +1,55 @@
+"""Functions of the user that keep what they have returned, as `functools.lru_cache` lets them.
+
+While a step is captured they would keep tensors without values, and give back tensors from before
+whose place nobody knows. So they forget tensors before a capture and after it: what a function
+returns for equal arguments is the same, and is computed again.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from frontends.torch.reads import is_users
+
+_DEEPEST = 3
+
+
+@contextmanager
+def forgotten(objects: Sequence[Any]) -> Iterator[None]:
+    """Capture inside.
+
+    Args:
+        objects: All that Python's collector knows.
+    """
+    memos = [o for o in objects if type(o) is functools._lru_cache_wrapper and _is_users(o)]
+    for memo in memos:
+        if memo.cache_info().currsize and _holds_tensors(memo, _DEEPEST):
+            memo.cache_clear()
+    try:
+        yield
+    finally:
+        for memo in memos:
+            if memo.cache_info().currsize and _holds_tensors(memo, _DEEPEST):
+                memo.cache_clear()
+
+
+def _is_users(memo: Any) -> bool:
+    code = getattr(memo.__wrapped__, "__code__", None)
+    return code is not None and is_users(code.co_filename)
+
+
+def _holds_tensors(node: Any, depth: int) -> bool:
+    """Whether a tensor is among what something refers to; functions and classes are not entered."""
+    for item in gc.get_referents(node):
+        if issubclass(type(item), torch.Tensor):
+            return True
+        is_kept = type(item) in (dict, list, tuple) or type(item).__name__ == "_lru_list_elem"
+        if depth and is_kept and _holds_tensors(item, depth - 1):
+            return True
+    return False
