@@ -48,6 +48,7 @@ _SITE = str(Path(torch.__file__).parent.parent)
 _NOT_THE_USERS = (
     *(str(Path(_SITE, name)) for name in ("torch", "numpy", "sympy", "mpmath", "networkx")),
     *(str(Path(_SITE, name)) for name in ("typing_extensions", "functorch", "torchgen")),
+    *(str(Path(_SITE, name)) for name in ("_pytest", "pluggy")),  # which hook into imports
     str(Path(__file__).parent.parent),
     "<frozen",
 )
@@ -391,11 +392,9 @@ class Reads:
 
     def _named_inside(self, members: Mapping[str, Any], owner: Any, code: CodeType) -> None:
         """Data of a module or class, by which people also hand settings around."""
-        if not is_users(
-            getattr(sys.modules.get(getattr(owner, "__module__", "")), "__file__", "")
-            or getattr(owner, "__file__", "")
-            or ""
-        ):
+        module = owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
+        file = getattr(module, "__file__", None) or ""
+        if not is_users(file) or (not file and getattr(module, "__name__", "") != "__main__"):
             return
         for name in code.co_names:
             value = members.get(name, MISSING)
@@ -461,7 +460,8 @@ class Reads:
         original = getattr(owner, name)
 
         def call(*args: Any, **named: Any) -> None:
-            if self._armed and threading.get_ident() == self._thread:
+            is_on = self._armed and threading.get_ident() == self._thread
+            if is_on and not _is_said_once(sys._getframe(1)):
                 self.told.append(functools.partial(original, *map(_text, args), **named))
             else:
                 original(*args, **named)
@@ -482,6 +482,17 @@ def _state(generator: Any) -> Any:
     if isinstance(generator, np.random.Generator):
         return pickle.dumps(generator.bit_generator.state)
     return pickle.dumps(generator.get_state(legacy=False))
+
+
+def _is_said_once(frame: FrameType | None) -> bool:
+    """Whether a library says something at its first call only, by a `warning_once`."""
+    for _ in range(8):
+        if frame is None:
+            return False
+        if frame.f_code.co_name.endswith("_once"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _text(argument: Any) -> Any:
@@ -536,4 +547,4 @@ def _is_watched(kind: type) -> bool:
     root = module.split(".")[0]
     if root in sys.stdlib_module_names and root != "__main__":
         return root in _WATCHED_OF_LIBRARY
-    return root not in ("numpy", "sympy", "frontends")
+    return root not in ("numpy", "sympy", "frontends", "_pytest", "pluggy")
