@@ -290,6 +290,19 @@ def test_what_is_no_model_and_no_optimizer_is_refused() -> None:
         mw.parallelize(loss, optimizer, loss, torch.ones(2, 4), **QUICK)
 
 
+def test_a_batch_that_is_changed_is_refused_and_nothing_is_left() -> None:
+    model = Net()
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        batch["made"] = model(batch["x"])
+        return batch["made"].square().mean()
+
+    batch = {"x": torch.ones(2, 4)}
+    with pytest.raises(UnsupportedStepError, match="a step leaves its batch as it is"):
+        mw.parallelize(model, torch.optim.SGD(model.parameters(), 0.1), loss, batch, **QUICK)
+    assert (model.seen, list(batch)) == (0, ["x"])
+
+
 @functools.lru_cache
 def table(n: int) -> torch.Tensor:
     return torch.arange(n, dtype=torch.float32).cos()

@@ -245,10 +245,10 @@ class _Run:
                 with self._reads.recording(self._step):
                     returned = self._step(self.state.model, self.state.optimizer, batch)
                 settings = changed()
+                self._removed = tuple(removed(self._tree, batch, given))
             except BaseException:
                 self._left.undo()
                 raise
-            self._removed = tuple(removed(self._tree, batch, given))
             results, self._out_tree = flatten(returned)
             returned = [leaf.value for leaf in results]
             self._results = [number_of(v, self._left.names) or v for v in returned]
