@@ -107,7 +107,7 @@ CHANGES = {
     "docs/nights.md": set(),
     "docs/results/nights.json": set(),
     "packages/low/tests/__pycache__/a.pyc": set(),
-    **{name: {name} for name in ONCE},
+    **{name: {name} for name in sorted(ONCE)},
 }
 
 
