@@ -126,6 +126,20 @@ def test_every_wait_in_the_packages_has_a_deadline() -> None:
     assert not found, "give it a deadline, or say in ENDS why it ends: " + str(found)
 
 
+def test_every_process_that_tests_start_has_a_deadline() -> None:
+    """In one process of a test, pytest shows where it is; of another, nobody sees anything."""
+    folders = ("packages/*/tests", "packages/*/benchmarks", "integration")
+    paths = sorted(path for folder in folders for path in ROOT.glob(f"{folder}/**/*.py"))
+    found = [
+        f"{path}:{item.line} {item.call}"
+        for path in paths
+        if path != Path(__file__)  # its examples
+        for item in find(path.read_text())
+        if item.call.startswith("subprocess.")
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_every_reason_is_needed() -> None:
     assert {_reason(call) for call in findings()} - {None} == ENDS.keys()
 

@@ -39,7 +39,7 @@ def _git(root: Path, *args: str) -> str | None:
     """What git prints, None if it fails or is not there."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *args], capture_output=True, text=True, check=True
+            ["git", "-C", str(root), *args], capture_output=True, text=True, check=True, timeout=300
         )
     except (FileNotFoundError, subprocess.CalledProcessError):
         return None

@@ -289,10 +289,15 @@ class Lab:
         return subprocess.Popen(self.argv(host, command), **options)
 
     def run(
-        self, host: int | str, command: Sequence[object], **options: Any
+        self,
+        host: int | str,
+        command: Sequence[object],
+        *,
+        timeout: float = 3600.0,
+        **options: Any,
     ) -> subprocess.CompletedProcess[Any]:
-        """`subprocess.run` in a host."""
-        return subprocess.run(self.argv(host, command), **options)
+        """`subprocess.run` in a host, which takes at most `timeout` seconds."""
+        return subprocess.run(self.argv(host, command), timeout=timeout, **options)
 
     # Looking at it
 
@@ -364,7 +369,9 @@ def supported() -> str:
 
 
 def _succeeds(*command: str) -> bool:
-    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return (
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=False, timeout=300).returncode == 0
+    )
 
 
 def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:

@@ -44,7 +44,7 @@ def sh(*args: object, check: bool = True) -> str:
     """Run a command and return what it prints; its own words are the error's."""
     words = [str(arg) for arg in args]
     done = subprocess.run(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300
     )
     if done.returncode and check:
         raise NetlabError(f"{' '.join(words)}: {done.stdout.strip()}")

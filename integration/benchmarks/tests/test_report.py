@@ -32,6 +32,7 @@ def record(tmp_path_factory):
         cwd=root,
         check=True,
         env=alone,
+        timeout=300,
     )
     return report.make_record("sums", json.loads((root / "raw.json").read_text()), root)
 

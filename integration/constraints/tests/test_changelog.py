@@ -10,7 +10,7 @@ ENTRY = "packages/shardspec/CHANGELOG.md"
 
 def git(root, *args):
     user = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", "-C", root, *user, *args], check=True, capture_output=True)
+    subprocess.run(["git", "-C", root, *user, *args], check=True, capture_output=True, timeout=300)
 
 
 def violations(root):

@@ -25,7 +25,9 @@ LOWEST, HIGHEST = 0.8, 1.08
 
 
 def leftovers(name: str) -> list[str]:
-    namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+    namespaces = subprocess.run(
+        ["ip", "netns"], capture_output=True, text=True, check=True, timeout=300
+    ).stdout
     paths = [f"/run/netlab/{name}", f"/run/netlab/{name}.json"]
     found = [path for path in paths if os.path.exists(path)]
     found += [line for line in namespaces.splitlines() if line.startswith(f"nl-{name}-")]
@@ -39,7 +41,7 @@ def start_flow(lab, source, target, n_bytes, port):
         target, [sys.executable, FLOW, "recv", port, 1], stdout=subprocess.PIPE, text=True
     )
     look = ["ip", "netns", "exec", lab.namespace(target), "ss", "-Htln", f"sport = :{port}"]
-    while not subprocess.run(look, capture_output=True, text=True, check=True).stdout:
+    while not subprocess.run(look, capture_output=True, text=True, check=True, timeout=300).stdout:
         assert receiver.poll() is None
         time.sleep(0.02)
     sender = lab.popen(source, [sys.executable, FLOW, "send", lab.ip(target), port, n_bytes])
@@ -217,6 +219,7 @@ def test_rsh_takes_ssh_arguments_and_finds_the_host():
             capture_output=True,
             text=True,
             check=True,
+            timeout=300,
         )
     assert done.stdout.split() == ["tk-h1", "/bin/sh"]
 
@@ -227,7 +230,9 @@ import netlab
 with netlab.Lab(hosts=2, rate="100mbit", name="tl") as lab:
     lab.run(1, ["hostname"], check=True)
 """
-    if subprocess.run(["unshare", "-Urnm", "true"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["unshare", "-Urnm", "true"], capture_output=True, check=False, timeout=300
+    ).returncode:
         pytest.skip("user namespaces are not allowed here: unshare -Urnm fails")
     done = subprocess.run(
         [FOLDER / "netlab", "rootless", "--", sys.executable, "-c", program],

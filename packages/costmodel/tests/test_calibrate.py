@@ -249,6 +249,7 @@ def test_importing_the_calibration_imports_no_framework():
         capture_output=True,
         text=True,
         env=dict(os.environ),
+        timeout=300,
     )
     assert done.stdout == "set()\n"
 

@@ -192,14 +192,14 @@ def test_errors_keep_no_reference_to_arguments():
 
 def test_stub_says_what_the_module_has():
     stubtest = [sys.executable, "-m", "mypy.stubtest", "crossmesh._core"]
-    result = subprocess.run(stubtest, capture_output=True, text=True, check=False)
+    result = subprocess.run(stubtest, capture_output=True, text=True, check=False, timeout=300)
     assert result.returncode == 0, result.stdout
 
 
 def test_import_without_the_core_says_how_to_build_it():
     script = "import sys; sys.modules['crossmesh._core'] = None; import crossmesh"
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
     )
     assert result.stderr.splitlines()[-1] == (
         "ImportError: crossmesh needs its compiled core; build it with "

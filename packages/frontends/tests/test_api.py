@@ -383,7 +383,7 @@ def test_init_may_be_called_again_for_as_many_devices_or_fewer() -> None:
 
 def run_python(program: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     return done.stdout.strip()
 

@@ -196,7 +196,7 @@ def test_help_names_every_schedule(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "pipesched", "show", "gpipe", *SIZES]
-    done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
+    done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8", timeout=300)
     assert done.stdout.startswith("gpipe: 4 stages, 8 microbatches, 33 s")
 
 
@@ -213,7 +213,7 @@ SHOW = [sys.executable, "-m", "pipesched", "show", "gpipe", "--stages", "64", "-
 
 def test_a_terminal_without_shades_gets_question_marks() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(SHOW, capture_output=True, text=True, env=environment)
+    done = subprocess.run(SHOW, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0
     assert done.stdout.endswith(
         "?? forward, ?? backward; a cell starts with its microbatch's number\n"
@@ -224,7 +224,7 @@ def test_a_terminal_without_shades_gets_question_marks() -> None:
 def test_a_reader_may_close_the_output_early() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(SHOW, stdout=writer, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(SHOW, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=300)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -232,7 +232,7 @@ def test_a_reader_may_close_the_output_early() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
 def test_output_that_cannot_be_written_is_one_sentence() -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(SHOW, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(SHOW, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert done.returncode == 1
     assert re.fullmatch(r"python -m pipesched show: .*No space left on device\n", done.stderr)
 

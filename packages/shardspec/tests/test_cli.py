@@ -241,29 +241,33 @@ def test_ascii_and_terminals_without_box_characters(capsys):
     assert run(capsys, "show S0R --mesh 2x2 --shape 4x4 --ascii").isascii()
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     arguments = ["show", "S0R", "--mesh", "données=2,y=2", "--shape", "4x4"]
-    done = subprocess.run([*COMMAND, *arguments], env=environment, capture_output=True, check=True)
+    done = subprocess.run(
+        [*COMMAND, *arguments], env=environment, capture_output=True, check=True, timeout=300
+    )
     assert b"+-----+" in done.stdout
     assert b"donn\\xe9es=2" in done.stdout
 
 
 def test_runs_as_a_module():
-    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*COMMAND, "--version"], capture_output=True, text=True, check=True, timeout=300
+    )
     assert done.stdout == f"shardspec {__version__}\n"
 
 
 def test_an_error_is_one_line_and_status_2_for_the_shell():
-    done = subprocess.run([*COMMAND, "show", "oops"], capture_output=True, text=True)
+    done = subprocess.run([*COMMAND, "show", "oops"], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
 def test_a_reader_that_leaves_early_is_no_error():
     command = " ".join([*map(shlex.quote, COMMAND), "show S0S1 --mesh 64x64 --json | head -c 10"])
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)
     assert done.stdout == '{"shape": '
     assert done.stderr == ""
 
 
 def test_runs_without_standard_output():
     command = " ".join([*map(shlex.quote, COMMAND), "show S0 --mesh 2 >&-"])
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")

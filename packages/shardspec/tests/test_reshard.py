@@ -530,6 +530,7 @@ def test_plans_are_the_same_in_every_process():
             capture_output=True,
             text=True,
             check=True,
+            timeout=300,
         )
         printed.add(run.stdout)
     assert len(printed) == 1

@@ -160,7 +160,7 @@ def test_a_device_without_float16_computes_in_bfloat16(capsys):
 
 def run(*command, **options):
     return subprocess.run(
-        [sys.executable, "-m", "stagecut", *command], capture_output=True, **options
+        [sys.executable, "-m", "stagecut", *command], capture_output=True, **options, timeout=300
     )
 
 
@@ -171,6 +171,7 @@ def test_a_reader_that_has_seen_enough_hears_no_complaint(file):
         [sys.executable, "-m", "stagecut", "show", str(file)],
         stdout=writing,
         stderr=subprocess.PIPE,
+        timeout=300,
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -205,7 +206,11 @@ def test_plans_do_not_depend_on_the_hash_seed():
     command += ["--cluster", "p3.16xlarge", "--microbatches", "16,32"]
     first, second = (
         subprocess.run(
-            command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+            command,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=300,
         ).stdout
         for seed in ("1", "2")
     )

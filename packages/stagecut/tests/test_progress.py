@@ -42,7 +42,7 @@ def on_a_terminal(*options):
 
 
 def elsewhere(*options):
-    run = subprocess.run([*RUN, *options], capture_output=True, check=True)
+    run = subprocess.run([*RUN, *options], capture_output=True, check=True, timeout=300)
     return run.stderr.decode(), run.stdout
 
 
