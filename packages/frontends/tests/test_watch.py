@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from frontends.watch import Watch
+from launching import run
 
 
 class Texts:
@@ -94,3 +95,35 @@ def test_who_fails_stays_until_the_others_have_said_why_they_end() -> None:
     watch.close()
     assert store.there["meshwright/watch/1"].startswith("told"), "mpiexec would kill it unheard"
     assert store.there["meshwright/watch/0"].startswith("failed"), "what others are to hear"
+
+
+TWICE = """
+import socket
+
+import jax
+from frontends.errors import DeviceError
+from frontends.jax.watch import watch
+
+
+def join():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    jax.distributed.initialize(f"127.0.0.1:{port}", 1, 0)
+
+
+join()
+assert watch() is watch()
+jax.distributed.shutdown()
+join()
+try:
+    watch()
+except DeviceError as error:
+    print(error)
+"""
+
+
+def test_processes_that_join_again_are_refused() -> None:
+    """The watch would hear, and count, those of before."""
+    done = run([sys.executable, "-c", TWICE], deadline_s=300)
+    assert (done.status, "start new processes" in done.output) == (0, True), done.output

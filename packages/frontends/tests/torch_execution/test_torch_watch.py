@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import started
+from launching import run, started
 
 N, AT_FAULT = 3, 1
 PROGRAM = str(Path(__file__).parents[1] / "torch_faults.py")
@@ -31,6 +31,30 @@ REASONS = {
     "exits": r"process 1 on \S+ has ended after 2 steps, and process \d is in step 2: all .*",
 }
 CASES = [(launcher, story) for launcher in LAUNCHERS for story in REASONS]
+
+
+TWICE = """
+import torch.distributed as dist
+from frontends.errors import DeviceError
+from frontends.torch.watch import watch
+
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+assert watch() is watch()
+dist.destroy_process_group()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+try:
+    watch()
+except DeviceError as error:
+    print(error)
+dist.destroy_process_group()
+"""
+
+
+def test_processes_that_join_again_are_refused() -> None:
+    """The watch would hear, and count, those of before."""
+    done = run([sys.executable, "-c", TWICE], deadline_s=300)
+    assert (done.status, "start new processes" in done.output) == (0, True), done.output
 
 
 @pytest.mark.parametrize(

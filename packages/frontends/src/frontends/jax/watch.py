@@ -8,6 +8,7 @@ from typing import Any
 import crossmesh
 import jax
 
+from frontends.errors import DeviceError
 from frontends.jax import _compat
 from frontends.watch import Watch
 
@@ -55,8 +56,23 @@ def is_anothers(error: BaseException) -> bool:
     return isinstance(error, jax.errors.JaxRuntimeError | crossmesh.TransferError)
 
 
-@functools.cache
 def watch() -> Watch:
-    """The watch of this process, which begins when it is first asked for."""
-    store = CoordinationStore(_compat.coordination_client())
-    return Watch(store, *_compat.process_of_distributed())
+    """The watch of this process, which begins when it is first asked for.
+
+    Raises:
+        DeviceError: the processes joined again since, so it would hear those of before.
+    """
+    begun, client = _begun()
+    if _compat.coordination_client() is not client:
+        raise DeviceError(
+            "the processes that train are those of the first jax.distributed.initialize, and it was"
+            " called again after shutdown; start new processes"
+        )
+    return begun
+
+
+@functools.cache
+def _begun() -> tuple[Watch, Any]:
+    """The watch, and the client of `jax.distributed` that it speaks by."""
+    client = _compat.coordination_client()
+    return Watch(CoordinationStore(client), *_compat.process_of_distributed()), client

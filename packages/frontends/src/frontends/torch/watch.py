@@ -9,6 +9,7 @@ from datetime import timedelta
 import crossmesh
 import torch.distributed as dist
 
+from frontends.errors import DeviceError
 from frontends.torch import _compat
 from frontends.watch import PATIENCE_S, Watch
 
@@ -65,7 +66,22 @@ def is_anothers(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
 
 
-@functools.cache
 def watch() -> Watch:
-    """The watch of this process, which begins when it is first asked for."""
-    return Watch(DistributedStore(), dist.get_rank(), dist.get_world_size())
+    """The watch of this process, which begins when it is first asked for.
+
+    Raises:
+        DeviceError: the processes joined again since, so it would hear those of before.
+    """
+    begun, group = _begun()
+    if dist.group.WORLD is not group:
+        raise DeviceError(
+            "the processes that train are those of the first init_process_group, and it was called"
+            " again after destroy_process_group; start new processes"
+        )
+    return begun
+
+
+@functools.cache
+def _begun() -> tuple[Watch, dist.ProcessGroup | None]:
+    """The watch, and the group that it is of."""
+    return Watch(DistributedStore(), dist.get_rank(), dist.get_world_size()), dist.group.WORLD
