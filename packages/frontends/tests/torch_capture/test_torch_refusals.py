@@ -49,9 +49,9 @@ def dropped(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return Dropping()(model(x)).mean()
 
 
-def grouped(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    offsets = torch.ones(4, dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    return nn.functional.grouped_mm(model(x), torch.ones(4, 4, 4), offs=offsets).mean()
+def routed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    expert_hit = model(x).argmax(-1).bincount(minlength=4).nonzero()
+    return model(x).mean() * len(expert_hit)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def grouped(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         (counted, "return model(x).mean() * torch.unique(x).numel()", "shapes that do not depend"),
         (looped, "for _ in range(int(x.max())):", "as torch.where does"),
         (dropped, "if dropout_probability < self.layerdrop:", "set the configuration's layerdrop"),
-        (grouped, "return nn.functional.grouped_mm(", 'set_experts_implementation("batched_mm")'),
+        (routed, "expert_hit = model(x)", 'set_experts_implementation("grouped_mm")'),
     ],
 )
 def test_what_depends_on_numbers_is_refused_with_its_line(

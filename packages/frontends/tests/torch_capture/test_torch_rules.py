@@ -50,6 +50,10 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
     "conversion": (lambda x: x.double().float().int(), (X,)),
     "product of matrices": (lambda x, y: x @ y.t(), (X, Y)),
     "product of batches": (lambda x, y: torch.einsum("bij,bkj->bik", x, y), (HEADS[0], HEADS[1])),
+    "products of groups": (
+        lambda x, w, ends: functional.grouped_mm(x, w, offs=ends),
+        (X, numbers(3, 8, 4), torch.tensor([1, 1, 4], dtype=torch.int32)),
+    ),
     "linear": (functional.linear, (X, numbers(16, 8), numbers(16))),
     "reductions": (lambda x: (x.sum(1), x.mean(0, True), x.amax(1), x.amin(), x.var(1)), (X,)),
     "which is largest": (lambda x: (x.argmax(1), x.max(0), x.any(1)), (X,)),

@@ -201,3 +201,29 @@ for _name, (_loss, _shape, _verdict) in _LOSSES.items():
     _run = _of(_loss, _shape)
     _run.__name__, _run.__module__ = _name, __name__
     program(_verdict)(_run)
+
+
+@program(strategy="megatron")
+def grouped_products(way: Any) -> Iterator[Any]:
+    """Experts as libraries run them: rows sorted by expert, and a product for each group."""
+    data = Data()
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router = nn.Linear(8, 4)
+            self.up = nn.Parameter(torch.randn(4, 8, 16) * 0.3)
+            self.down = nn.Parameter(torch.randn(4, 8, 16) * 0.3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            weight, expert = self.router(x).softmax(-1).max(-1)
+            expert, order = expert.sort(stable=True)
+            ends = torch.histc(expert.float(), 4, 0, 3).cumsum(0, dtype=torch.int32)
+            hidden = F.grouped_mm(x[order], self.up, offs=ends).relu()
+            made = F.grouped_mm(hidden, self.down.transpose(1, 2), offs=ends)
+            return torch.zeros_like(x).index_put((order,), made * weight[order, None])
+
+    model = Experts()
+    step = way.loss(model, sgd(model), lambda m, x: m(x).square().mean())
+    for n in (12, 12, 8):
+        yield step(data.normal(n, 8))

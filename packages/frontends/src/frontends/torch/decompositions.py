@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch._decomp import get_decompositions
 
+from frontends.torch.grouped_products import grouped_mm
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _SHORT = (torch.bfloat16, torch.float16)
@@ -185,6 +187,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.sum.default: _sum_of_all,
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _baddbmm,
+    aten._grouped_mm.default: grouped_mm,
     aten.linalg_vector_norm.default: _vector_norm,
     aten.var.correction: _var,
     aten.var_mean.correction: _var_mean,

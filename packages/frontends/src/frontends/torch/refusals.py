@@ -16,8 +16,8 @@ from frontends.torch import _compat
 _WAYS_OUT = {
     "layerdrop": "layers are left out at random there: set the configuration's layerdrop (or "
     "encoder_layerdrop and decoder_layerdrop) to 0",
-    "grouped_mm": "experts are run there by an operator that torch has for few types: call "
-    'model.set_experts_implementation("batched_mm")',
+    "expert_hit": "experts are run there one by one, if they have tokens: call "
+    'model.set_experts_implementation("grouped_mm")',
 }
 """What to set in models of libraries, by a word of the line that cannot be captured."""
 

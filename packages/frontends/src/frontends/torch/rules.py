@@ -15,7 +15,7 @@ from typing import Any
 import autoshard
 from autoshard import Rule, elementwise
 
-from frontends.torch import layer_rules, place_rules
+from frontends.torch import grouped_products, layer_rules, place_rules
 from frontends.torch.calls import Call
 from frontends.torch.described import Described
 from frontends.torch.flat import Kind
@@ -153,6 +153,7 @@ _RULES: dict[str, MakeRule] = {
     # Products.
     "mm": _kind("einsum", lambda d: {"formula": "ik,kj->ij"}),
     "bmm": _kind("einsum", lambda d: {"formula": "bik,bkj->bij"}),
+    "grouped_mm": grouped_products.rule,
     "convolution": layer_rules.convolution,
     "convolution_backward": layer_rules.convolution_gradient,
     # Reductions.
@@ -207,6 +208,7 @@ _RULES: dict[str, MakeRule] = {
 _FLOPS: dict[str, Callable[[Described], float]] = {
     "mm": lambda d: autoshard.flops_of("einsum", d.operands, d.results, formula="ik,kj->ij"),
     "bmm": lambda d: autoshard.flops_of("einsum", d.operands, d.results, formula="bik,bkj->bij"),
+    "grouped_mm": grouped_products.flops,
     "convolution": layer_rules.convolution_flops,
     "convolution_backward": layer_rules.convolution_flops,
     "_scaled_dot_product_flash_attention_for_cpu": layer_rules.attention_flops,
