@@ -1,5 +1,7 @@
 """What can go wrong at the boundary, as types."""
 
+from __future__ import annotations
+
 from crossmesh import TransferError
 
 
@@ -13,6 +15,15 @@ class UnsupportedStepError(FrontendsError, ValueError):
 
 class AccumulationError(UnsupportedStepError):
     """The step's gradient is not a sum over microbatches, so it cannot be accumulated."""
+
+    def __init__(self, message: str, operator: str | None = None) -> None:
+        super().__init__(message)
+        self.operator = operator
+        """What mixes examples, by its name in the graph."""
+
+    def written(self, line: str) -> AccumulationError:
+        """The same with the line that the operator comes from."""
+        return AccumulationError(f"{self}; it is written {line}", self.operator)
 
 
 class InitializationError(FrontendsError, ValueError):
@@ -56,7 +67,33 @@ class InternalError(FrontendsError, RuntimeError):
 
 
 class StepError(FrontendsError, RuntimeError):
-    """An operator failed while a step ran; the message says which."""
+    """An operator failed while a step ran; the message says which, where it was called, on what."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operator: str | None = None,
+        line: str | None = None,
+        stage: int | None = None,
+        values: tuple[str, ...] = (),
+        number: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.number = number
+        """Of the operator, in the order in which a step on one device calls them."""
+
+        self.operator = operator
+        """Its name in the framework."""
+
+        self.line = line
+        """Of the user's code, and of the library's if one called it: `file:line: code`."""
+
+        self.stage = stage
+        """None for what is computed before the first microbatch."""
+
+        self.values = values
+        """What it read: paths of arguments, or where it was made."""
 
 
 class DeadlockError(FrontendsError, RuntimeError):

@@ -314,7 +314,8 @@ def _mixing(operator: Operator, reason: str) -> AccumulationError:
     return AccumulationError(
         "a step that runs in microbatches must be a sum over its examples; "
         f"operator {operator.name} ({operator.kind}, reads {reads}) is not: {reason}. "
-        "Use microbatches=1, or let what mixes examples read no weights"
+        "Use microbatches=1, or let what mixes examples read no weights",
+        operator.name,
     )
 
 
@@ -324,5 +325,6 @@ def _per_example(graph: Graph, name: str, batch_dim: Mapping[str, int]) -> Accum
         "a step that runs in microbatches must treat all examples alike; "
         f"{reader} combines single examples with dim {batch_dim[name]} of {name}, of shape "
         f"{graph.value(name).shape}: name its argument in batch_argnums if it holds a value for "
-        "each example and is not updated, or use microbatches=1"
+        "each example and is not updated, or use microbatches=1",
+        reader,
     )

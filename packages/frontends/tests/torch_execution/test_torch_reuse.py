@@ -24,7 +24,7 @@ def program(n_reads: int, writes: tuple[int, ...], *lines: Any) -> Program:
     nodes = []
     for at, (target, arguments, operands) in enumerate(lines):
         call = Call(target, arguments, {})
-        nodes.append(Compute(alike(call), operands, (n_reads + at,), (), call))
+        nodes.append(Compute(alike(call), operands, (n_reads + at,), (), call, str(at)))
     n = n_reads + len(nodes)
     kinds = (Kind((2, 2), torch.float32),) * n
     return with_last(Program((), tuple(range(n_reads)), (), writes, n, kinds), nodes, n)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from frontends.errors import UnsupportedStepError
+from frontends.torch.origins import Origins
 
 Tensor = torch.Tensor
 
@@ -49,6 +49,9 @@ PHASE = "meshwright_phase"
 
 DRAW = "meshwright_draw"
 """Key of a node's metadata: equal for draws of the same random numbers."""
+
+ORIGIN = "meshwright_origin"
+"""Key of a node's metadata: what code called the operator, an `Origin` or None."""
 
 _NOT_THE_USERS = tuple(str(Path(place).parent) for place in (torch.__file__, __file__))
 
@@ -106,8 +109,8 @@ class Program:
     The function works on the tensors that the user has, which are not touched: whatever is called
     with one is called with its stand-in, which has shape, type and strides but no memory. So it
     does not matter by which name or list the function gets hold of them. A tensor that is met
-    besides becomes an input, too. A node of its graphs says where it comes from by `PHASE` and
-    `DRAW`.
+    besides becomes an input, too. A node of its graphs says where it comes from by `PHASE`, `DRAW`
+    and `ORIGIN`.
 
     Args:
         function: From the stand-ins of `tensors`, and numbers as Python's, to tensors and numbers.
@@ -142,7 +145,8 @@ class Program:
             python: list[Any] = [value.item() for value in values[n_tensors:]]
             for number, known in zip(python, numbers, strict=True):
                 self.numbers.known[number.node.expr] = known
-            with _Draws(), self._stand_ins:  # type: ignore[no-untyped-call]
+            origins = Origins(sys._getframe())
+            with _marked(lambda: {ORIGIN: origins.find()}), _Draws(), self._stand_ins:  # type: ignore[no-untyped-call]
                 made = function(*values[:n_tensors], *python)
                 with torch.no_grad():
                     left = [self._stand_ins.of(t).detach() for t in self._stand_ins.outside]
@@ -377,22 +381,29 @@ class _Marked(Interpreter):
         self._now: dict[str, Any] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        proxies = get_proxy_mode()
-        assert proxies is not None
-        tracer = proxies.tracer
-        create = tracer.create_node
-
-        def marked(*args: Any, **kwargs: Any) -> Node:
-            node: Node = create(*args, **kwargs)
-            node.meta.update(self._now)
-            return node
-
-        with mock.patch.object(tracer, "create_node", marked):
+        with _marked(lambda: self._now):
             return super().run(*args, **kwargs)
 
     def run_node(self, n: Node) -> Any:
-        self._now = {key: n.meta[key] for key in (PHASE, DRAW) if key in n.meta}
+        self._now = {key: n.meta[key] for key in (PHASE, DRAW, ORIGIN) if key in n.meta}
         return super().run_node(n)
+
+
+@contextlib.contextmanager
+def _marked(marks: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Nodes that are made meanwhile get what is told of each."""
+    proxies = get_proxy_mode()
+    assert proxies is not None, "nodes are made while something is traced"
+    tracer = proxies.tracer
+    create = tracer.create_node
+
+    def marked(*args: Any, **kwargs: Any) -> Node:
+        node: Node = create(*args, **kwargs)
+        node.meta.update(marks())
+        return node
+
+    with mock.patch.object(tracer, "create_node", marked):
+        yield
 
 
 @contextlib.contextmanager
@@ -550,19 +561,3 @@ def is_inside_torch() -> bool:
     """Whether a method was called by torch itself, two frames above; printing calls methods."""
     file = sys._getframe(2).f_code.co_filename
     return file.startswith(_NOT_THE_USERS)
-
-
-def user_line(error: BaseException) -> str:
-    """Where in the user's code an error comes from, as `file:line: code`."""
-    return _line_of(traceback.extract_tb(error.__traceback__))
-
-
-def calling_line() -> str:
-    """Where in the user's code we are, as `file:line: code`."""
-    return _line_of(traceback.extract_stack())
-
-
-def _line_of(frames: Sequence[traceback.FrameSummary]) -> str:
-    users = [f for f in frames if not f.filename.startswith((*_NOT_THE_USERS, "<"))]
-    frame = (users or list(frames))[-1]
-    return f"{frame.filename}:{frame.lineno}: `{frame.line}`"

@@ -10,6 +10,7 @@ from autoshard import MemoryRule
 from costmodel import Cluster
 
 from frontends import collector
+from frontends.boundary import doing
 from frontends.given import check_given
 from frontends.pins import Pin
 from frontends.plan import Plan
@@ -131,20 +132,21 @@ def plan_capture(
 ) -> Planned[Trace]:
     """Plan a step that is captured; the options are those of `plan_for`."""
     check_given(cluster, plan, pin, microbatches, memory_bytes, n_layers, hold)
-    return plan_traces(
-        capture.at,
-        lambda trace: shares_of_whole(trace.step.graph, trace.calls),
-        [argument.shape[0] for argument in capture.captured.arguments if argument.is_batch],
-        cluster,
-        microbatches=microbatches,
-        strategy=strategy,
-        schedule=schedule,
-        memory_bytes=memory_bytes,
-        level=level,
-        memory_rule=memory_rule,
-        pin=pin,
-        n_layers=n_layers,
-        plan=plan,
-        hold=hold,
-        progress=progress,
-    )
+    with doing("planning"):
+        return plan_traces(
+            capture.at,
+            lambda trace: shares_of_whole(trace.step.graph, trace.calls),
+            [argument.shape[0] for argument in capture.captured.arguments if argument.is_batch],
+            cluster,
+            microbatches=microbatches,
+            strategy=strategy,
+            schedule=schedule,
+            memory_bytes=memory_bytes,
+            level=level,
+            memory_rule=memory_rule,
+            pin=pin,
+            n_layers=n_layers,
+            plan=plan,
+            hold=hold,
+            progress=progress,
+        )

@@ -5,6 +5,7 @@ As in `frontends.jax.cut`: one trace is enough, since a microbatch is a shard in
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ import torch
 from frontends.errors import AccumulationError
 from frontends.step import APPLY, FORWARD
 from frontends.torch.arguments import Argument
+from frontends.torch.blame import planning
 from frontends.torch.calls import Call, Operand
 from frontends.torch.flat import Flat, Kind, Line, full
 from frontends.torch.parts import call_of_part
@@ -157,7 +159,8 @@ def cut(
         elif not batch_dim.keys().isdisjoint((*line.inputs, *line.outputs)):
             operands = [kinds[name].shape for name in line.inputs]
             results = [kinds[name].shape for name in line.outputs]
-            line = replace(line, call=call_of_part(line.call, operands, results))
+            with planning(line.call.target, line.origin, functools.partial(flat.described, line)):
+                line = replace(line, call=call_of_part(line.call, operands, results))
         cut_lines.append(line)
     outputs = tuple(whole.get(name, name) for name in flat.outputs)
     return replace(flat, lines=(*cut_lines, *put), kinds=kinds, outputs=outputs), totals

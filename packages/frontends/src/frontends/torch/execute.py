@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from frontends.errors import StepError
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Collectives, Shards
 from frontends.torch.local import like
 from frontends.torch.lower import Begin, Communicate, Compute, Finish, Node, Program
-
-_RAW = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 
 Registers = list[Any]
 """The shards of values; what waits for a collective; None where nothing is."""
 
 Record = Callable[[Communicate, Tensor], None]
 """Told of each collective that ran, and what a device got."""
+
+
+class OperatorError(Exception):
+    """A call of a program failed; whoever knows the step says more."""
+
+    def __init__(self, node: Compute, cause: Exception) -> None:
+        super().__init__(node.name)
+        self.node, self.cause = node, cause
 
 
 def executable(
@@ -30,6 +35,8 @@ def executable(
 
     A call whose operands are equal on several devices runs once, and they share its results. So
     nothing writes to a tensor that it did not make, but to the totals.
+
+    It raises `OperatorError` where a call fails; what is about other processes stays what it is.
 
     Args:
         program: Of a chunk, from `frontends.torch.overlap`.
@@ -49,8 +56,11 @@ def executable(
         try:
             for at, node in enumerate(run_nodes):  # noqa: B007, the error says where it was
                 node(values)
-        except _RAW as error:
-            raise _explained(program.nodes[at], error) from error
+        except Exception as error:
+            node = program.nodes[at]
+            if isinstance(node, Compute):
+                raise OperatorError(node, error) from error
+            raise
         for total, register, firsts in zip(totals, program.totals, adders, strict=True):
             made = values[register]
             for i in firsts:
@@ -58,17 +68,6 @@ def executable(
         return [*totals, *(values[register] for register in program.writes)]
 
     return run
-
-
-def _explained(node: Node, error: Exception) -> Exception:
-    """What failed, by the operator; what is about other processes stays what it is."""
-    if not isinstance(node, Compute):
-        return error
-    what = "a sum" if node.plain is None else str(node.plain.target)
-    return StepError(
-        "operators of a step run on every device as they do on one; "
-        f"{what} fails so: {type(error).__name__}: {error}"
-    )
 
 
 def _bound(node: Node, collectives: Collectives, record: Record) -> Callable[[Registers], None]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from frontends.torch.blame import described, failure
 from frontends.torch.calls import Call
+from frontends.torch.origins import Origin
 
 Shape = tuple[int, ...]
+Tensor = torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Line:
 
     outputs: tuple[str, ...]
     phase: int
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Where in the user's code it was called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +71,47 @@ class Flat:
         kinds = {name: kind for name, kind in self.kinds.items() if name in known}
         return replace(self, lines=tuple(kept), kinds=kinds, constants=constants)
 
-    def run(self, values: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs, from the values of those inputs that are read."""
-        found = {**self.constants, **values}
-        with torch.no_grad():
-            for line in self.lines:
-                made = line.call([found[name] for name in line.inputs])
-                found.update(zip(line.outputs, made, strict=True))
+    def run(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        """The outputs, from the values of those inputs that are read.
+
+        Raises:
+            StepError: An operator fails.
+        """
+        found = self._run({**self.constants, **values}, self.lines)
         return [found[name] for name in self.outputs]
+
+    def run_before(self, values: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
+        """The outputs by name that follow from what the step calls before an operator.
+
+        Args:
+            values: Of the inputs.
+            number: Of the operator's origin.
+        """
+        lines = [line for line in self.lines if line.origin and line.origin.number < number]
+        found = self._run({**self.constants, **values}, lines)
+        return {name: found[name] for name in self.outputs if name in found}
+
+    def _run(self, found: dict[str, Tensor], lines: Iterable[Line]) -> dict[str, Tensor]:
+        with torch.no_grad():
+            for line in lines:
+                try:
+                    made = line.call([found[name] for name in line.inputs])
+                except Exception as error:
+                    where = "before the first microbatch"
+                    raise failure(
+                        str(line.call.target), line.origin, self.described(line), where, error
+                    ) from error
+                found.update(zip(line.outputs, made, strict=True))
+        return found
+
+    def described(self, line: Line) -> list[str]:
+        """What a line reads, for a message."""
+        made = {name: (o.inputs, o.origin) for o in self.lines for name in o.outputs}
+
+        def kind(name: str) -> tuple[Shape, torch.dtype]:
+            return self.kinds[name].shape, self.kinds[name].dtype
+
+        return described(line.inputs, kind, made, line.origin)
 
     def renamed(self, instead: Mapping[str, str]) -> Flat:
         """The same, reading other values in the place of some."""

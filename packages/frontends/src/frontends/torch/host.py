@@ -7,10 +7,13 @@ and they are rounded as eager PyTorch's are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from frontends.torch.blame import failure
+from frontends.torch.origins import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,31 @@ class Number:
     """Numbers like this one, or constants; the name of one that is given."""
 
     is_int: bool
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Where in the user's code it is computed."""
 
     def of(self, given: Mapping[str, float | int]) -> Any:
         """Its value.
 
         Args:
             given: Numbers by name.
+
+        Raises:
+            StepError: Python cannot compute it, as a quotient by 0.
         """
         if self.function is None:
             return given[self.arguments[0]]
-        return self.function(*(a.of(given) if isinstance(a, Number) else a for a in self.arguments))
+        values = [a.of(given) if isinstance(a, Number) else a for a in self.arguments]
+        try:
+            return self.function(*values)
+        except Exception as error:
+            name = getattr(self.function, "__name__", "a number")
+            read = [f"{n} {given[n]!r}" for n in self._given()]
+            raise failure(name, self.origin, read, "in Python", error) from error
+
+    def _given(self) -> list[str]:
+        """The names of what it follows from."""
+        if self.function is None:
+            return [self.arguments[0]]
+        found = [n for a in self.arguments if isinstance(a, Number) for n in a._given()]
+        return list(dict.fromkeys(found))

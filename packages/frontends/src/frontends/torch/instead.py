@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 from frontends.errors import UnsupportedStepError
-from frontends.torch import _compat
+from frontends.torch import _compat, origins
 
 Tensor = torch.Tensor
 _BASE: Any = torch._C.TensorBase
@@ -72,7 +72,7 @@ def _leaving(name: str, is_known: Callable[[Tensor], bool]) -> Any:
         what = "as text" if name in _TEXT else f"by {name}()"
         raise UnsupportedStepError(
             "a step is captured on tensors without values, and runs without its Python code; this "
-            f"one asks for the numbers of a tensor {what}, at {_compat.calling_line()}: return "
+            f"one asks for the numbers of a tensor {what}, at {origins.calling_line()}: return "
             "the tensor from the step, and look at it there"
         )
 
@@ -84,7 +84,7 @@ def _as_text(self: Any, *args: Any) -> str:
         return str(self.node)
     raise UnsupportedStepError(
         "a step is captured on tensors without values, and runs without its Python code; this one "
-        f"makes a text of a number, at {_compat.calling_line()}: return the number from the step, "
+        f"makes a text of a number, at {origins.calling_line()}: return the number from the step, "
         "and print it there"
     )
 
@@ -92,7 +92,7 @@ def _as_text(self: Any, *args: Any) -> str:
 def _seeding(*args: Any, **named: Any) -> Any:
     raise UnsupportedStepError(
         "random numbers of a step go on from those of the step before; this one seeds the "
-        f"generator, at {_compat.calling_line()}: seed it before the step is called"
+        f"generator, at {origins.calling_line()}: seed it before the step is called"
     )
 
 
@@ -108,7 +108,7 @@ def _data() -> property:
             raise UnsupportedStepError(
                 "a step keeps shape and type of what it updates; this one sets the data of a "
                 f"tensor of {self.dtype}{list(self.shape)} to one of {value.dtype}"
-                f"{list(value.shape)}, at {_compat.calling_line()}"
+                f"{list(value.shape)}, at {origins.calling_line()}"
             )
         with torch.no_grad():
             self.detach().copy_(value)

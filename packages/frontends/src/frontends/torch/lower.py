@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 import shardspec
 import torch
-from autoshard import Graph
+from autoshard import Graph, Operator
 from shardspec import Layout, Mesh, Spec
 
 from frontends.chunks import Chunk
 from frontends.plan import Conversion, Placement, Stored
 from frontends.step import SUM
+from frontends.torch.blame import described, planning
 from frontends.torch.calls import Call
 from frontends.torch.flat import Kind
 from frontends.torch.local import (
@@ -47,6 +48,9 @@ class Compute:
 
     plain: Call | None
     """What each device calls, if that is all."""
+
+    name: str
+    """Of the operator."""
 
     last: tuple[int, ...] = ()
     """Registers that nothing reads any more."""
@@ -156,15 +160,19 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
         if call is None:
             (spec,) = placement.results
             axes = differing_axes((*placement.operands, spec))
-            nodes.append(Compute(add_copies(spec), read, made, axes, None))
+            nodes.append(Compute(add_copies(spec), read, made, axes, None, operator.name))
             return
         shapes = tuple(
             [graph.value(name).shape for name in names]
             for names in (operator.inputs, operator.outputs)
         )
-        local = LocalCall(call, (shapes[0], shapes[1]), placement.operands, placement.results, mesh)
+        origin = trace.origins.get(operator.name)
+        with planning(call.target, origin, lambda: values_of(operator, graph, trace)):
+            local = LocalCall(
+                call, (shapes[0], shapes[1]), placement.operands, placement.results, mesh
+            )
         axes = differing_axes(placement.operands, local.axes)
-        nodes.append(Compute(local, read, made, axes, local.plain))
+        nodes.append(Compute(local, read, made, axes, local.plain, operator.name))
 
     for slot in chunk.reads:
         registers[slot] = new(slot.value, slot.spec)
@@ -178,6 +186,17 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
     reads = tuple(range(len(chunk.reads)))
     program = Program((), reads, totals, writes, len(kinds), tuple(kinds))
     return with_last(program, nodes, len(kinds))
+
+
+def values_of(operator: Operator, graph: Graph, trace: Trace) -> list[str]:
+    """What an operator reads, for a message."""
+    origins = trace.origins
+    made = {n: (o.inputs, origins.get(o.name)) for o in graph.operators for n in o.outputs}
+
+    def kind(name: str) -> tuple[tuple[int, ...], str]:
+        return graph.value(name).shape, graph.value(name).dtype
+
+    return described(operator.inputs, kind, made, origins.get(operator.name))
 
 
 def collectives_of(programs: Iterable[Program]) -> list[shardspec.Step]:

@@ -123,10 +123,24 @@ MASKED: dict[str, Masked] = {
 
 
 def _within(places: Tensor, part: Part) -> tuple[Tensor, Tensor]:
-    """Places in the part, 0 for those outside of it, and which are inside."""
+    """Places in the part, 0 for those outside of it, and which are inside.
+
+    Raises:
+        IndexError: A place is in no device's part, as on a device that has all of it.
+    """
+    _check_inside(places, part.whole)
     local = places - part.start
     mine = (local >= 0) & (local < part.size)
     return torch.where(mine, local, 0), mine
+
+
+def _check_inside(places: Tensor, size: int) -> None:
+    is_inside = ((places >= 0) & (places < size)).all()
+    if places.device.type != "cpu":  # which is not to be waited for
+        torch._assert_async(is_inside)
+    elif not is_inside:
+        bad = next(p for p in places.flatten().tolist() if not 0 <= p < size)
+        raise IndexError(f"index {bad} is out of bounds for a dim of size {size}")
 
 
 def _local_indices(

@@ -9,7 +9,9 @@ from autoshard.graph import Role
 
 from frontends.step import APPLY, PHASE_NAMES, identity
 from frontends.torch.arguments import Argument, dtype_name
+from frontends.torch.blame import planning
 from frontends.torch.flat import Flat, Line
+from frontends.torch.origins import Origin
 from frontends.torch.rules import Rules
 
 Update = tuple[str, str]
@@ -70,6 +72,11 @@ class Program:
             tuple(outputs),
         )
 
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """By operator, where in the user's code it was called."""
+        return {name: line.origin for name, line in self.lines.items() if line.origin is not None}
+
     def _declare(self, name: str, role: Role = "intermediate") -> None:
         kind = self._flat.kinds[name]
         self._values[name] = Value(name, kind.shape, dtype_name(kind.dtype), role)
@@ -90,7 +97,8 @@ class Program:
             self.equal[line.outputs[0]] = frozenset(range(skipped)) | repeated
             if line.inputs[0] in self.zeros:
                 self.zeros.add(line.outputs[0])
-        rule, flops = self._rules.of(line.call, operands, results)
+        with planning(line.call.target, line.origin, lambda: self._flat.described(line)):
+            rule, flops = self._rules.of(line.call, operands, results)
         kind = _KINDS.get(line.call.name, line.call.name)
         self.lines[line.name] = line
         self._operators.append(

@@ -22,6 +22,7 @@ from frontends.torch.calls import Call, Operand
 from frontends.torch.flat import Flat, Kind, Line, full
 from frontends.torch.host import Number
 from frontends.torch.numbers import calls_on_numbers
+from frontends.torch.origins import Origin
 
 aten = torch.ops.aten
 
@@ -77,7 +78,7 @@ class AliasedError(UnsupportedStepError):
 
 
 _CHECKS = frozenset(("aten._linalg_check_errors.default", "aten._assert_async.msg"))
-"""Calls that fail for some numbers and do nothing else; a program has infinite ones then."""
+"""Calls that fail for some numbers and do nothing else."""
 
 _WRITES = {
     aten.bernoulli_.float: aten.bernoulli.p,
@@ -183,6 +184,15 @@ class _Reader:
                 "a step is made of operators that return what they make; "
                 f"{node.target} returns nothing, and writes what others read"
             )
+        if node.target is aten._linalg_check_errors.default:
+            self._let_check(self._refs[_node(node.args[0])])
+
+    def _let_check(self, found: Name) -> None:
+        """Let the operator that returns what is to be checked look at it itself."""
+        place = next(i for i, line in enumerate(self._lines) if found in line.outputs)
+        line = self._lines[place]
+        if line.call.has("check_errors"):
+            self._lines[place] = replace(line, call=line.call.replace(check_errors=True))
 
     def _is_given_number(self, node: Node) -> bool:
         if node.target is not aten._local_scalar_dense.default:
@@ -352,7 +362,7 @@ class _Reader:
     def _emit(self, call: Call, inputs: Sequence[str], kind: Kind) -> Name:
         name = Name(f"{call.name}.{len(self._lines)}")
         self._kinds[name] = kind
-        self._append(Line(name, call, tuple(inputs), (name,), 0))
+        self._append(Line(name, call, tuple(inputs), (name,), 0, self._origin))
         return name
 
     def _emit_several(self, call: Call, inputs: Sequence[str], values: Any) -> list[Name | None]:
@@ -363,8 +373,13 @@ class _Reader:
         ]
         made = {name: _kind_of(v) for name, v in zip(names, values, strict=True) if name}
         self._kinds.update(made.items())
-        self._append(Line(line, call, tuple(inputs), tuple(made), 0))
+        self._append(Line(line, call, tuple(inputs), tuple(made), 0, self._origin))
         return names
+
+    @property
+    def _origin(self) -> Origin | None:
+        assert self._node is not None
+        return self._node.meta.get(_compat.ORIGIN)
 
     def _append(self, line: Line) -> None:
         """With its phase; what reads a gradient before the last one is complete is backward."""
@@ -419,7 +434,7 @@ class _Reader:
         known = [self._value(a) if isinstance(a, Node) else a for a in node.args]
         if not any(isinstance(a, Name) for a in known) and not node.kwargs:
             function: Any = node.target
-            return Number(function, tuple(known), kind.dtype == torch.int64)
+            return Number(function, tuple(known), kind.dtype == torch.int64, self._origin)
         arguments = [self._ref(a) if isinstance(a, Node) else a for a in node.args]
         read = [self._converted(a, kind.dtype) for a in arguments if isinstance(a, Name)]
         made = read[0]

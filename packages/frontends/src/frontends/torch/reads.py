@@ -37,7 +37,7 @@ import numpy as np
 import torch
 
 from frontends.errors import UnsupportedStepError
-from frontends.torch import _compat
+from frontends.torch import origins
 from frontends.torch.frozen import Frozen, freeze, inside
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
@@ -446,7 +446,7 @@ class Reads:
                     raise UnsupportedStepError(
                         "a step gets what changes by its arguments, so that it can be captured "
                         f"without using it up; this one takes the next item of a "
-                        f"{type(args[0]).__name__}, at {_compat.calling_line()}: take it before "
+                        f"{type(args[0]).__name__}, at {origins.calling_line()}: take it before "
                         "the step, and give it to the step"
                     )
                 if name != "next" and is_users(caller):

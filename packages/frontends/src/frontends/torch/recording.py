@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from frontends.errors import InitializationError
-from frontends.torch import _compat
+from frontends.torch import _compat, origins
 
 Tensor = torch.Tensor
 Storage = torch.UntypedStorage
@@ -112,7 +112,7 @@ class Recording:
         if tensor.layout is not torch.strided:
             raise InitializationError(
                 "what is initialised shard by shard lies in memory as a dense tensor; got one of "
-                f"layout {tensor.layout} at {_compat.calling_line()}"
+                f"layout {tensor.layout} at {origins.calling_line()}"
             )
         storage = tensor.untyped_storage()
         memory = self._memory_of.get(storage._cdata)
@@ -254,7 +254,7 @@ class Recording:
             raise InitializationError(
                 "weights are initialised by the CPU's generators, and then go where they are kept; "
                 f"got a draw on {', '.join(sorted(map(str, devices)))} at "
-                f"{_compat.calling_line()}: build the model on the CPU; files of weights, as "
+                f"{origins.calling_line()}: build the model on the CPU; files of weights, as "
                 "from_pretrained takes, are read by load_state_dict"
             )
         with _compat.unwatched():
@@ -379,7 +379,7 @@ def record() -> Iterator[Recording]:
             raise
         raise InitializationError(
             "a model is initialised shard by shard from what its construction does without "
-            f"values; this one fails so, at {_compat.user_line(error)}: {error}"
+            f"values; this one fails so, at {origins.user_line(error)}: {error}"
         ) from error
     finally:
         recording.finish()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from frontends.errors import FrontendsError, UnsupportedStepError
-from frontends.torch import _compat
+from frontends.torch import _compat, origins
 
 _WAYS_OUT = {
     "layerdrop": "layers are left out at random there: set the configuration's layerdrop (or "
@@ -26,7 +26,7 @@ _WAYS_OUT = {
 def explained() -> Iterator[None]:
     """Capture inside, and be told why where that fails.
 
-    What the user's own code raises on purpose, as errors of its own types, stays what it is.
+    What the user's own code raises stays what it is: it would be raised on one device, too.
 
     Raises:
         UnsupportedStepError: What is run cannot be captured.
@@ -69,6 +69,8 @@ def _explanation(error: BaseException) -> UnsupportedStepError | None:
     is_ours = isinstance(error, FrontendsError)
     is_end = not isinstance(error, Exception) or isinstance(error, StopIteration | Warning)
     library = type(error).__module__.split(".")[0]
+    if origins.is_raised_by_user(error):
+        return None
     if is_ours or is_end or library not in ("builtins", "torch", "numpy", "sympy"):
         return None
     if isinstance(error.__cause__, FrontendsError):
@@ -81,7 +83,7 @@ def _explanation(error: BaseException) -> UnsupportedStepError | None:
 
 
 def _refusal(rule: str, error: BaseException, way_out: str) -> UnsupportedStepError:
-    line = _compat.user_line(error)
+    line = origins.user_line(error)
     known = (way for word, way in _WAYS_OUT.items() if word in line)
     return UnsupportedStepError(f"{rule}, at {line}: {next(known, way_out)}")
 

@@ -18,15 +18,19 @@ from costmodel import Cluster
 
 from frontends.binding import Binder, Registers, bind_all, find_dying
 from frontends.chunks import build_chunks
-from frontends.errors import BatchError, PlanError
+from frontends.errors import BatchError, PlanError, StepError
 from frontends.homes import find_placed, find_results
-from frontends.instructions import Key, build_instructions, in_one_order
+from frontends.instructions import Instruction, Key, build_instructions, in_one_order
 from frontends.layers import LayeredStep
 from frontends.plan import Plan, Stored
+from frontends.step import PHASE_NAMES
+from frontends.torch.blame import failure
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Shards
 from frontends.torch.dtensors import DTensors
 from frontends.torch.engine import Executed, Sliceable, TorchEngine
+from frontends.torch.execute import OperatorError
+from frontends.torch.lower import Compute, values_of
 from frontends.torch.shared import SharedState, write
 from frontends.torch.team import Team
 from frontends.torch.trace import Trace
@@ -302,6 +306,7 @@ class Runtime:
         Raises:
             BatchError: An argument has another shape or type than the step was planned for.
             PlanError: The state is not there yet.
+            StepError: An operator fails.
         """
         self._check(values)
         if self._team is None:
@@ -324,10 +329,7 @@ class Runtime:
         for key in self._updates.values():  # the old state goes as soon as nothing reads it
             del self._kept[key]
         try:
-            for place, call in self._calls:
-                if at is not None:
-                    at.place = place
-                call(registers)
+            self._run(registers, at)
         except BaseException:
             self._take_back(registers)
             raise
@@ -335,11 +337,39 @@ class Runtime:
             self._kept[key] = registers[register]
         return {name: registers[register][0] for name, register in self._results.items()}
 
+    def _run(self, registers: Registers, at: Watched | None) -> None:
+        """All calls of this process, in their order."""
+        place = 0
+        try:
+            for place, call in self._calls:
+                if at is not None:
+                    at.place = place
+                call(registers)
+        except OperatorError as error:
+            cause = error.cause
+            raise self._failure(error.node, self.instructions[place], cause) from cause
+
+    def _failure(self, node: Compute, item: Instruction, error: Exception) -> StepError:
+        """What an operator's error is to the user."""
+        graph = self.step.graph
+        operator = next(op for op in graph.operators if op.name == node.name)
+        call = self._trace.calls.get(node.name)
+        where = f"in {PHASE_NAMES[operator.phase]} of stage {item.stage}"
+        if item.microbatch is not None and self.plan.microbatches > 1:
+            where += f", microbatch {item.microbatch} of 0 to {self.plan.microbatches - 1}"
+        return failure(
+            "a sum over copies" if call is None else str(call.target),
+            self._trace.origins.get(node.name),
+            values_of(operator, graph, self._trace),
+            where,
+            error,
+            item.stage,
+        )
+
     def _step_on_shared(self, registers: Registers) -> dict[str, Tensor]:
         """The same where the state stays where it is: it is written when all has been computed."""
         assert self._shared is not None
-        for _, call in self._calls:
-            call(registers)
+        self._run(registers, None)
         results = {name: registers[register][0] for name, register in self._results.items()}
         made = {
             register: [self._shared.apart(tensor) for tensor in registers[register]]

@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 import torch
 
-from frontends.errors import BatchError
+from frontends.errors import AccumulationError, BatchError
 from frontends.step import Accumulation, Step, accumulate, fingerprint
 from frontends.torch.arguments import Argument
 from frontends.torch.calls import Call
 from frontends.torch.capture import Captured, Returned, capture
 from frontends.torch.cut import Early, compute_early, cut, number_examples
 from frontends.torch.host import Number
+from frontends.torch.origins import Origin
 from frontends.torch.program import Program
 from frontends.torch.rules import Rules
 from frontends.torch.trees import Tree
@@ -33,6 +34,9 @@ class Trace:
     step: Step
     calls: dict[str, Call]
     """By operator name; an identity has none. Operands are the operator's inputs."""
+
+    origins: dict[str, Origin]
+    """By operator name: where in the user's code it was called, where that is known."""
 
     constants: Mapping[str, Tensor]
     """Tensors that the step has from elsewhere, by value name."""
@@ -54,7 +58,8 @@ class Trace:
     def with_copies(self, original: Mapping[str, str]) -> Trace:
         """The same where operators have copies, which call what the original ones do."""
         calls = {copy: self.calls[name] for copy, name in original.items() if name in self.calls}
-        return replace(self, calls={**self.calls, **calls})
+        origins = {c: self.origins[name] for c, name in original.items() if name in self.origins}
+        return replace(self, calls={**self.calls, **calls}, origins={**self.origins, **origins})
 
     def complete(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All arguments by name, from those that are not computed early; draws random numbers."""
@@ -63,6 +68,19 @@ class Trace:
             made = early.program.run(found)
             found.update(zip((a.name for a in early.makes), made, strict=True))
         return found
+
+    def draw_before(self, values: Mapping[str, Tensor], number: int) -> None:
+        """Draw the random numbers that a step on one device draws before an operator.
+
+        Args:
+            values: Of all arguments that are not computed early.
+            number: Of the operator's origin.
+        """
+        found = dict(values)
+        for early in self.early:
+            made = early.program.run_before(found, number)
+            names = zip(early.program.outputs, early.makes, strict=True)
+            found.update((a.name, made[name]) for name, a in names if name in made)
 
     def runs_like(self, other: Trace) -> bool:
         """Whether what runs one runs the other: they differ in what Python does with results."""
@@ -176,9 +194,14 @@ class Capture:
     def _cut(self, microbatches: int) -> Trace:
         while True:
             full = self._program(1, "time")
-            found = accumulate(
-                full.graph, microbatches, equal=full.equal, zeros=full.zeros, free=self._free()
-            )
+            try:
+                found = accumulate(
+                    full.graph, microbatches, equal=full.equal, zeros=full.zeros, free=self._free()
+                )
+            except AccumulationError as error:
+                if error.operator not in full.origins:
+                    raise
+                raise error.written(str(full.origins[error.operator])) from None
             if not found.early:
                 break
             self._compute_early(found.early, found.batch_dim)
@@ -212,6 +235,7 @@ class Capture:
         return Trace(
             Step(graph, microbatches, summed, fingerprint(graph, microbatches)),
             {name: line.call for name, line in program.lines.items()},
+            program.origins,
             self._flat.constants,
             tuple(self._arguments),
             tuple(self._early),

@@ -20,7 +20,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from frontends import collector
-from frontends.errors import FrontendsError, HeldLayoutError, PlanError, UnsupportedStepError
+from frontends.boundary import doing
+from frontends.errors import FrontendsError, HeldLayoutError, PlanError, StepError
 from frontends.plan import Plan
 from frontends.planning import Planned
 from frontends.torch.api import default_cluster, plan_capture
@@ -37,9 +38,6 @@ from frontends.torch.runtime import Runtime
 from frontends.torch.shared import SharedState
 from frontends.torch.trace import Capture, Trace
 from frontends.torch.trees import Tree, flatten, remove
-
-_UNTYPED = (ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError)
-"""Errors of Python's that would say nothing to who has not written the planner."""
 
 _MOST = 8
 """Programs that are kept, as many as `torch.compile` keeps [chosen]."""
@@ -69,7 +67,8 @@ class Variant:
     def runtime(self) -> Runtime:
         """What runs it, with the state as it is now."""
         if self._runtime is None:
-            self._runtime = self._make_runtime(self)
+            with doing("placing the state of a step"):
+                self._runtime = self._make_runtime(self)
         return self._runtime
 
     def difference(self, form: Form, tree: Tree, leaves: Leaves) -> str | None:
@@ -83,18 +82,31 @@ class Variant:
 
     def run(self, leaves: Leaves) -> Any:
         """Run it; what the step returns."""
+        numbers = {**self.capture.captured.state.numbers, **batch_numbers(leaves)}
+        given, runtime = self._given(leaves), self.runtime
+        with doing("running a step"):
+            made = self._run(runtime, given, numbers)
+        return self._leave(made, given, numbers)
+
+    def _run(
+        self, runtime: Runtime, given: Mapping[str, Tensor], numbers: Mapping[str, Any]
+    ) -> list[Any]:
+        """What the program makes of what a call hands over."""
         captured, trace = self.capture.captured, self.planned.trace
-        numbers = {**captured.state.numbers, **batch_numbers(leaves)}
-        given = self._given(leaves)
         values = {**given, **trace.compute(numbers)}
         known = {a.name for a in trace.arguments}
-        runtime = self.runtime
         state = {n for early in trace.early for n in early.reads if n in captured.state.tensors}
         found = {name: value for name, value in values.items() if name in known}
         found |= {name: runtime.value(name) for name in state}
-        found = trace.complete(found)
-        results = runtime({name: v for name, v in found.items() if name not in state})
-        return self._leave(trace.values(results, numbers), given, numbers)
+        before = torch.get_rng_state()
+        try:
+            every = trace.complete(found)
+            results = runtime({name: v for name, v in every.items() if name not in state})
+        except StepError as error:  # which one device meets when it has drawn less
+            torch.set_rng_state(before)
+            trace.draw_before(found, error.number)
+            raise
+        return trace.values(results, numbers)
 
     def _given(self, leaves: Leaves) -> dict[str, Tensor]:
         """The tensors that a call hands over, by name."""
@@ -254,13 +266,8 @@ class Variants:
             capture = Capture(step, self._model, self._optimizer, batch)
         if progress is not None:
             progress("capturing", 1, 1)
-        try:
+        with doing("planning"):
             planned = self._plan(capture)
-        except _UNTYPED as error:
-            raise UnsupportedStepError(
-                "a step is planned by what is known of its operators; this one fails so: "
-                f"{type(error).__name__}: {error}"
-            ) from error
         variant = Variant(form, capture, planned, self._runtime_of)
         if len(self.made) >= _MOST:
             self._warn(reasons)
