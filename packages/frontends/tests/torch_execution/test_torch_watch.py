@@ -28,6 +28,9 @@ REASONS = {
     "stopped": r"process 1 on \S+ has not been heard of for \d+ s: it was killed or is stopped",
     "raises": r"process 1 on \S+ failed: ValueError: no batch left",
     "hangs": r"no step stands still for 6 s; process 1 on \S+ is before step 2, and all others .*",
+    "looks too far": r"process 1 on \S+ failed: StepError: .*; aten.embedding.default, at "
+    r"\S+torch_faults.py:\d+: `return model\(rows\).*`, fails in forward of stage 0, on "
+    r"params\['weight'\] float32\[4, 4\] and batch int64\[6\]: IndexError: index out of range.*",
     "exits": r"process 1 on \S+ has ended after 2 steps, and process \d is in step 2: all .*",
 }
 CASES = [(launcher, story) for launcher in LAUNCHERS for story in REASONS]
@@ -58,7 +61,8 @@ def test_processes_that_join_again_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "story"), CASES if NIGHTLY else [("torchrun", "killed"), ("torchrun", "stopped")]
+    ("launcher", "story"),
+    CASES if NIGHTLY else [("torchrun", story) for story in ("killed", "stopped", "looks too far")],
 )
 def test_all_others_end_and_name_the_process_at_fault(
     launcher: str, story: str, tmp_path: Path

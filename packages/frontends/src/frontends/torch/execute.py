@@ -57,9 +57,9 @@ def executable(
             for at, node in enumerate(run_nodes):  # noqa: B007, the error says where it was
                 node(values)
         except Exception as error:
-            node = program.nodes[at]
-            if isinstance(node, Compute):
-                raise OperatorError(node, error) from error
+            failed = program.nodes[at]
+            if isinstance(failed, Compute):
+                raise OperatorError(failed, error) from error
             raise
         for total, register, firsts in zip(totals, program.totals, adders, strict=True):
             made = values[register]

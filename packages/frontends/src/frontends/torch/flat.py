@@ -84,11 +84,13 @@ class Flat:
         """The outputs by name that follow from what the step calls before an operator.
 
         Args:
-            values: Of the inputs.
+            values: Of some inputs.
             number: Of the operator's origin.
         """
-        lines = [line for line in self.lines if line.origin and line.origin.number < number]
-        found = self._run({**self.constants, **values}, lines)
+        found = {**self.constants, **values}
+        before = [line for line in self.lines if line.origin and line.origin.number < number]
+        known = known_from(before, found)
+        found = self._run(found, [line for line in before if known.issuperset(line.outputs)])
         return {name: found[name] for name in self.outputs if name in found}
 
     def _run(self, found: dict[str, Tensor], lines: Iterable[Line]) -> dict[str, Tensor]:

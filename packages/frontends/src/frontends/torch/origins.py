@@ -122,7 +122,7 @@ class Origins:
             found = self._seen(_origin(_outwards(frame, self._is_outermost)))
         else:
             found = self._seen(_origin(_outwards(frame, _runs_backward)))
-            found = found or self._of_gradient(node._sequence_nr())  # type: ignore[attr-defined]
+            found = found or self._of_gradient(node._sequence_nr())
             found = found or _origin(_outwards(frame, self._is_outermost))
         return None if found is None else replace(found, number=self._n)
 
@@ -131,18 +131,23 @@ class Origins:
 
     def _seen(self, origin: Origin | None) -> Origin | None:
         """Keep what was called, by the number that autograd gave it."""
-        number = torch.autograd._get_sequence_nr() - 1
+        number = _calls_seen() - 1
         if origin is not None and (not self._autograd or number > self._autograd[-1]):
             self._autograd.append(number)
             self._origins.append(origin)
         return origin
 
     def _of_gradient(self, number: int) -> Origin | None:
-        if number >= torch.autograd._get_sequence_nr():  # as of what adds to p.grad
+        if number >= _calls_seen():  # as of what adds to p.grad
             return None
         place = bisect.bisect_right(self._autograd, number) - 1
         origin = self._origins[place] if place >= 0 else None
         return None if origin is None else replace(origin, is_of_gradient=True)
+
+
+def _calls_seen() -> int:
+    """How many nodes autograd has numbered."""
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
 
 def _origin(instructions: Iterable[Instruction]) -> Origin | None:

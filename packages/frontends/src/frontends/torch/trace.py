@@ -73,7 +73,7 @@ class Trace:
         """Draw the random numbers that a step on one device draws before an operator.
 
         Args:
-            values: Of all arguments that are not computed early.
+            values: Of arguments that are not computed early.
             number: Of the operator's origin.
         """
         found = dict(values)

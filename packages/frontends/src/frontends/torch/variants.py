@@ -93,14 +93,13 @@ class Variant:
     ) -> list[Any]:
         """What the program makes of what a call hands over."""
         captured, trace = self.capture.captured, self.planned.trace
-        values = {**given, **trace.compute(numbers)}
         known = {a.name for a in trace.arguments}
         state = {n for early in trace.early for n in early.reads if n in captured.state.tensors}
-        found = {name: value for name, value in values.items() if name in known}
+        found = {name: value for name, value in given.items() if name in known}
         found |= {name: runtime.value(name) for name in state}
         before = torch.get_rng_state()
         try:
-            every = trace.complete(found)
+            every = trace.complete({**found, **trace.compute(numbers)})
             results = runtime({name: v for name, v in every.items() if name not in state})
         except StepError as error:  # which one device meets when it has drawn less
             torch.set_rng_state(before)
