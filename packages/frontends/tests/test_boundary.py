@@ -47,7 +47,7 @@ def masks(w: Any, x: Any) -> Any:
 @pytest.mark.parametrize("function", [chooses, counts, converts, masks])
 def test_asking_for_numbers_of_a_traced_array_names_the_line(function: Callable[..., Any]) -> None:
     line = function.__code__.co_firstlineno + 1
-    message = rf"test_boundary.py:{line} \({function.__name__}\) asks for some .*static_argnums"
+    message = rf"test_boundary.py:{line}: `.*` asks for some .*static_argnums"
     with pytest.raises(UnsupportedStepError, match=message) as caught:
         parallelize(function, cluster=CLUSTER)(W, X)
     assert isinstance(caught.value.__cause__, jax.errors.JAXTypeError | jax.errors.JAXIndexError)
@@ -120,9 +120,19 @@ def test_numbers_that_are_none_are_found_where_jax_is_asked_to() -> None:
         ours(W, X)
         with pytest.raises(
             NotFiniteError,
-            match=r"of stage 0 made numbers that are not finite, which jax_debug_nans",
+            match=r"of stage 0 made numbers that are not finite, which jax_debug_nans.*: the first "
+            r"is in log\.\d+ float32\[.*\], of log, at \S*test_boundary.py:\d+: `step = sgd",
         ):
             ours(W, -X)
+        for _ in range(2):  # what is kept to look is not what the program has given away
+            with pytest.raises(
+                NotFiniteError, match=r"they are in x float32\[1, 4\], which it was"
+            ):
+                ours(W, np.nan * X)
+    with jax.debug_infs(True):
+        ours(W, X)
+        with pytest.raises(NotFiniteError, match=r"the first is in log\.\d+ "):
+            ours(W, 0 * X)
 
 
 def test_an_operator_that_cannot_be_compiled_is_named_with_its_line(
@@ -152,7 +162,12 @@ def test_a_program_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = ours.compile()
     monkeypatch.setattr(compiling, "compile_chunks", lambda *_: [fail] * len(runtime.chunks))
     monkeypatch.setattr("frontends.jax.runtime.compile_chunks", lambda *_: [fail] * 9)
-    with pytest.raises(RunError, match=r"of stage 0 failed: JaxRuntimeError: RESOURCE_EXHAUSTED"):
+    with pytest.raises(
+        RunError,
+        match=r"of stage 0 failed: JaxRuntimeError: RESOURCE_EXHAUSTED: no memory; the largest "
+        r"values that it makes: .* float32\[.*\] \(\d+ bytes a device\), of \w+, "
+        r"at \S*test_boundary.py",
+    ):
         parallelize(step, cluster=CLUSTER)(W, X)
 
 
@@ -164,6 +179,98 @@ def test_what_fails_in_planning_is_a_type_of_ours(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InternalError, match=r"planning failed: KeyError: 'val'. Please report it"):
         parallelize(step, cluster=CLUSTER)(W, X)
     assert issubclass(InternalError, FrontendsError)
+
+
+def shapes(w: Any, x: Any) -> Any:
+    return step(w, x - jnp.ones((3, 3)))
+
+
+def misses(w: Any, x: Any) -> Any:
+    return step(w, {"x": x}["y"])
+
+
+@pytest.mark.parametrize("function", [shapes, misses])
+def test_what_jax_or_python_raises_in_the_step_names_the_line(function: Callable[..., Any]) -> None:
+    line = function.__code__.co_firstlineno + 1
+    message = rf"this one fails so, at \S*test_boundary.py:{line}: `return .*`: (Type|Key)Error: "
+    with pytest.raises(UnsupportedStepError, match=message):
+        parallelize(function, cluster=CLUSTER)(W, X)
+
+
+def test_a_shape_that_does_not_fit_is_refused_at_the_call_that_has_it() -> None:
+    ours = parallelize(step, cluster=CLUSTER)
+    first = ours(W, X)
+    with pytest.raises(
+        UnsupportedStepError, match=r"test_boundary.py:\d+: `step = sgd.*dot_general"
+    ):
+        ours(W, X[:, :3])
+    assert_same(jax.tree.leaves(ours(W, X)), jax.tree.leaves(first))
+
+
+def positive(x: Any) -> Any:
+    if np.any(np.asarray(x) < 0):
+        raise ValueError("a negative number")
+    return np.asarray(x)
+
+
+@jax.custom_vjp
+def checked(x: Any) -> Any:
+    return jax.pure_callback(positive, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+checked.defvjp(lambda x: (checked(x), None), lambda _, gradient: (gradient,))
+
+
+@pytest.mark.parametrize("n_devices", [1, 2])
+@pytest.mark.filterwarnings("ignore:no sharding rule")
+def test_a_callback_that_raises_is_named(n_devices: int) -> None:
+    calls = sgd(lambda w, x: jnp.mean((checked(x @ w) @ w) ** 2))
+    ours = parallelize(
+        calls,
+        cluster=Cluster.preset("virtual-cpu").resized(devices_per_host=n_devices),
+        microbatches=1,
+    )
+    first = ours(W, X)
+    message = (
+        r"of stage 0 failed in pure_callback, at \S*test_boundary.py:\d+: `return jax.pure_.*`, "
+        r"on dot_general\.\d+: ValueError: a negative number$"
+    )
+    with pytest.raises(RunError, match=message):
+        ours(W, -X)
+    assert_same(jax.tree.leaves(ours(W, X)), jax.tree.leaves(first))
+
+
+def prints(w: Any, x: Any) -> Any:
+    jax.debug.print("{}", x.sum())
+    return step(w, x)
+
+
+def test_effects_are_refused_with_their_lines() -> None:
+    line = prints.__code__.co_firstlineno + 1
+    message = rf"this one has Debug \(debug_print, at \S*test_boundary.py:{line}: `jax.debug.print"
+    for function in (prints, jax.jit(prints)):
+        with pytest.raises(UnsupportedStepError, match=message):
+            parallelize(function, cluster=CLUSTER)(W, X)
+
+
+def test_operators_that_cannot_be_planned_or_accumulated_name_their_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mixes = sgd(lambda w, x: jnp.mean(((x @ w) @ (x @ w).T) ** 2))
+    with pytest.raises(
+        UnsupportedStepError, match=r"it is written at \S*test_boundary.py:\d+: `mix"
+    ):
+        parallelize(mixes, cluster=CLUSTER, microbatches=2)(W, X)
+
+    def fail(*arguments: Any) -> Any:
+        raise KeyError("val")
+
+    monkeypatch.setattr("frontends.jax.program.Rules.of", fail)
+    message = (
+        r"dot_general, at \S*test_boundary.py:\d+: .*, cannot be planned on x, w: KeyError: 'val'"
+    )
+    with pytest.raises(UnsupportedStepError, match=message):
+        parallelize(step, cluster=CLUSTER)(W, X)
 
 
 def test_a_type_that_the_device_says_nothing_of_is_named() -> None:

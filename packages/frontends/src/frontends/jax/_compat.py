@@ -6,7 +6,8 @@ dead-code elimination, and no public call inlines nested calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import jax
@@ -20,6 +21,8 @@ from jax._src.array import ArrayImpl
 from jax._src.random import prng
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
+
+from frontends.sources import shown, whose
 
 _BODY_OF_CALL = {
     "jit": "jaxpr",
@@ -295,9 +298,28 @@ def as_weak(array: jax.Array) -> jax.Array:
     )
 
 
-def is_users(filename: str) -> bool:
-    """Whether a file is none of JAX's own."""
-    return bool(source_info_util.is_user_filename(filename))
+def checks_numbers() -> str | None:
+    """For which numbers JAX looks after each program, where it is asked to."""
+    kinds = {"nan": _config.debug_nans, "inf": _config.debug_infs}
+    return " or ".join(kind for kind, is_on in kinds.items() if is_on.value) or None
+
+
+@contextlib.contextmanager
+def not_checking_numbers() -> Iterator[None]:
+    """JAX does not look for numbers that are none meanwhile."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
+
+
+def effects_of(closed: ClosedJaxpr) -> list[JaxprEqn]:
+    """The equations that do more than to compute, inside of whatever calls them."""
+    found: list[JaxprEqn] = []
+    for equation in closed.jaxpr.eqns:
+        if not equation.effects:
+            continue
+        inner = [_core.ClosedJaxpr(jaxpr, ()) for jaxpr in _core.jaxprs_in_params(equation.params)]
+        found += [e for body in inner for e in effects_of(body)] or [equation]
+    return found
 
 
 def is_of_numbers(error: Exception) -> bool:
@@ -306,8 +328,17 @@ def is_of_numbers(error: Exception) -> bool:
 
 
 def line_of(equation: JaxprEqn) -> str:
-    """Where the user, or a library that he uses, wrote what became this equation."""
-    return source_info_util.summarize(equation.source_info)
+    """Where the user wrote what became this equation, and the library that he called there."""
+    frames = [*source_info_util.user_frames(equation.source_info.traceback)]
+    of_library = None
+    for frame in frames:
+        kind = whose(frame.file_name)
+        line = shown(frame.file_name, frame.start_line, frame.function_name)
+        if kind == "the user's":
+            return line if of_library is None else f"{line}, in {of_library}"
+        if kind == "a library's":
+            of_library = of_library or line
+    return of_library or "a line that is not known"
 
 
 def is_initialized() -> bool:
@@ -349,7 +380,9 @@ __all__ = [
     "as_weak",
     "aval",
     "bind",
+    "checks_numbers",
     "coordination_client",
+    "effects_of",
     "eliminate_dead_code",
     "implementation_of_keys",
     "inline_calls",
@@ -359,10 +392,10 @@ __all__ = [
     "is_key",
     "is_of_numbers",
     "is_scalar_literal",
-    "is_users",
     "key_data",
     "line_of",
     "n_cpu_devices",
+    "not_checking_numbers",
     "prng",
     "process_of_distributed",
     "program",

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import dis
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import jax
-from costmodel import UnknownDtypeError
 
-from frontends.errors import (
-    FrontendsError,
-    InternalError,
-    NotFiniteError,
-    PlanError,
-    RunError,
-    UnsupportedStepError,
-)
+from frontends.boundary import first_line
+from frontends.errors import FrontendsError, NotFiniteError, RunError, UnsupportedStepError
 from frontends.jax import _compat
+from frontends.sources import shown, whose
 
 _NO_VALUE = (
     jax.errors.ConcretizationTypeError,
@@ -65,7 +60,7 @@ class Traced:
         except _NO_VALUE as error:
             raise UnsupportedStepError(
                 f"a step is traced: its arrays have no numbers yet when it is planned, as under "
-                f"jax.jit; {_line_of(error)} asks for some ({_first_line(error)}): use jnp.where, "
+                f"jax.jit; {_line_of(error)} asks for some ({first_line(error)}): use jnp.where, "
                 "lax.cond or lax.scan there, or give what chooses in static_argnums"
             ) from error
         except jax.errors.UnexpectedTracerError as error:
@@ -76,11 +71,19 @@ class Traced:
                     "what is static for a function in jax.jit is static for the parallel step of "
                     "it, too: give parallelize the same static_argnums or static_argnames"
                 ) from error
-            if error is self._own or isinstance(error, FrontendsError):
+            if isinstance(error, FrontendsError | Warning):
                 raise
+            if error is self._own:
+                if _is_raised_by_others(error):
+                    raise
+                raise UnsupportedStepError(
+                    "a step is traced on arrays that have shapes and types but no numbers, as "
+                    f"under jax.jit; this one fails so, at {_line_of(error)}: "
+                    f"{type(error).__name__}: {first_line(error)}"
+                ) from error
             raise UnsupportedStepError(
                 "a step takes and returns arrays, numbers and trees of them, as under jax.jit; "
-                f"JAX says: {_first_line(error)}"
+                f"JAX says: {first_line(error)}"
             ) from error
 
 
@@ -97,59 +100,69 @@ def of_an_earlier_trace(line: str) -> UnsupportedStepError:
 
 
 @contextmanager
-def doing(what: str) -> Iterator[None]:
-    """Around what may fail in JAX, XLA or here.
+def computing_early(reads: Sequence[str]) -> Iterator[None]:
+    """Around what is computed on the whole batch, before the first microbatch.
 
     Args:
-        what: Is being done, for the message.
+        reads: Names of the arguments that it is computed from.
 
     Raises:
-        PlanError: The cluster's device says nothing of a type that the step computes with.
-        InternalError: Something else than an error of this package came up.
+        NotFiniteError: Some numbers are not finite, and JAX was asked to look for such.
+        RunError: It fails otherwise.
     """
     try:
         yield
-    except (FrontendsError, Warning):  # some ask for warnings as errors
-        raise
-    except UnknownDtypeError as error:
-        raise PlanError(str(error)) from error
     except Exception as error:
-        raise InternalError(
-            f"{what} failed: {type(error).__name__}: {_first_line(error)}. Please report it, with "
-            "the step; its cause is above"
+        what = f"what is computed of {', '.join(reads) or 'nothing'} before the first microbatch"
+        if _compat.is_of_numbers(error):
+            raise NotFiniteError(
+                f"{what} has numbers that are not finite, which jax_debug_nans or jax_debug_infs "
+                f"looks for ({first_line(error)})"
+            ) from error
+        raise RunError(f"{what} failed: {type(error).__name__}: {first_line(error)}") from error
+
+
+@contextmanager
+def planning(equation: _compat.JaxprEqn, names: Sequence[str]) -> Iterator[None]:
+    """Around what is made of an equation before the step runs.
+
+    Args:
+        equation: Of the step.
+        names: Of its operands.
+
+    Raises:
+        UnsupportedStepError: Its form is one that nothing is known of.
+    """
+    try:
+        yield
+    except FrontendsError:
+        raise
+    except Exception as error:
+        raise UnsupportedStepError(
+            f"a step is planned by what is known of its operators; {equation.primitive.name}, at "
+            f"{_compat.line_of(equation)}, cannot be planned on {', '.join(names) or 'nothing'}: "
+            f"{type(error).__name__}: {first_line(error)}"
         ) from error
 
 
-def failure_of(program: str, error: Exception) -> FrontendsError:
-    """What a compiled program's error is to the user.
-
-    Args:
-        program: Its phase and stage.
-        error: That it raised: JAX was asked to look for numbers that are none, and there are some,
-            or the device has no memory for it, or it was given what it cannot take.
-    """
-    if isinstance(error, FrontendsError):
-        return error
-    if _compat.is_of_numbers(error):
-        return NotFiniteError(
-            f"{program} made numbers that are not finite, which jax_debug_nans or jax_debug_infs "
-            f"looks for ({_first_line(error)}): call the step's function itself under jax.jit to "
-            "see in which operator"
-        )
-    return RunError(f"{program} failed: {type(error).__name__}: {_first_line(error)}")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "").strip().rstrip(".") or "it says nothing more"
-
-
 def _line_of(error: BaseException) -> str:
-    """The last line of the user's that an error went through."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if _compat.is_users(frame.filename) and frame.filename != __file__
-    ]
-    if not frames:
-        return "the step"
-    return f"{frames[-1].filename}:{frames[-1].lineno} ({frames[-1].name})"
+    """The last line of the user's that an error went through, and the library's inside of it."""
+    of_library = None
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        kind, line = whose(frame.filename), shown(frame.filename, frame.lineno or 0, frame.name)
+        if kind == "the user's":
+            return line if of_library is None else f"{line}, in {of_library}"
+        if kind == "a library's":
+            of_library = of_library or line
+    return of_library or "the step"
+
+
+def _is_raised_by_others(error: BaseException) -> bool:
+    """Whether code that is not JAX's says `raise` or `assert` where an error comes from."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or whose(last.tb_frame.f_code.co_filename) == "nobody's":
+        return False
+    code = last.tb_frame.f_code
+    return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS"

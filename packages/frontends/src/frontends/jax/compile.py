@@ -16,9 +16,9 @@ from jax.sharding import NamedSharding
 from shardspec import Mesh, Spec
 
 from frontends.binding import Shards
+from frontends.boundary import doing
 from frontends.chunks import Chunk
 from frontends.jax import _compat
-from frontends.jax.boundary import doing
 from frontends.jax.lower import jax_mesh, lower_chunk, partition_spec
 from frontends.jax.trace import Trace
 from frontends.plan import Plan, Stored

@@ -12,7 +12,7 @@ from shardspec import Mesh
 
 from frontends.binding import Shards
 from frontends.chunks import Chunk
-from frontends.jax.boundary import failure_of
+from frontends.jax.blame import Blame
 from frontends.jax.compile import Submeshes, compile_zeros, placer
 from frontends.plan import Stored, Transfer
 
@@ -24,12 +24,18 @@ class JaxEngine:
         chunks: What runs.
         submeshes: Where.
         programs: The compiled chunks; None for those of other processes.
+        blame: Says of a program that failed what was at fault.
     """
 
     def __init__(
-        self, chunks: Sequence[Chunk], submeshes: Submeshes, programs: Sequence[Any]
+        self,
+        chunks: Sequence[Chunk],
+        submeshes: Submeshes,
+        programs: Sequence[Any],
+        blame: Blame,
     ) -> None:
         self._chunks, self._submeshes, self._programs = chunks, submeshes, programs
+        self._blame = blame
 
     def processes(self, mesh: Mesh) -> frozenset[int]:
         """The processes that have devices of a mesh."""
@@ -50,21 +56,22 @@ class JaxEngine:
         return compile_zeros(self._chunks[chunk], self._submeshes)
 
     def program(self, chunk: int) -> Callable[[list[jax.Array]], Sequence[jax.Array]]:
-        """Runs a chunk; on several CPU devices, waits until it has run."""
+        """Runs a chunk; on several CPU devices, or if it may fail late, waits until it has run."""
         compiled, what = self._programs[chunk], self._chunks[chunk]
-        name, stage = str(what), what.stage
+        blame, stage = self._blame, what.stage
         devices = self._submeshes.jax_meshes[stage].devices.flat
         place = placer(stage, (*what.totals, *what.writes), self._submeshes)
 
-        waits = len(devices) > 1 and devices[0].platform == "cpu"
+        waits = (len(devices) > 1 and devices[0].platform == "cpu") or blame.callbacks(what)
 
         def run(operands: list[jax.Array]) -> Sequence[jax.Array]:
+            given = blame.keep(operands)
             try:
                 results: Sequence[jax.Array] = compiled(*operands)
                 # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
                 return place(jax.block_until_ready(results) if waits else results)
             except Exception as error:
-                raise failure_of(name, error) from error
+                raise blame.failure(what, given, error) from error
 
         return run
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import shardspec
 from autoshard import Graph
@@ -21,10 +22,10 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from shardspec import Layout, Mesh, Spec
 
+from frontends.boundary import doing
 from frontends.chunks import Chunk
 from frontends.errors import DeviceError, InternalError
 from frontends.jax import _compat
-from frontends.jax.boundary import doing
 from frontends.jax.local import add_copies, run_locally
 from frontends.jax.trace import Trace
 from frontends.plan import Conversion, Placement, Stored
@@ -60,7 +61,13 @@ def partition_spec(spec: Spec, mesh: Mesh) -> PartitionSpec:
 
 
 def lower_chunk(
-    chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh, jmesh: jax.sharding.Mesh
+    chunk: Chunk,
+    trace: Trace,
+    graph: Graph,
+    mesh: Mesh,
+    jmesh: jax.sharding.Mesh,
+    *,
+    watched: str | None = None,
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """A function on global arrays, not yet jitted: of totals and reads, to totals and writes.
 
@@ -70,6 +77,9 @@ def lower_chunk(
         graph: The layered graph that the chunk was cut from.
         mesh: The stage's mesh.
         jmesh: The same over JAX's devices.
+        watched: `nan`, `inf` or `nan or inf`, to look for such numbers: the result is then alone
+            for each device whether it has some in each of the reads, and in each value that
+            actions make.
     """
     operators = {op.name: op for op in graph.operators}
     n_totals = len(chunk.totals)
@@ -114,6 +124,7 @@ def lower_chunk(
             for slot, operand in zip(taken, operands, strict=True)
         ]
         environment = dict(zip(chunk.reads, local[n_totals:], strict=True))
+        found = [_has(watched, array) for array in environment.values()] if watched else []
         phase, there, done = chunk.phase, set[Stored](), set[tuple[object, ...]]()
         for index, action in enumerate(chunk.actions):
             if action.phase != phase:
@@ -133,6 +144,10 @@ def lower_chunk(
                 environment[Stored(action.value, action.dst)] = converted
             else:
                 run(action, environment)
+            if watched:
+                found += [_has(watched, environment[slot]) for slot in made_by(action, graph)]
+        if watched:
+            return (jnp.stack(found)[None],)
         totals = zip(local[:n_totals], chunk.totals, strict=True)
         made = [
             *(total + environment[slot] for total, slot in totals),
@@ -147,9 +162,27 @@ def lower_chunk(
         local_program,
         mesh=jmesh,
         in_specs=tuple(partition_spec(slot.spec, mesh) for slot in taken),
-        out_specs=tuple(partition_spec(slot.spec, mesh) for slot in given),
+        out_specs=(PartitionSpec(mesh.axis_names),)
+        if watched
+        else tuple(partition_spec(slot.spec, mesh) for slot in given),
         check_vma=False,
     )
+
+
+def made_by(action: Conversion | Placement, graph: Graph) -> list[Stored]:
+    """The values that an action makes, each in its layout."""
+    if isinstance(action, Conversion):
+        return [Stored(action.value, action.dst)]
+    operator = next(op for op in graph.operators if op.name == action.operator)
+    return [*map(Stored, operator.outputs, action.results)]
+
+
+def _has(kinds: str, array: Array) -> Array:
+    """Whether a shard has numbers of some kinds."""
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return jnp.array(False)
+    is_bad = jnp.isnan(array) if "nan" in kinds else jnp.zeros(array.shape, bool)
+    return jnp.any(is_bad | jnp.isinf(array) if "inf" in kinds else is_bad)
 
 
 def _not_before(environment: dict[Stored, Array], slots: Collection[Stored]) -> None:

@@ -12,13 +12,13 @@ import jax
 from costmodel import Cluster
 from jax.sharding import NamedSharding
 
+from frontends.boundary import doing
 from frontends.errors import BatchError, HeldLayoutError, PlanError
 from frontends.given import argnums_of
 from frontends.held import HELD
 from frontends.jax.adapters import Kept, adapter_of
 from frontends.jax.api import default_cluster, plan_for
 from frontends.jax.arguments import Argument
-from frontends.jax.boundary import doing
 from frontends.jax.calls import Call, Signature
 from frontends.jax.data import Examples, Feed, rows_of_process
 from frontends.jax.initial import find_homes, leaves_of_state, make_state, place_shapes

@@ -19,6 +19,7 @@ from frontends.jax._compat import (
     is_differentiated,
 )
 from frontends.jax.arguments import Argument
+from frontends.jax.boundary import planning
 from frontends.jax.rules import flops_of, rule_of
 from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, identity
 
@@ -99,7 +100,8 @@ class Program:
             self.equal[result] = _equal_dims(equation)
             if kind == "broadcast_in_dim" and not np.any(operands[0]):
                 self.zeros.add(result)
-        rule, flops = self._rules.of(equation)
+        with planning(equation, [name for name in operands if isinstance(name, str)]):
+            rule, flops = self._rules.of(equation)
         self.equations[name] = equation
         self.operands[name] = operands
         self._operators.append(

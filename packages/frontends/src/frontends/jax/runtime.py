@@ -19,6 +19,7 @@ from frontends.chunks import build_chunks
 from frontends.errors import ArgumentError, BatchError, DeviceError
 from frontends.homes import Result, find_placed, find_results
 from frontends.instructions import Key, build_instructions, in_one_order
+from frontends.jax.blame import Blame
 from frontends.jax.compile import Submeshes, compile_chunks
 from frontends.jax.engine import JaxEngine
 from frontends.jax.team import Team
@@ -87,7 +88,8 @@ class Runtime:
         dying = find_dying(self.instructions, plan, self.chunks, given)
         self.programs = compile_chunks(self.chunks, trace, graph, self.submeshes, dying, progress)
         mail = None if self._team is None else self._team.courier
-        engine = JaxEngine(self.chunks, self.submeshes, self.programs)
+        blame = Blame(trace, graph, self.submeshes)
+        engine = JaxEngine(self.chunks, self.submeshes, self.programs, blame)
         binder = Binder(plan, self.chunks, engine, dying, planned, mail)
         self._placed = [
             (binder.register(key), key, self.submeshes.sharding(key[0], key[1].spec))

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from frontends.errors import BatchError, UnsupportedStepError
+from frontends.boundary import doing
+from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
 from frontends.jax import _compat
 from frontends.jax._compat import ClosedJaxpr, JaxprEqn, Var
 from frontends.jax.arguments import Argument, describe, match_state, numbers_of
-from frontends.jax.boundary import Traced, doing, of_an_earlier_trace
+from frontends.jax.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.cut import Early, Flat, compute_early, cut
 from frontends.jax.keys import KeyExpansion, keys_of_draws
 from frontends.jax.loops import unrolled, without_stacks
@@ -79,7 +80,8 @@ class Trace:
         values = dict(zip((a.name for a in self.arguments), leaves, strict=False))
         for early in self.early:
             # Arguments may lie on the devices of different stages; these are small.
-            made = early.function(*(np.asarray(values[name]) for name in early.reads))
+            with computing_early(early.reads):
+                made = early.function(*(np.asarray(values[name]) for name in early.reads))
             values.update(zip((a.name for a in early.makes), made, strict=True))
         return [values[a.name] for a in self.arguments]
 
@@ -182,9 +184,15 @@ class Capture:
             full = self._whole()
             variables = {name: variable for variable, name in full.names.items()}
             free = {full.names[v] for v in self._free_inputs(self._flat)}
-            found = accumulate(
-                full.graph, microbatches, equal=full.equal, zeros=full.zeros, free=free
-            )
+            try:
+                found = accumulate(
+                    full.graph, microbatches, equal=full.equal, zeros=full.zeros, free=free
+                )
+            except AccumulationError as error:
+                equation = full.equations.get(error.operator or "")
+                if equation is None:
+                    raise
+                raise error.written(f"at {_compat.line_of(equation)}") from None
             batch_dim = {variables[n]: d for n, d in found.batch_dim.items() if n in variables}
             if not found.early:
                 break
@@ -314,9 +322,14 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Clo
         if any(v in leaked for v in equation.invars if isinstance(v, Var)):
             raise of_an_earlier_trace(_compat.line_of(equation))
     if closed.effects:
+        found = [
+            f"{equation.primitive.name}, at {_compat.line_of(equation)}"
+            for equation in _compat.effects_of(closed)
+        ]
         raise UnsupportedStepError(
             "a step that is planned must be free of side effects; this one has "
-            f"{', '.join(sorted(map(str, closed.effects)))}: remove prints and callbacks from it"
+            f"{', '.join(sorted(map(str, closed.effects)))} ({'; '.join(dict.fromkeys(found))}): "
+            "remove prints and callbacks from it"
         )
     return closed, out_shape
 

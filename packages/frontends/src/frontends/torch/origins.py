@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dis
-import linecache
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -22,34 +20,21 @@ from typing import Literal
 
 import torch
 
+from frontends.sources import Whose, shown, whose
+
 Instruction = tuple[CodeType, int]
 """Code, and the position of an instruction in it."""
 
-Whose = Literal["nobody's", "torch's", "a library's", "the user's"]
-
-_TORCH, _OURS = (str(Path(file).parent) + "/" for file in (torch.__file__, Path(__file__).parent))
-_STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
-_INSTALLED = {"site-packages", "dist-packages"}
-_LONGEST = 100
-"""Characters of a line that a message shows."""
-
-_TYPED = ("<stdin", "<string", "<ipython")
-"""How the names of what is no file begin, where users type it."""
+_TORCH = str(Path(torch.__file__).parent) + "/"
 
 
 @cache
-def whose(filename: str) -> Whose:
+def _whose(filename: str) -> Whose | Literal["torch's"]:
     """Who wrote a file; of torch's only layers and optimizers say something to a user."""
-    if filename.startswith("<"):
-        return "the user's" if filename.startswith(_TYPED) else "nobody's"
-    if filename.startswith(_OURS):
-        return "nobody's"
     if filename.startswith(_TORCH):
         is_known = filename.removeprefix(_TORCH).startswith(("nn/", "optim/"))
         return "torch's" if is_known else "nobody's"
-    if not _INSTALLED.isdisjoint(Path(filename).parts):
-        return "a library's"
-    return "nobody's" if filename.startswith(_STANDARD) else "the user's"
+    return whose(filename)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +79,7 @@ def is_raised_by_user(error: BaseException) -> bool:
     if not raising:
         return False
     code, at = raising[-1]
-    is_own = whose(code.co_filename) == "the user's"
+    is_own = _whose(code.co_filename) == "the user's"
     return is_own and at >= 0 and dis.opname[code.co_code[at]] == "RAISE_VARARGS"
 
 
@@ -155,7 +140,7 @@ def _origin(instructions: Iterable[Instruction]) -> Origin | None:
     of_library: Instruction | None = None
     of_torch: Instruction | None = None
     for instruction in instructions:
-        match whose(instruction[0].co_filename):
+        match _whose(instruction[0].co_filename):
             case "the user's":
                 return Origin(instruction, of_library)
             case "a library's":
@@ -201,5 +186,4 @@ _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 def _text(instruction: Instruction) -> str:
     code, at = instruction
     line = next(islice(code.co_positions(), max(at, 0) // 2, None))[0] or code.co_firstlineno
-    text = linecache.getline(code.co_filename, line).strip()
-    return f"{code.co_filename}:{line}: `{text[:_LONGEST] or code.co_name}`"
+    return shown(code.co_filename, line, code.co_name)
