@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import sysconfig
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -14,14 +13,13 @@ _OURS = str(Path(__file__).parent) + "/"
 _STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 _INSTALLED = {"site-packages", "dist-packages"}
 _FRAMEWORKS = {"jax", "jaxlib", "torch"}
-_TYPED = ("<stdin", "<string", "<ipython")
+_TYPED = ("<stdin", "<ipython")
 """How the names of what is no file begin, where users type it."""
 
 _LONGEST = 100
 """Characters of a line that a message shows."""
 
 
-@cache
 def whose(filename: str) -> Whose:
     """Who wrote a file; frameworks, this package and Python itself say nothing to a user."""
     if filename.startswith("<"):

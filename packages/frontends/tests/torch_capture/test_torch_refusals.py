@@ -83,3 +83,55 @@ def test_random_numbers_that_a_capture_does_not_see_are_refused(
 ) -> None:
     with pytest.raises(UnsupportedStepError, match=f"draws by {name}.*take torch.rand"):
         capture(lambda model, x: model(x).mean() * draw())
+
+
+def returns_nothing(model: nn.Module, x: torch.Tensor) -> None:
+    model(x)
+
+
+def returns_many(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x)
+
+
+def returns_what_has_no_gradient(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).mean().detach()
+
+
+@pytest.mark.parametrize(
+    ("loss", "what"),
+    [
+        (returns_nothing, "NoneType"),
+        (returns_many, r"a tensor of shape \[4, 4\]"),
+        (returns_what_has_no_gradient, r"a tensor of shape \[\] that follows from no parameter"),
+    ],
+)
+def test_what_is_no_loss_is_refused_with_the_function(
+    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor], what: str
+) -> None:
+    line = loss.__code__.co_firstlineno
+    where = rf"{loss.__name__}, at \S*test_torch_refusals.py:{line}: `def .*`, returns {what}$"
+    with pytest.raises(UnsupportedStepError, match=where):
+        capture(loss)
+
+
+def turns(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_complex(model(x).reshape(-1, 2)).abs().mean()
+
+
+def draws_late(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.normal(model(x).mean(), 1.0)
+
+
+def computes_late(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).mean() * (model(x).sum().item() // 3)
+
+
+@pytest.mark.parametrize("loss", [turns, draws_late, computes_late])
+def test_what_is_refused_after_the_step_ran_names_the_line(
+    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor],
+) -> None:
+    line = loss.__code__.co_firstlineno + 1
+    with pytest.raises(
+        UnsupportedStepError, match=rf"at \S*test_torch_refusals.py:{line}: `return"
+    ):
+        capture(loss)

@@ -33,6 +33,7 @@ from frontends.torch.host import Number, number_of
 from frontends.torch.instead import followed
 from frontends.torch.left import Effect, Left
 from frontends.torch.memoized import forgotten
+from frontends.torch.origins import defined
 from frontends.torch.outside import check_apart, places_of
 from frontends.torch.read import AliasedError, Name, read
 from frontends.torch.reads import Reads
@@ -118,11 +119,25 @@ def training_step(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> Any:
         optimizer.zero_grad()
         loss = loss_fn(model, batch)
+        _check_loss(loss, loss_fn)
         loss.backward()
         optimizer.step()
         return loss.detach()
 
     return step
+
+
+def _check_loss(loss: Any, loss_fn: Callable[..., Any]) -> None:
+    if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
+        return
+    said = type(loss).__name__
+    if isinstance(loss, Tensor):
+        follows = "" if loss.requires_grad else " that follows from no parameter"
+        said = f"a tensor of shape {list(loss.shape)}{follows}"
+    raise UnsupportedStepError(
+        "a loss is a tensor of one number that follows from parameters; "
+        f"{defined(loss_fn)} returns {said}"
+    )
 
 
 def capture(
@@ -407,8 +422,8 @@ def _check_types(flat: Flat) -> None:
         if kind.dtype.is_complex:
             raise UnsupportedStepError(
                 "numbers of a step that is planned are real, as prices of complex ones are not "
-                f"known; {name} is {kind.dtype}: compute with real and imaginary parts, as "
-                "torch.view_as_real gives them"
+                f"known; {name}{_made(flat, name)} is {kind.dtype}: compute with real "
+                "and imaginary parts, as torch.view_as_real gives them"
             )
 
 
@@ -446,5 +461,12 @@ def _check_draws(flat: Flat, draws: Collection[str], free: Collection[str]) -> N
         if name not in known:
             raise UnsupportedStepError(
                 "random numbers are drawn before the step runs, so that they are those of one "
-                f"device; {name} depends on weights: draw uniform numbers and compare them"
+                f"device; {name}{_made(flat, name)} depends on weights: draw uniform numbers and "
+                "compare them"
             )
+
+
+def _made(flat: Flat, name: str) -> str:
+    """Where a value comes from, if the step makes it."""
+    origin = next((line.origin for line in flat.lines if name in line.outputs), None)
+    return "" if origin is None else f", made {origin},"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dis
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,6 +82,14 @@ def is_raised_by_user(error: BaseException) -> bool:
     code, at = raising[-1]
     is_own = _whose(code.co_filename) == "the user's"
     return is_own and at >= 0 and dis.opname[code.co_code[at]] == "RAISE_VARARGS"
+
+
+def defined(function: Callable[..., object]) -> str:
+    """A function, and where it is written."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return repr(function)
+    return f"{code.co_name}, at {shown(code.co_filename, code.co_firstlineno, code.co_name)},"
 
 
 class Origins:

@@ -114,7 +114,13 @@ def read(module: GraphModule, inputs: Sequence[str], numbers: Collection[str] = 
     """
     reader = _Reader(module, inputs, numbers)
     for node in module.graph.nodes:
-        reader.add(node)
+        try:
+            reader.add(node)
+        except UnsupportedStepError as error:
+            origin = node.meta.get(_compat.ORIGIN)
+            if origin is not None:
+                error.args = (f"{error}; it is called {origin}",)
+            raise
     return reader.finish()
 
 
