@@ -29,7 +29,7 @@ LAUNCHERS = {
 def test_the_example_trains_and_verifies_itself(launcher: str, tmp_path: Path) -> None:
     path = tmp_path / "train_llama.py"
     path.write_text("".join((PROGRAM, *MORE)))
-    ended = run([*LAUNCHERS[launcher], path], deadline_s=400, cwd=tmp_path)
+    ended = run([*LAUNCHERS[launcher], path], deadline_s=900, cwd=tmp_path)
     assert ended.status == 0, ended.output
     (shown,) = re.findall(r"^It prints\n\n```\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE)
     for line in shown.splitlines():

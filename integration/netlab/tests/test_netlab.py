@@ -177,14 +177,14 @@ with netlab.Lab(hosts=2, name={name!r}) as lab:
 def test_a_signal_to_the_owner_removes_the_lab(number):
     owner = start_owner("tg")
     owner.send_signal(number)
-    owner.wait(10)
+    owner.wait(60)
     assert not leftovers("tg")
 
 
 def test_down_removes_the_lab_of_a_killed_owner():
     owner = start_owner("th")
     owner.kill()
-    owner.wait(10)
+    owner.wait(60)
     assert leftovers("th")
     assert cli.main(["down", "--name", "th"]) == 0
     assert not leftovers("th")
