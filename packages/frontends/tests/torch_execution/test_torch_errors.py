@@ -6,13 +6,22 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import crossmesh
 import pytest
 import torch
 from costmodel import Cluster
-from frontends.errors import InternalError, RunError, StepError, UnsupportedStepError
+from frontends.errors import (
+    ExchangeError,
+    InternalError,
+    PeerError,
+    RunError,
+    StepError,
+    UnsupportedStepError,
+)
 from frontends.torch import parallelize
 from frontends.torch.capture import training_step
 from frontends.torch.trace import Capture
+from frontends.torch.watch import exchanging
 from torch import nn
 from torch.nn import functional
 
@@ -216,6 +225,24 @@ def test_memory_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(runtime, "_look_again", fail)
     with pytest.raises(RunError, match=r"running a step failed: .*this process has no more memory"):
         step(batch_of())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("[../gloo/transport] Connection closed by peer"), ExchangeError),
+        (crossmesh.TransferError("late"), ExchangeError),
+        (PeerError("process 1 is gone"), PeerError),
+        (KeyError("w"), KeyError),  # which the step's boundary reports
+    ],
+)
+def test_what_another_process_s_end_looks_like_is_typed(
+    error: Exception, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind) as caught, exchanging():
+        raise error
+    assert type(caught.value) is kind
+    assert error in (caught.value, caught.value.__cause__)
 
 
 def test_what_fails_in_planning_names_the_operator_or_asks_for_a_report(

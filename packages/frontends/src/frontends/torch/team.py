@@ -24,7 +24,7 @@ from frontends.torch.collectives import Shards
 from frontends.torch.engine import TorchEngine, assemble
 from frontends.torch.local import differing_axes, like, local_shape
 from frontends.torch.processes import by_mpi
-from frontends.torch.watch import GROUP_TIMEOUT, is_anothers, watch
+from frontends.torch.watch import GROUP_TIMEOUT, exchanging, is_anothers, watch
 from frontends.watch import Watched
 
 
@@ -70,8 +70,12 @@ class Team:
 
     @contextmanager
     def step(self) -> Iterator[Watched]:
-        """A step of this process; errors become known to all processes."""
-        with self._watch.step(is_anothers) as watched:
+        """A step of this process; errors become known to all processes.
+
+        Raises:
+            ExchangeError: Another process failed or is gone, and nobody knows which.
+        """
+        with exchanging(), self._watch.step(is_anothers) as watched:
             self.courier.begin()
             yield watched
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import crossmesh
 import torch.distributed as dist
 
-from frontends.errors import DeviceError
+from frontends.boundary import first_line
+from frontends.errors import DeviceError, ExchangeError, FrontendsError
 from frontends.torch import _compat
 from frontends.watch import PATIENCE_S, Watch
 
@@ -54,6 +57,26 @@ class DistributedStore:
             return None
         except RuntimeError as error:
             raise ConnectionError(str(error)) from error
+
+
+@contextmanager
+def exchanging() -> Iterator[None]:
+    """Around what needs other processes.
+
+    Raises:
+        ExchangeError: Torch says that one of them failed or is gone.
+    """
+    try:
+        yield
+    except FrontendsError:
+        raise
+    except Exception as error:
+        if not is_anothers(error):
+            raise
+        raise ExchangeError(
+            "processes of a step exchange values until it is done; this one gets none any more: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def is_anothers(error: BaseException) -> bool:
