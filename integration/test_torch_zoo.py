@@ -3,10 +3,11 @@
 Some of them in four processes too, whose process groups are asked for what the plan says.
 """
 
+import re
+
 import pytest
 import torch
 import torch.distributed as dist
-from frontends import UnsupportedStepError
 from frontends.torch.capture import training_step
 from frontends.torch.trace import Capture
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -59,12 +60,15 @@ def test_processes_of_every_launcher_train_and_communicate_as_planned(
         assert_is_eager(found)
 
 
-def test_layers_that_are_dropped_at_random_are_refused_with_what_to_set() -> None:
+def test_layers_that_are_dropped_at_random_decide_by_numbers() -> None:
     model = MODELS["OPT"].make().train()
     model.model.decoder.layerdrop = 0.5
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with pytest.raises(UnsupportedStepError, match=r"modeling_opt\.py:\d+: .*layerdrop.* to 0$"):
-        Capture(training_step(loss_of), model, optimizer, MODELS["OPT"].batch())
+    capture = Capture(training_step(loss_of), model, optimizer, MODELS["OPT"].batch())
+    lines = [question.line for question in capture.captured.decisions.questions]
+    assert len(lines) == model.config.num_hidden_layers
+    for line in lines:
+        assert re.search(r"modeling_opt\.py:\d+: .*layerdrop", line)
 
 
 def test_a_recorder_sees_what_process_groups_are_asked_for() -> None:

@@ -192,17 +192,10 @@ def test_refuses_decisions_on_numbers_with_the_users_line() -> None:
 
     def loss(model: Any, batch: Any) -> Any:
         found = functional.cross_entropy(model(batch["x"]), batch["y"])
-        return found if found > 3 else 2 * found  # the line to be named
+        return found * range(int(found)).stop  # the line to be named
 
     example.step = training_step(loss)
-    with pytest.raises(UnsupportedStepError, match=r"test_torch_trace\.py:\d+: .*if found > 3"):
-        capture(example)
-
-
-def test_refuses_steps_without_a_gradient() -> None:
-    example = mlp()
-    example.step = lambda model, optimizer, batch: model(batch["x"])
-    with pytest.raises(UnsupportedStepError, match="must compute gradients with backward"):
+    with pytest.raises(UnsupportedStepError, match=r"test_torch_trace\.py:\d+: .*range"):
         capture(example)
 
 
@@ -273,7 +266,7 @@ def test_tied_weights_are_one_parameter() -> None:
 def test_refuses_random_numbers_that_depend_on_weights() -> None:
     example = mlp(dropout=0.0)
     example.step = training_step(
-        lambda model, batch: (model(batch["x"]) * model(batch["x"]).sigmoid().bernoulli()).sum()
+        lambda model, batch: (model(batch["x"]) * torch.poisson(model(batch["x"]).exp())).sum()
     )
     with pytest.raises(UnsupportedStepError, match="drawn before the step runs"):
         capture(example)

@@ -130,7 +130,7 @@ def gumbel(way: Any) -> Iterator[Any]:
     yield from _trained(way, nn.Linear(6, 4), (4, 6), loss)
 
 
-@program("any")
+@program()
 def variational(way: Any) -> Iterator[Any]:
     def loss(model: Any, x: Tensor) -> Tensor:
         mean, spread = model[0](x).chunk(2, dim=1)
@@ -152,7 +152,7 @@ def diffusion(way: Any) -> Iterator[Any]:
     yield from _trained(way, mlp(6, 16, 6), (8, 6), loss)
 
 
-@program("any")
+@program()
 def drawn_from_the_models_output(way: Any) -> Iterator[Any]:
     """Policy gradient: actions are drawn by the probabilities of the weights."""
 
@@ -271,7 +271,7 @@ def random_crop(way: Any) -> Iterator[Any]:
         yield step(data.normal(4, 2, 10))
 
 
-@program("any")
+@program()
 def layer_drop_by_torch(way: Any) -> Iterator[Any]:
     data, model = Data(), nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
 

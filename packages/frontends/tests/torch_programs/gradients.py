@@ -536,7 +536,7 @@ def autocast_to_bfloat16(way: Any) -> Iterator[Any]:
         yield step(data.labelled())
 
 
-@program("any")
+@program()
 def gradient_scaler(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
     optimizer = sgd(model)

@@ -95,7 +95,7 @@ def batch_norm_of_images(way: Any) -> Iterator[Any]:
     yield from _trained(way, model, (4, 3, 8, 8))
 
 
-@program("any")
+@program()
 def batch_norm_cumulative(way: Any) -> Iterator[Any]:
     """Momentum None: the average over all batches, by the count of them."""
     model = nn.Sequential(nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 2))
@@ -142,7 +142,7 @@ def embedding_with_padding(way: Any) -> Iterator[Any]:
         yield step(data.classes(9, 4, 5))
 
 
-@program("any")
+@program()
 def embedding_sparse(way: Any) -> Iterator[Any]:
     data = Data()
     model = nn.Sequential(nn.Embedding(9, 6, sparse=True), nn.Linear(6, 3))

@@ -45,8 +45,8 @@ _MADE: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda p: optim.NAdam(p, 0.01, weight_decay=0.1, decoupled_weight_decay=True),
         "equal",
     ),
-    "radam": (lambda p: optim.RAdam(p, 0.01), "any"),
-    "radam_past_its_warmup": (lambda p: optim.RAdam(p, 0.01, betas=(0.9, 0.5)), "any"),
+    "radam": (lambda p: optim.RAdam(p, 0.01), "equal"),
+    "radam_past_its_warmup": (lambda p: optim.RAdam(p, 0.01, betas=(0.9, 0.5)), "equal"),
     "rmsprop": (lambda p: optim.RMSprop(p, 0.01), "equal"),
     "rmsprop_centered": (lambda p: optim.RMSprop(p, 0.01, centered=True, momentum=0.9), "equal"),
     "rprop": (lambda p: optim.Rprop(p, 0.01), "equal"),
@@ -56,7 +56,7 @@ _MADE: dict[str, tuple[Callable[[Any], Any], str]] = {
         "equal",
     ),
     "adadelta": (lambda p: optim.Adadelta(p, 0.5), "equal"),
-    "asgd": (lambda p: optim.ASGD(p, 0.05, t0=2), "any"),
+    "asgd": (lambda p: optim.ASGD(p, 0.05, t0=2), "equal"),
     "sgd": (lambda p: optim.SGD(p, 0.1), "equal"),
     "sgd_momentum": (lambda p: optim.SGD(p, 0.1, momentum=0.9), "equal"),
     "sgd_nesterov": (
@@ -66,7 +66,7 @@ _MADE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "sgd_dampening": (lambda p: optim.SGD(p, 0.1, momentum=0.9, dampening=0.5), "equal"),
     "sgd_maximize": (lambda p: optim.SGD(p, 0.1, maximize=True), "equal"),
     "sgd_fused": (lambda p: optim.SGD(p, 0.1, momentum=0.9, fused=True), "equal"),
-    "adafactor": (lambda p: optim.Adafactor(p, 0.01), "any"),
+    "adafactor": (lambda p: optim.Adafactor(p, 0.01), "equal"),
 }
 for _name, (_make, _verdict) in _MADE.items():
     _run = _of(_make)

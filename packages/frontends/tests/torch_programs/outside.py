@@ -59,7 +59,7 @@ def ema_shadow_of_new_tensors(way: Any) -> Iterator[Any]:
         yield step(*data.labelled()), shadow
 
 
-@program("any")
+@program()
 def averaged_model_in_the_step(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
     optimizer = sgd(model)

@@ -476,7 +476,7 @@ def printed_losses(way: Any) -> Iterator[Any]:
         yield step(*data.labelled()), printed
 
 
-@program("typed")
+@program()
 def skipped_when_the_loss_is_large(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
     optimizer = sgd(model)
@@ -494,7 +494,7 @@ def skipped_when_the_loss_is_large(way: Any) -> Iterator[Any]:
         yield step(*data.labelled())
 
 
-@program("typed")
+@program()
 def skipped_when_not_finite(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
     optimizer = sgd(model)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
+import sympy  # type: ignore[import-untyped]
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import (
@@ -30,7 +31,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from frontends.errors import UnsupportedStepError
-from frontends.torch.origins import Origins
+from frontends.torch.draws import plain_draw
+from frontends.torch.known import ITEM, Known, Unknown
+from frontends.torch.origins import Origins, calling_line
+from frontends.torch.supposed import Answers, IsFinite
 
 Tensor = torch.Tensor
 
@@ -53,6 +57,10 @@ DRAW = "meshwright_draw"
 ORIGIN = "meshwright_origin"
 """Key of a node's metadata: what code called the operator, an `Origin` or None."""
 
+ASKED = "meshwright_asked"
+"""Key of a node's metadata: which of the numbers it makes that Python has asked for, and whether it
+is one that is known before the step runs."""
+
 _NOT_THE_USERS = tuple(str(Path(place).parent) for place in (torch.__file__, __file__))
 
 BEFORE, DURING, AFTER = range(3)
@@ -63,10 +71,14 @@ class Numbers(ShapeEnv):
     """Numbers that a program is given anew at each call: names in it, which have values meanwhile.
 
     Where Python asks for one, as `if weight_decay != 0` does, the answer is that of now, and is
-    kept: the program is one for all numbers that give the same answers.
+    kept: the program is one for all numbers that give the same answers. Of a tensor's number that
+    is not known before the step runs, an answer is supposed.
+
+    Args:
+        answers: What to suppose.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answers: Answers) -> None:
         super().__init__(allow_dynamic_output_shape_ops=False)
         self.known: dict[Any, float | int] = {}
         """By symbol, what it is now."""
@@ -74,14 +86,69 @@ class Numbers(ShapeEnv):
         self.answers: dict[Any, Any] = {}
         """By expression of known symbols, what Python was told."""
 
+        self.looked_up: list[Any] = []
+        """Those of the known symbols that are numbers of tensors."""
+
+        self.supposed: dict[Any, bool] = {}
+        """By expression of other symbols, what Python was told."""
+
+        self.tensors: Known | None = None
+        self._answers = answers
+        self._alike: dict[Any, set[tuple[int, ...]]] | None = None
+
     def evaluate_expr(self, orig_expr: Any, *args: Any, **named: Any) -> Any:
         """What an expression is; of numbers that are not known before the step runs, an error."""
         symbols = getattr(orig_expr, "free_symbols", None)
-        if not symbols or not self.known.keys() >= symbols:
+        if not symbols:
             return super().evaluate_expr(orig_expr, *args, **named)
-        if orig_expr not in self.answers:
-            self.answers[orig_expr] = orig_expr.subs(self.known)
-        return self.answers[orig_expr]
+        if self._are_known(symbols):
+            if orig_expr not in self.answers:
+                self.answers[orig_expr] = orig_expr.subs(self.known)
+            return self.answers[orig_expr]
+        conditions = sympy.core.relational.Relational, sympy.logic.boolalg.BooleanFunction
+        is_condition = isinstance(orig_expr, conditions)
+        if is_condition and named.get("fallback_value") is None and self._are_of_tensors(symbols):
+            return sympy.true if self.suppose(orig_expr) else sympy.false
+        return super().evaluate_expr(orig_expr, *args, **named)
+
+    def suppose(self, condition: Any) -> bool:
+        """What to tell Python of numbers that are not known; the same if it asks again."""
+        if condition not in self.supposed:
+            guess = self._guess(condition)
+            self.supposed[condition] = self._answers.to(condition, calling_line, guess)
+        return self.supposed[condition]
+
+    def _guess(self, condition: Any) -> bool:
+        """People check that all is well, and compare with what is too large or too small."""
+        if not isinstance(condition, sympy.Eq):
+            return isinstance(condition, IsFinite)
+        node = self._item(next(iter(condition.free_symbols)))
+        source = None if node is None else node[0].args[0]
+        name = str(getattr(source, "target", "")).split(".")[1:2]
+        return name not in (["lt"], ["gt"], ["le"], ["ge"], ["any"], ["isnan"], ["isinf"])
+
+    @property
+    def computed(self) -> tuple[Any, ...]:
+        """The symbols of numbers that are not known, of which something was supposed."""
+        asked = {symbol for condition in self.supposed for symbol in condition.free_symbols}
+        return tuple(sorted(asked - self.known.keys(), key=str))
+
+    def _are_known(self, symbols: Collection[Any]) -> bool:
+        for symbol in symbols - self.known.keys():
+            found = self._item(symbol)
+            if found is None or found[1] is Unknown:
+                return False
+            self.known[symbol] = int(found[1]) if isinstance(found[1], bool) else found[1]
+            self.looked_up.append(symbol)
+        return True
+
+    def _are_of_tensors(self, symbols: Collection[Any]) -> bool:
+        unknown = symbols - self.known.keys()
+        return all(self._item(symbol) is not None for symbol in unknown)
+
+    def _item(self, symbol: Any) -> tuple[Node, Any] | None:
+        with _disable_current_modes():
+            return None if self.tensors is None else self.tensors.item(symbol)
 
     def value_of(self, number: Any) -> float | int | bool:
         """What a number of Python's is that was computed from known ones.
@@ -99,8 +166,31 @@ class Numbers(ShapeEnv):
 
     def holds(self, numbers: Sequence[float | int]) -> bool:
         """Whether Python would be told the same of other numbers, given in the symbols' order."""
-        now = dict(zip(self.known, numbers, strict=True))
-        return all(expr.subs(now) == answer for expr, answer in self.answers.items())
+        if self._alike is None:
+            self._alike = _alike(self.answers, tuple(self.known))
+        return all(
+            template.subs(dict(zip(symbols, values, strict=True))) == answer
+            for (template, symbols, answer), places in self._alike.items()
+            for values in {tuple(numbers[at] for at in place) for place in places}
+        )
+
+
+def _alike(answers: Mapping[Any, Any], known: Sequence[Any]) -> dict[Any, set[tuple[int, ...]]]:
+    """Expressions that differ in their symbols alone, as those of each parameter's update.
+
+    Returns:
+        By an expression, its symbols and its value: the places, among the known symbols, of those
+        for which they stand.
+    """
+    place = {symbol: at for at, symbol in enumerate(known)}
+    found: dict[Any, set[tuple[int, ...]]] = {}
+    for expression, answer in answers.items():
+        mine = sorted(expression.free_symbols, key=place.__getitem__)
+        names = [sympy.Symbol(f"{i}", **symbol.assumptions0) for i, symbol in enumerate(mine)]
+        template = expression.xreplace(dict(zip(mine, names, strict=True)))
+        key = template, tuple(names), answer
+        found.setdefault(key, set()).add(tuple(place[symbol] for symbol in mine))
+    return found
 
 
 class Program:
@@ -120,6 +210,8 @@ class Program:
         decompositions: How operators are to be written in others.
         is_made_here: Whether a tensor was made by the function itself, as by `torch.tensor(3)`;
             such a one is a constant.
+        are_there: For each of `tensors`, whether its values are there before each run.
+        answers: What is supposed of numbers that the program computes.
     """
 
     def __init__(
@@ -129,8 +221,10 @@ class Program:
         numbers: Sequence[float | int] = (),
         decompositions: Mapping[Any, Callable[..., Any]] | None = None,
         is_made_here: Callable[[Tensor], bool] = lambda tensor: False,
+        are_there: Sequence[bool] = (),
+        answers: Answers | None = None,
     ) -> None:
-        self.numbers = Numbers()
+        self.numbers = Numbers(answers or Answers())
         self._mode = FakeTensorMode(shape_env=self.numbers, allow_non_fake_inputs=True)
         with self._mode:
             self._fakes = [_stand_in(t) for t in tensors]
@@ -141,7 +235,13 @@ class Program:
         state = torch.get_rng_state()
         n_tensors = len(tensors)
 
+        known = zip(tensors, are_there, strict=False)
+        there = {i: tensor for i, (tensor, is_there) in enumerate(known) if is_there}
+        there |= {n_tensors + i: torch.tensor(number) for i, number in enumerate(numbers)}
+
         def traced(*values: Tensor) -> Sequence[Any]:
+            tracer: Any = get_proxy_mode().tracer  # type: ignore[union-attr]
+            self.numbers.tensors = Known(tracer.graph, there, tracer.root)
             python: list[Any] = [value.item() for value in values[n_tensors:]]
             for number, known in zip(python, numbers, strict=True):
                 self.numbers.known[number.node.expr] = known
@@ -161,6 +261,7 @@ class Program:
         finally:
             torch.set_rng_state(state)
         _mark_phases(module, marks)
+        self._mark_asked(module)
         self.module: GraphModule = module
         """With writes as they are."""
 
@@ -168,7 +269,19 @@ class Program:
         """Tensors that were met besides: further inputs, after the numbers."""
 
         self._fakes += _as_inputs(module, self._stand_ins.nodes)
-        module.graph.eliminate_dead_code()
+        module.graph.eliminate_dead_code(lambda node: node.is_impure() or ASKED in node.meta)
+
+    def _mark_asked(self, module: GraphModule) -> None:
+        """Find the nodes again that make the numbers of which Python has asked something."""
+        looked_up = {symbol: k for k, symbol in enumerate(self.numbers.looked_up)}
+        computed = {symbol: k for k, symbol in enumerate(self.numbers.computed)}
+        for node in module.graph.nodes:
+            if node.target is ITEM:
+                for symbol in getattr(node.meta["val"], "node", node).expr.free_symbols:
+                    if symbol in looked_up:
+                        node.meta[ASKED] = looked_up[symbol], True
+                    elif symbol in computed:
+                        node.meta[ASKED] = computed[symbol], False
 
     def without_writes(self) -> GraphModule:
         """The same with every write turned into a new value: traced once more, which takes long.
@@ -364,6 +477,10 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         proxies = get_proxy_mode()
         if proxies is None or torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **(kwargs or {}))
+        plain = plain_draw(func, args, kwargs or {})
+        if plain is not None:
+            with self:
+                return plain()
         with _disable_current_modes():
             state = hash(torch.get_rng_state().numpy().tobytes())
             torch.rand(())
@@ -385,7 +502,7 @@ class _Marked(Interpreter):
             return super().run(*args, **kwargs)
 
     def run_node(self, n: Node) -> Any:
-        self._now = {key: n.meta[key] for key in (PHASE, DRAW, ORIGIN) if key in n.meta}
+        self._now = {key: n.meta[key] for key in (PHASE, DRAW, ORIGIN, ASKED) if key in n.meta}
         return super().run_node(n)
 
 
@@ -550,6 +667,16 @@ def tracers_module() -> Any:
     assert proxies is not None, "it is asked for while a step is traced"
     tracer: Any = proxies.tracer
     return tracer.root
+
+
+def answer(number: Any, condition: Callable[[Any], Any]) -> bool:
+    """What Python is told of a number without a value.
+
+    Args:
+        number: Of torch's.
+        condition: Makes a condition of sympy's.
+    """
+    return bool(number.node.shape_env.evaluate_expr(condition(number.node.expr)))
 
 
 def is_stand_in(tensor: Tensor) -> bool:

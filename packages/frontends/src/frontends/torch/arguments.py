@@ -100,6 +100,11 @@ class State:
                 found.append(freeze([key, _unless_number(value)]))
         return tuple(found)
 
+    def is_dense_or_not(self) -> bool:
+        """Whether the optimizer does with sparse gradients what it does with dense ones."""
+        is_plain = type(self.optimizer) in (torch.optim.SGD, torch.optim.Adagrad)
+        return is_plain and not any(g["weight_decay"] for g in self.optimizer.param_groups)
+
     def _settings(self) -> Iterator[tuple[int, str, Any]]:
         for index, group in enumerate(self.optimizer.param_groups):
             for key, value in group.items():
@@ -247,6 +252,11 @@ class State:
             optimizer.state = saved[0]
             for group, parameters in zip(optimizer.param_groups, saved[1], strict=True):
                 group["params"] = parameters
+
+
+def is_count(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of the state is a number that a model or optimizer counts with."""
+    return not name.startswith("params") and tensor.numel() == 1 and not tensor.is_meta
 
 
 def _unless_number(value: Any) -> Any:

@@ -22,9 +22,8 @@ import numpy as np
 import torch
 
 from frontends.errors import BatchError, UnsupportedStepError
-from frontends.step import BACKWARD
 from frontends.torch import _compat
-from frontends.torch.arguments import Argument, State, batch_numbers, describe, named
+from frontends.torch.arguments import Argument, State, batch_numbers, describe, is_count, named
 from frontends.torch.decompositions import DECOMPOSITIONS
 from frontends.torch.flat import Flat, known_from
 from frontends.torch.gradients import Gradients
@@ -38,6 +37,7 @@ from frontends.torch.outside import check_apart, places_of
 from frontends.torch.read import AliasedError, Name, read
 from frontends.torch.reads import Reads
 from frontends.torch.refusals import explained
+from frontends.torch.supposed import Answers, Decisions
 from frontends.torch.trees import Tree, flatten, removed
 
 Tensor = torch.Tensor
@@ -109,6 +109,9 @@ class Captured:
 
     left: Leavings
     guards: Guards
+    decisions: Decisions
+    """By numbers that the program makes; they are its last results."""
+
     only_once: str | None
     """Why it has to be captured again at every call, if it has to."""
 
@@ -145,8 +148,16 @@ def capture(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     batch: Any,
+    answers: Answers | None = None,
 ) -> Captured:
     """Trace `step(model, optimizer, batch)`, which changes nothing of the user's.
+
+    Args:
+        step: Of model, optimizer and batch.
+        model: Any module.
+        optimizer: Of its parameters.
+        batch: What the step is called with.
+        answers: What Python is told of numbers that the step computes; by default a guess.
 
     Raises:
         BatchError: The batch is empty, or holds what cannot be handed over at each call.
@@ -155,7 +166,7 @@ def capture(
     """
     had_state = bool(getattr(optimizer, "state", True))
     try:
-        return _captured(step, model, optimizer, batch)
+        return _captured(step, model, optimizer, batch, answers or Answers())
     except BaseException:
         if not had_state:
             optimizer.state.clear()
@@ -163,13 +174,26 @@ def capture(
 
 
 def _captured(
-    step: Callable[..., Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Any
+    step: Callable[..., Any],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Any,
+    answers: Answers,
 ) -> Captured:
     with explained():
-        run = _Run(step, State(model, optimizer), batch, pretended=True)
-        if run.depends_on_pretended:
-            run = _Run(step, run.state, batch, pretended=False)
-        return run.captured()
+        state = State(model, optimizer)
+        pretended, first = True, None
+        while True:
+            answers.begin()
+            try:
+                run = _Run(step, state, batch, answers, pretended=pretended)
+                if not run.depends_on_pretended:
+                    return run.captured()
+                pretended = False
+            except (Exception, SystemExit) as error:
+                first = first or error
+                if not answers.try_another():
+                    raise first from None
 
 
 class _Run:
@@ -179,14 +203,22 @@ class _Run:
         step: Of model, optimizer and batch.
         state: Of the two.
         batch: What it is called with.
+        answers: What Python is told of numbers that it computes.
         pretended: Whether parameters that have no gradient are to have one meanwhile, to see
             whether the step looks at it.
     """
 
     def __init__(
-        self, step: Callable[..., Any], state: State, batch: Any, *, pretended: bool
+        self,
+        step: Callable[..., Any],
+        state: State,
+        batch: Any,
+        answers: Answers,
+        *,
+        pretended: bool,
     ) -> None:
         self._step, self.state, self._given = step, state, batch
+        self._supposed = answers
         leaves, self._tree = flatten(batch)
         self._batch = named(leaves)
         _check_batch(self._batch)
@@ -206,6 +238,8 @@ class _Run:
         given += describe(self._batch)
         _check_not_empty(given)
         self._names = [argument.name for argument in given]
+        counts = {n for n, t in self.state.tensors.items() if is_count(n, t)}
+        self._there = counts.union(n for n, t in self._batch_tensors.items() if not t.is_meta)
         tensors = [
             *self._objects.values(),
             *self._gradients.tensors.values(),
@@ -223,12 +257,15 @@ class _Run:
                 list(self._numbers.values()),
                 DECOMPOSITIONS,
                 lambda tensor: id(tensor) not in there,
+                [name in self._there for name in self._names],
+                self._supposed,
             )
         self._outside = places_of(program.outside, self._reads, self._gradients)
         numbers = [_number(name, isinstance(v, int)) for name, v in self._numbers.items()]
         met = zip(self._outside, program.outside, strict=True)
         arguments = [*given, *numbers, *(_given(name, tensor) for name, tensor in met)]
         self._answers = program.numbers
+        self._computed = program.numbers.computed
         names = [argument.name for argument in arguments]
         try:
             self._found = read(program.module, names, self._numbers)
@@ -254,7 +291,8 @@ class _Run:
         with ExitStack() as stack:
             changed = stack.enter_context(self.state.given(numbers))
             stack.enter_context(self._gradients.watched(tensors))
-            stack.enter_context(followed(self._is_known, self._gradients.is_none))
+            gradients, alike = self._gradients, self.state.is_dense_or_not
+            stack.enter_context(followed(self._is_known, gradients.is_none, alike))
             stack.enter_context(_compat.uncompiled())
             try:
                 with self._reads.recording(self._step):
@@ -301,7 +339,8 @@ class _Run:
         self._left_gradients = gradients if self._gradients.are_kept(inputs) else {}
         written = [Returned(new, False) for new in self._written.values()]
         kept = [Returned(new, False) for new in self._left_gradients.values()]
-        self._all = [*results, *left, *kept, *written]
+        asked = [Returned(name, True) for name in self._found.asked]
+        self._all = [*results, *left, *kept, *written, *asked]
         self._arguments = arguments
 
     def captured(self) -> Captured:
@@ -311,11 +350,6 @@ class _Run:
         flat, draws = _draw_once(live, self._found.draws)
         given = {a.name for a in self._arguments if a.is_given}
         _check_draws(flat, draws, given | self._batch_tensors.keys())
-        if not any(line.phase == BACKWARD for line in flat.lines):
-            raise UnsupportedStepError(
-                "a training step must compute gradients with backward() or torch.autograd.grad, "
-                "and use them; none was found in what the step returns or updates"
-            )
         inputs = _read_inputs(flat, flat.outputs)
         arguments = [a for a in self._arguments if not a.is_given or a.name in inputs]
         _check_types(flat)
@@ -332,6 +366,7 @@ class _Run:
             self._removed,
             tuple(self._written),
         )
+        looked_at = inputs | _read_inputs(self._found.known, self._found.known.outputs)
         guards = Guards(
             self.state,
             self._form,
@@ -340,11 +375,14 @@ class _Run:
             self._numbers,
             self._answers,
             tuple(self._reads.read.values()),
-            {name: places for name, places in self._outside.items() if name in inputs},
+            {n: p for n, p in self._outside.items() if n in looked_at or n in self._written},
             gradients.there if gradients.are_looked_at(inputs) else None,
             self._flags,
             self._loose(inputs),
+            self._found.known,
         )
+        questions = tuple(self._supposed.asked)
+        known = tuple(self._answers.known)
         return Captured(
             flat,
             tuple(arguments),
@@ -356,6 +394,7 @@ class _Run:
             {n: number for n, number in self._found.numbers.items() if n in inputs},
             left,
             guards,
+            Decisions(questions, known, self._computed),
             next(iter(self._reads.effects), None),
         )
 

@@ -152,6 +152,26 @@ def _log_softmax_gradient(
     return (gradient - output.exp() * total).to(input_dtype)
 
 
+def _unscale(gradients: Sequence[Tensor], found: Tensor, inverse: Tensor) -> None:
+    """Multiplies gradients, and notes in `found` whether one of their numbers is not finite."""
+    for gradient in gradients:
+        infinite = aten.logical_not(aten.all(aten.isfinite(gradient)))
+        found.copy_(aten.maximum(found, infinite.to(found.dtype)))
+        gradient.mul_(inverse.to(gradient.dtype))
+
+
+def _update_scale(
+    scale: Tensor, n_good: Tensor, found: Tensor, growth: float, backoff: float, interval: int
+) -> Tensor:
+    """Lets the scale grow after so many steps with finite gradients, and fall after one without."""
+    is_bad, grown = found > 0, scale * growth
+    is_due = (n_good + 1) == interval
+    better = aten.where(is_due & aten.isfinite(grown), grown, scale)
+    scale.copy_(aten.where(is_bad, scale * backoff, better))
+    n_good.copy_(aten.where(is_bad | is_due, aten.zeros_like(n_good), n_good + 1))
+    return scale
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **get_decompositions(
         [
@@ -182,6 +202,10 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
             aten.norm,
         ]
     ),
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
+    aten._amp_update_scale_.default: _update_scale,
+    aten._is_all_true.default: lambda x: aten.all(x),
+    aten._is_any_true.default: lambda x: aten.any(x),
     aten.mean.dim: _mean,
     aten.mean.default: _mean_of_all,
     aten.sum.default: _sum_of_all,

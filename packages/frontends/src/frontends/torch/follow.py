@@ -68,6 +68,11 @@ class Followed:
         found, self._written = self._written | self._changed(), {}
         return found
 
+    def is_written(self, name: str) -> bool:
+        """Whether somebody has written to a tensor since, and no step has seen it."""
+        known = self._versions.get(name)
+        return name in self._written or (known is not None and known[0]._version != known[1])
+
     def forget(self) -> None:
         """What was written since the last look is not meant."""
         self._changed()

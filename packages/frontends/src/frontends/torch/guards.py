@@ -7,7 +7,7 @@ of them get gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ import torch
 
 from frontends.torch import _compat
 from frontends.torch.arguments import State
+from frontends.torch.flat import Flat
 from frontends.torch.frozen import Frozen, freeze
 from frontends.torch.gone import GoneGradient
 from frontends.torch.gradients import is_there
+from frontends.torch.read import known_name
 from frontends.torch.reads import Place
 from frontends.torch.trees import Tree
 
@@ -137,13 +139,32 @@ class Guards:
     loose: frozenset[int]
     """By `id`, tensors that are handed over at each call, so that others will do."""
 
+    known: Flat
+    """Makes tensors whose numbers Python asks for, from what is there before the step runs."""
+
     _held: tuple[Any, ...] | None = None
 
-    def difference(self, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> str | None:
-        """What has changed since the capture; None if the program is still the step's."""
-        return next(self._differences(tree, leaves), None)
+    def difference(
+        self,
+        tree: Tree,
+        leaves: Sequence[tuple[str, Any]],
+        value_of: Callable[[str], Tensor],
+    ) -> str | None:
+        """What has changed since the capture; None if the program is still the step's.
 
-    def _differences(self, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> Iterator[str]:
+        Args:
+            tree: Of the batch.
+            leaves: Of the batch.
+            value_of: The value of a tensor of the state.
+        """
+        return next(self._differences(tree, leaves, value_of), None)
+
+    def _differences(
+        self,
+        tree: Tree,
+        leaves: Sequence[tuple[str, Any]],
+        value_of: Callable[[str], Tensor],
+    ) -> Iterator[str]:
         batch = self.batch.difference(tree, leaves)
         if batch is not None:
             yield batch
@@ -161,8 +182,6 @@ class Guards:
         now = {**self.state.numbers, **{n: v for n, v in leaves if n in self.numbers}}
         if {n: type(v) for n, v in now.items()} != {n: type(v) for n, v in self.numbers.items()}:
             yield "the type of a number in param_groups"
-        elif not self._answers_hold(tuple(now.values())):
-            yield "a number on which the step's Python code depends, in param_groups or the batch"
         others = self.state.others
         if len(others) != len(self.settings) or not all(
             a.holds(b.value) for a, b in zip(self.settings, others, strict=True)
@@ -180,6 +199,29 @@ class Guards:
             first = places[0].get()
             if any(place.get() is not first for place in places[1:]):
                 yield f"{name}, which was in several places"
+        if not self._answers_hold(tuple(self.numbers_now(leaves, value_of).values())):
+            yield "a number on which the step's Python code depends"
+
+    def numbers_now(
+        self, leaves: Sequence[tuple[str, Any]], value_of: Callable[[str], Tensor]
+    ) -> dict[str, float | int]:
+        """All numbers that are known before the step runs, by name.
+
+        Args:
+            leaves: Of the batch.
+            value_of: The value of a tensor of the state.
+        """
+        now = {**self.state.numbers, **{n: v for n, v in leaves if n in self.numbers}}
+        if self.known.outputs:
+            given = {name: leaf.detach() for name, leaf in leaves if isinstance(leaf, Tensor)}
+            given |= {name: places[0].get() for name, places in self.outside.items()}
+            given |= {n: torch.tensor(v) for n, v in now.items()}
+            read = {name for line in self.known.lines for name in line.inputs}
+            read.update(self.known.outputs)
+            given |= {name: value_of(name) for name in read & self.state.tensors.keys()}
+            for index, tensor in enumerate(self.known.run(given)):
+                now[known_name(index)] = tensor.item()
+        return now
 
     def _answers_hold(self, now: tuple[Any, ...]) -> bool:
         if now != self._held:

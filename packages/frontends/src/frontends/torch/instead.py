@@ -6,6 +6,8 @@ generators, or change a tensor in ways that no operator says (`.data = ...`, `.g
 
 from __future__ import annotations
 
+import builtins
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 
 from frontends.errors import UnsupportedStepError
 from frontends.torch import _compat, origins
+from frontends.torch.supposed import IsFinite, IsInfinite, IsNan
 
 Tensor = torch.Tensor
 _BASE: Any = torch._C.TensorBase
@@ -22,25 +25,45 @@ _BASE: Any = torch._C.TensorBase
 _OUT_OF_TORCH = ("tolist", "numpy", "__array__", "__dlpack__", "__reduce_ex__")
 _TEXT = ("__repr__", "__format__", "__str__")
 _SEEDS = ((torch, "manual_seed"), (torch, "seed"), (torch.random, "manual_seed"))
+_ASKED_OF_FLOATS = {"isfinite": IsFinite, "isnan": IsNan, "isinf": IsInfinite}
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @contextmanager
 def followed(
-    is_known: Callable[[Tensor], bool], on_grad: Callable[[Tensor], None]
+    is_known: Callable[[Tensor], bool],
+    on_grad: Callable[[Tensor], None],
+    are_alike: Callable[[], bool],
 ) -> Iterator[None]:
     """Let what cannot be followed be refused, at the line that does it.
 
     Args:
         is_known: Whether a tensor has other values, or none, at each call.
         on_grad: Told of tensors whose gradient the step sets to None.
+        are_alike: Whether sparse gradients and dense ones come to the same.
     """
     with ExitStack() as stack:
+        for name, place in (("embedding", 4), ("embedding_bag", 5)):
+            dense = _dense(getattr(torch, name), place, are_alike)
+            stack.enter_context(mock.patch.object(torch, name, dense))
+        for name in ("as_tensor", "tensor"):
+            stack.enter_context(mock.patch.object(torch, name, _tensor(getattr(torch, name))))
+        for name, among in (("max", torch.sym_max), ("min", torch.sym_min)):
+            chosen = _chosen(getattr(builtins, name), among)
+            stack.enter_context(mock.patch.object(builtins, name, chosen))
         for name in (*_OUT_OF_TORCH, *_TEXT):
             stack.enter_context(_replaced(Tensor, name, _leaving(name, is_known)))
         for kind in _SYMBOLS:
             for name in ("__format__", "__str__", "__repr__"):
                 stack.enter_context(_replaced(kind, name, _as_text))
+        for name, condition in _ASKED_OF_FLOATS.items():
+            asked = _asked(getattr(math, name), condition)
+            stack.enter_context(mock.patch.object(math, name, asked))
+        for kind in (torch.SymInt, torch.SymFloat):
+            stack.enter_context(_replaced(kind, "__bool__", lambda self: bool(self != 0)))
+        for name, is_equal in (("__eq__", True), ("__ne__", False)):
+            instead = _compared(getattr(torch.SymFloat, name), is_equal)
+            stack.enter_context(_replaced(torch.SymFloat, name, instead))
         for owner, name in _SEEDS:
             stack.enter_context(mock.patch.object(owner, name, _seeding))
         stack.enter_context(_replaced(Tensor, "data", _data()))
@@ -87,6 +110,83 @@ def _as_text(self: Any, *args: Any) -> str:
         f"makes a text of a number, at {origins.calling_line()}: return the number from the step, "
         "and print it there"
     )
+
+
+def _dense(original: Any, place: int, are_alike: Callable[[], bool]) -> Any:
+    """Rows of a table, whose gradient is dense."""
+
+    def look_up(weight: Tensor, *args: Any, **named: Any) -> Any:
+        given = [weight, *args]
+        is_sparse = given[place] if place < len(given) else named.get("sparse", False)
+        if not is_sparse:
+            return original(weight, *args, **named)
+        if weight.requires_grad and torch.is_grad_enabled() and not are_alike():
+            raise UnsupportedStepError(
+                "gradients of a step are dense; this one makes sparse ones, at "
+                f"{origins.calling_line()}, by which its optimizer updates otherwise than by dense "
+                "ones: take sparse=False, and for SparseAdam another optimizer"
+            )
+        if place < len(given):
+            given[place] = False
+        else:
+            named["sparse"] = False
+        return original(*given, **named)
+
+    return look_up
+
+
+def _tensor(original: Any) -> Any:
+    """A tensor of a number, which may be one without a value."""
+
+    def make(data: Any, *args: Any, **named: Any) -> Tensor:
+        if args or not isinstance(data, _SYMBOLS):
+            return original(data, *args, **named)  # type: ignore[no-any-return]
+        value: Any = data
+        number = torch.get_default_dtype() if isinstance(data, torch.SymFloat) else torch.int64
+        requires = named.pop("requires_grad", False)
+        made = torch.scalar_tensor(value, **{**named, "dtype": named.get("dtype") or number})
+        return made.requires_grad_(requires)
+
+    return make
+
+
+def _chosen(original: Any, among: Callable[[Any, Any], Any]) -> Any:
+    """The largest or smallest of some arguments, of which some are numbers without values."""
+
+    def choose(*args: Any, **named: Any) -> Any:
+        if len(args) < 2 or named or not any(isinstance(a, _SYMBOLS) for a in args):
+            return original(*args, **named)
+        found = args[0]
+        for each in args[1:]:
+            found = among(found, each)
+        return found
+
+    return choose
+
+
+def _asked(original: Any, condition: Any) -> Any:
+    """A function of `math` that says something of a number, which may be one without a value."""
+
+    def ask(number: Any) -> bool:
+        return _compat.answer(number, condition) if _is_float(number) else original(number)
+
+    return ask
+
+
+def _compared(original: Any, is_equal: bool) -> Any:
+    """People compare a number with itself to see whether it is one."""
+
+    def compare(self: Any, other: Any) -> Any:
+        if _is_float(other) and other.node.expr == self.node.expr:
+            return _compat.answer(self, IsNan) is not is_equal
+        return original(self, other)
+
+    return compare
+
+
+def _is_float(value: Any) -> bool:
+    """Whether it is a number without a value; not one of torch's nested integers."""
+    return isinstance(value, torch.SymFloat) and hasattr(value.node, "shape_env")
 
 
 def _seeding(*args: Any, **named: Any) -> Any:

@@ -15,7 +15,7 @@ from frontends.errors import PlanError
 from frontends.plan import Plan
 from frontends.planning import Planned
 from frontends.torch.api import plan_for
-from frontends.torch.arguments import State, name_leaves
+from frontends.torch.arguments import State
 from frontends.torch.calls import Tensor
 from frontends.torch.capture import training_step
 from frontends.torch.entries import assemble
@@ -208,7 +208,7 @@ class ParallelStep:
 
         def parallel() -> Any:
             self._variants.forget_writes()
-            return self._variants.run(variant, name_leaves(batch))
+            return self._variants.run(variant, args, named)[1]
 
         self._variants.move_to(variant)
         with self._variants.reading():

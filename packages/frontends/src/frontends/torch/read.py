@@ -103,6 +103,12 @@ class Read:
     numbers: dict[str, Number]
     """Further inputs of the program, which Python computes."""
 
+    known: Flat
+    """Makes, before the program runs, the tensors whose numbers Python asks for."""
+
+    asked: tuple[Name, ...]
+    """Of numbers that the program computes, those that Python asks for."""
+
 
 def read(module: GraphModule, inputs: Sequence[str], numbers: Collection[str] = ()) -> Read:
     """Read the graph of a step.
@@ -139,6 +145,8 @@ class _Reader:
         self._constants: dict[str, torch.Tensor] = {}
         self._draws: dict[str, Any] = {}
         self._results: list[Any] = []
+        self._known: dict[int, Name] = {}
+        self._asked: dict[int, Name] = {}
         self._of_backward: set[str] = set()
         self._node: Node | None = None
         self._seen: dict[Node, int] = {}
@@ -149,9 +157,12 @@ class _Reader:
         outputs = tuple(r for r in self._results if isinstance(r, Name))
         made = [name for name in self._numbers.values() if name not in self._names]
         names = (*self._names, *made)
-        flat = Flat(names, tuple(self._lines), self._kinds, self._constants, outputs)
+        asked = tuple(name for _, name in sorted(self._asked.items()))
+        known = tuple(name for _, name in sorted(self._known.items()))
+        flat = Flat(names, tuple(self._lines), self._kinds, self._constants, (*outputs, *asked))
         numbers = {str(n): number for number, n in self._numbers.items() if n in made}
-        return Read(flat.live(), self._results, self._draws, numbers)
+        before = replace(flat, outputs=known).live()
+        return Read(flat.live(), self._results, self._draws, numbers, before, asked)
 
     def add(self, node: Node) -> None:
         self._node = node
@@ -174,6 +185,8 @@ class _Reader:
             self._refs[node] = self._number(node)
         elif self._is_given_number(node):
             self._refs[node] = self._base_number(node)
+        elif _compat.ASKED in node.meta:
+            self._refs[node] = self._asked_for(node, *node.meta[_compat.ASKED])
         elif not node.target._schema.returns:
             self._check_only(node)
         elif node.target._schema.is_mutable and node.target.namespace == "aten":
@@ -210,6 +223,15 @@ class _Reader:
         number = Number(None, (str(name),), self._kinds[name].dtype == torch.int64)
         self._numbers.setdefault(number, name)
         return number
+
+    def _asked_for(self, node: Node, index: int, is_known: bool) -> Name | Number:
+        """A number of a tensor that Python has asked something of."""
+        if not is_known:
+            made = self._call(node, aten._local_scalar_dense.default)
+            return self._asked.setdefault(index, made)
+        self._known.setdefault(index, self._ref(_node(node.args[0])))
+        is_int = _number_type(node.meta["val"]) == torch.int64
+        return Number(None, (known_name(index),), is_int)
 
     def _input_of(self, number: Number) -> Name:
         """The argument that a number of Python's is to the program."""
@@ -285,7 +307,7 @@ class _Reader:
             return source
         if kind == "_local_scalar_dense":
             return self._converted(source, _number_type(value))
-        if kind == "_to_copy":
+        if kind in ("_to_copy", "scalar_tensor"):
             return self._converted(source, value.dtype)
         if kind in _RESHAPES and target._overloadname != "dtype":
             return self._reshaped(source, tuple(value.shape))
@@ -442,6 +464,8 @@ class _Reader:
             function: Any = node.target
             return Number(function, tuple(known), kind.dtype == torch.int64, self._origin)
         arguments = [self._ref(a) if isinstance(a, Node) else a for a in node.args]
+        if node.target in (torch.sym_max, torch.sym_min):
+            return self._chosen(node.target is torch.sym_max, arguments, kind)
         read = [self._converted(a, kind.dtype) for a in arguments if isinstance(a, Name)]
         made = read[0]
         is_read = [isinstance(a, Name) for a in arguments]
@@ -449,6 +473,25 @@ class _Reader:
             made = self._emit(call, read, kind)
             read = [made]
         return made
+
+    def _chosen(self, is_larger: bool, arguments: Sequence[Any], kind: Kind) -> Name:
+        """The larger or smaller of two numbers; the first one if they cannot be compared."""
+        first, second = (
+            self._converted(a, kind.dtype)
+            if isinstance(a, Name)
+            else self._emit(full((), a, kind.dtype), (), kind)
+            for a in arguments
+        )
+        compare = aten.gt.Tensor if is_larger else aten.lt.Tensor
+        call = Call(compare, (Operand(0), Operand(1)), {})
+        is_second = self._emit(call, (second, first), Kind((), torch.bool))
+        call = Call(aten.where.self, (Operand(0), Operand(1), Operand(2)), {})
+        return self._emit(call, (is_second, second, first), kind)
+
+
+def known_name(index: int) -> str:
+    """What a number of a tensor is called that is known before the step runs."""
+    return f"known.{index}"
 
 
 def _node(argument: Any) -> Node:

@@ -83,7 +83,11 @@ def _explanation(error: BaseException) -> UnsupportedStepError | None:
 
 
 def _refusal(rule: str, error: BaseException, way_out: str) -> UnsupportedStepError:
-    line = origins.user_line(error)
+    return refusal_at(rule, origins.user_line(error), way_out)
+
+
+def refusal_at(rule: str, line: str, way_out: str) -> UnsupportedStepError:
+    """A refusal of a line of the user's; for some lines of libraries a better way out is known."""
     known = (way for word, way in _WAYS_OUT.items() if word in line)
     return UnsupportedStepError(f"{rule}, at {line}: {next(known, way_out)}")
 

@@ -8,7 +8,7 @@ steps, as the plan lays it out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -66,6 +66,7 @@ class Runtime:
             end and say who is at fault.
         shared: Where the state stays, if it is not copied from `state`: a step writes its new
             values there. Only where all devices are virtual ones.
+        is_kept: Whether the old state is not written over before all has been computed.
 
     Raises:
         DeviceError: There are fewer processes than devices.
@@ -85,6 +86,7 @@ class Runtime:
         rank: int | None = None,
         deadline_s: float = 60.0,
         shared: SharedState | None = None,
+        is_kept: bool = False,
     ) -> None:
         assert rank is None or shared is None, "a process keeps parts"
         self._trace, self.step, self.plan = trace, layered.step, plan
@@ -111,6 +113,7 @@ class Runtime:
         read_early = {name for early in trace.early for name in early.reads}
         sent = {(t.source, Stored(t.value, t.src_spec)) for t in plan.transfers}  # some time later
         mine = {key[:2] for key in given if key[1].value not in read_early} - sent
+        mine = set() if is_kept else mine
         self.engine.given = {
             index: [i for i in places if (chunk.stage, chunk.reads[i]) in mine]
             for index, chunk in enumerate(self.chunks)
@@ -294,11 +297,17 @@ class Runtime:
         return parts
 
     @torch.no_grad()
-    def __call__(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(
+        self,
+        values: Mapping[str, Tensor],
+        check: Callable[[Mapping[str, Tensor]], None] | None = None,
+    ) -> dict[str, Tensor]:
         """One training step.
 
         Args:
             values: All arguments that are not state, by name.
+            check: Is given what the step returns before the state is written; what it raises leaves
+                the state as it was. Only where it is shared, and `is_kept`.
 
         Returns:
             What the step returns to the user, whole, by name.
@@ -310,11 +319,16 @@ class Runtime:
         """
         self._check(values)
         if self._team is None:
-            return self._step(values, None)
+            return self._step(values, None, check)
         with self._team.step() as at:
             return self._team.share(self._step(values, at))
 
-    def _step(self, values: Mapping[str, Tensor], at: Watched | None) -> dict[str, Tensor]:
+    def _step(
+        self,
+        values: Mapping[str, Tensor],
+        at: Watched | None,
+        check: Callable[[Mapping[str, Tensor]], None] | None = None,
+    ) -> dict[str, Tensor]:
         """What is returned to the user and made in this process."""
         registers: Registers = [None] * self._n_registers
         if self._shared is not None:
@@ -325,7 +339,7 @@ class Runtime:
         for name, register in self._batches.items():
             registers[register] = values[name]
         if self._shared is not None:
-            return self._step_on_shared(registers)
+            return self._step_on_shared(registers, check)
         for key in self._updates.values():  # the old state goes as soon as nothing reads it
             del self._kept[key]
         try:
@@ -366,7 +380,9 @@ class Runtime:
             item.stage,
         )
 
-    def _step_on_shared(self, registers: Registers) -> dict[str, Tensor]:
+    def _step_on_shared(
+        self, registers: Registers, check: Callable[[Mapping[str, Tensor]], None] | None
+    ) -> dict[str, Tensor]:
         """The same where the state stays where it is: it is written when all has been computed."""
         assert self._shared is not None
         self._run(registers, None)
@@ -376,6 +392,8 @@ class Runtime:
             for register in self._updates
         }
         results = {name: self._shared.apart(tensor) for name, tensor in results.items()}
+        if check is not None:
+            check(results)
         for register, key in self._updates.items():
             write(zip(self._kept[key], made[register], strict=True))
         return results

@@ -22,6 +22,7 @@ from frontends.torch.host import Number
 from frontends.torch.origins import Origin
 from frontends.torch.program import Program
 from frontends.torch.rules import Rules
+from frontends.torch.supposed import Answers
 from frontends.torch.trees import Tree
 
 Tensor = torch.Tensor
@@ -153,6 +154,7 @@ class Capture:
         model: Any module; it may be on the meta device.
         optimizer: Of the model's parameters.
         batch: A tree with tensors and numbers as those of every step will be.
+        answers: What Python is told of numbers that the step computes; by default a guess.
 
     Raises:
         BatchError: The batch is empty.
@@ -165,8 +167,9 @@ class Capture:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         batch: Any,
+        answers: Answers | None = None,
     ) -> None:
-        self._captured: Captured = capture(step, model, optimizer, batch)
+        self._captured: Captured = capture(step, model, optimizer, batch, answers)
         self._flat = self._captured.flat
         self._arguments = list(self._captured.arguments)
         self._early: list[Early] = []

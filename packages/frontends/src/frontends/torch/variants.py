@@ -21,11 +21,17 @@ from torch.optim import Optimizer
 
 from frontends import collector
 from frontends.boundary import doing
-from frontends.errors import FrontendsError, HeldLayoutError, PlanError, StepError
+from frontends.errors import (
+    FrontendsError,
+    HeldLayoutError,
+    PlanError,
+    StepError,
+    UnsupportedStepError,
+)
 from frontends.plan import Plan
 from frontends.planning import Planned
 from frontends.torch.api import default_cluster, plan_capture
-from frontends.torch.arguments import batch_numbers, named
+from frontends.torch.arguments import named
 from frontends.torch.calls import Tensor
 from frontends.torch.follow import Followed
 from frontends.torch.forms import Form
@@ -34,8 +40,10 @@ from frontends.torch.gradients import is_there, name_of
 from frontends.torch.host import Number
 from frontends.torch.left import Value
 from frontends.torch.processes import join, plan_together
+from frontends.torch.refusals import refusal_at
 from frontends.torch.runtime import Runtime
 from frontends.torch.shared import SharedState
+from frontends.torch.supposed import Answers, OtherwiseError
 from frontends.torch.trace import Capture, Trace
 from frontends.torch.trees import Tree, flatten, remove
 
@@ -71,18 +79,35 @@ class Variant:
                 self._runtime = self._make_runtime(self)
         return self._runtime
 
-    def difference(self, form: Form, tree: Tree, leaves: Leaves) -> str | None:
-        """Why a call does not fit; None if it does."""
+    def difference(
+        self, form: Form, tree: Tree, leaves: Leaves, value_of: Callable[[str], Tensor]
+    ) -> str | None:
+        """Why a call does not fit; None if it does.
+
+        Args:
+            form: Of the call.
+            tree: Of the batch.
+            leaves: Of the batch.
+            value_of: The value of a tensor of the state.
+        """
         if form != self.form:
             return "how the step is called"
         captured = self.capture.captured
         if captured.only_once is not None:
             return captured.only_once
-        return captured.guards.difference(tree, leaves)
+        return captured.guards.difference(tree, leaves, value_of)
 
-    def run(self, leaves: Leaves) -> Any:
-        """Run it; what the step returns."""
-        numbers = {**self.capture.captured.state.numbers, **batch_numbers(leaves)}
+    def run(self, leaves: Leaves, value_of: Callable[[str], Tensor]) -> Any:
+        """Run it; what the step returns.
+
+        Args:
+            leaves: Of the batch.
+            value_of: The value of a tensor of the state.
+
+        Raises:
+            OtherwiseError: Python would have decided otherwise; nothing is changed then.
+        """
+        numbers = self.capture.captured.guards.numbers_now(leaves, value_of)
         given, runtime = self._given(leaves), self.runtime
         with doing("running a step"):
             made = self._run(runtime, given, numbers)
@@ -93,6 +118,13 @@ class Variant:
     ) -> list[Any]:
         """What the program makes of what a call hands over."""
         captured, trace = self.capture.captured, self.planned.trace
+        decisions = captured.decisions
+        asked = trace.results[len(trace.results) - len(decisions.computed) :]
+
+        def check(results: Mapping[str, Tensor]) -> None:
+            computed = [results[leaf.name].item() for leaf in asked]
+            decisions.check(tuple(numbers.values()), computed)
+
         known = {a.name for a in trace.arguments}
         state = {n for early in trace.early for n in early.reads if n in captured.state.tensors}
         found = {name: value for name, value in given.items() if name in known}
@@ -100,7 +132,8 @@ class Variant:
         before = torch.get_rng_state()
         try:
             every = trace.complete({**found, **trace.compute(numbers)})
-            results = runtime({name: v for name, v in every.items() if name not in state})
+            every = {name: v for name, v in every.items() if name not in state}
+            results = runtime(every, check if decisions.questions else None)
         except StepError as error:  # which one device meets when it has drawn less
             torch.set_rng_state(before)
             trace.draw_before(found, error.number)
@@ -128,6 +161,7 @@ class Variant:
         left, tree = captured.left, captured.out_tree
         n = len(captured.results)
         n_returned = n - left.n_values - len(left.gradients) - len(left.written)
+        n_returned -= len(captured.decisions.computed)
         rest = iter(made[n_returned:])
         values = [next(rest) for _ in range(left.n_values)]
         parameters = dict(captured.state.model.named_parameters())
@@ -219,40 +253,93 @@ class Variants:
 
     def call(self, args: Sequence[Any], named_: Mapping[str, Any]) -> Any:
         """One step; what it returns."""
-        variant, leaves = self._find(args, named_)
-        result = self.run(variant, leaves)
+        variant, result = self.run(self.at(args, named_), args, named_)
         for path, key in variant.capture.captured.left.removed:
             remove(variant.form.batch(args, named_), path, key)
         return result
 
-    def run(self, variant: Variant, leaves: Leaves) -> Any:
-        """One step of a variant, whatever its guards say; what it returns."""
-        self.move_to(variant)
-        result = variant.run(leaves)
+    def run(
+        self, variant: Variant, args: Sequence[Any], named_: Mapping[str, Any]
+    ) -> tuple[Variant, Any]:
+        """One step of a variant, whatever its guards say; of another one if it decides otherwise.
+
+        Returns:
+            The variant that ran, and what the step returns.
+        """
+        batch = variant.form.batch(args, named_)
+        leaves = named(flatten(batch)[0])
+        generator = torch.get_rng_state() if variant.capture.captured.decisions.questions else None
+        certain: tuple[bool, ...] = ()
+        while True:
+            self.move_to(variant)
+            try:
+                result = variant.run(leaves, self._value_of)
+                break
+            except OtherwiseError as other:
+                if other.n_certain <= len(certain):
+                    raise UnsupportedStepError(
+                        "a step decides by its numbers as often as it is run with them; this one "
+                        f"does otherwise when it is run again, at {other.line}: compute with "
+                        "tensors there, as torch.where does"
+                    ) from None
+                certain = other.answers[: other.n_certain]
+                if generator is not None:
+                    torch.set_rng_state(generator)
+                variant = self._otherwise(variant, args, named_, other)
         if self._followed is not None:
             self._followed.stepped()
         self._last = variant
-        return result
+        return variant, result
+
+    def _otherwise(
+        self,
+        variant: Variant,
+        args: Sequence[Any],
+        named_: Mapping[str, Any],
+        other: OtherwiseError,
+    ) -> Variant:
+        """The variant of a call whose numbers decide in another way."""
+        certain = other.answers[: other.n_certain]
+        found, tree = flatten(variant.form.batch(args, named_))
+        for known in self.made:
+            if known.capture.captured.decisions.are(certain) and not known.difference(
+                variant.form, tree, named(found), self._value_of
+            ):
+                return known
+        answers = Answers(certain, other.answers)
+        batch = variant.form.batch(args, named_)
+        return self._make(variant.form, batch, [str(other)], answers)
+
+    def _value_of(self, name: str) -> Tensor:
+        """The value that a tensor of the state has now; in several processes, all ask for it."""
+        last = self._last
+        if self._followed is not None and last is not None and not self._followed.is_written(name):
+            return last.runtime.whole_of(name)
+        state = self.current.capture.state.tensors
+        return state[name].detach()
 
     def at(self, args: Sequence[Any], named_: Mapping[str, Any]) -> Variant:
         """The variant that a call takes; captured and planned if there is none."""
-        return self._find(args, named_)[0]
-
-    def _find(self, args: Sequence[Any], named_: Mapping[str, Any]) -> tuple[Variant, Leaves]:
         form = Form.of(self._model, self._optimizer, args, named_)
         batch = form.batch(args, named_)
         found, tree = flatten(batch)
         leaves = named(found)
         reasons: list[str] = []
         for variant in sorted(self.made, key=lambda v: v is not self._last):
-            reason = variant.difference(form, tree, leaves)
+            reason = variant.difference(form, tree, leaves, self._value_of)
             if reason is None:
-                return variant, leaves
+                return variant
             reasons.append(reason)
-        return self._make(form, batch, reasons), leaves
+        return self._make(form, batch, reasons)
 
     @collector.paused()
-    def _make(self, form: Form, batch: Any, reasons: Sequence[str]) -> Variant:
+    def _make(
+        self,
+        form: Form,
+        batch: Any,
+        reasons: Sequence[str],
+        answers: Answers | None = None,
+    ) -> Variant:
         """Capture and plan another variant."""
         if join() is not None and self._followed is None:
             self._followed = Followed(self._model, self._optimizer)
@@ -262,7 +349,15 @@ class Variants:
             progress("capturing", 0, 1)
         with self.reading():
             step = form.step(self._function)
-            capture = Capture(step, self._model, self._optimizer, batch)
+            capture = Capture(step, self._model, self._optimizer, batch, answers)
+        questions = capture.captured.decisions.questions
+        if join() is not None and questions:
+            raise refusal_at(
+                "a step in several processes runs the same operators whatever its numbers are; "
+                "this one decides by a number that it computes",
+                questions[0].line,
+                "compute with tensors there, as torch.where does",
+            )
         if progress is not None:
             progress("capturing", 1, 1)
         with doing("planning"):
@@ -324,6 +419,7 @@ class Variants:
             rank=rank,
             deadline_s=self._deadline_s,
             shared=shared,
+            is_kept=bool(variant.capture.captured.decisions.questions),
         )
 
     def move_to(self, variant: Variant) -> None:

@@ -1,0 +1,110 @@
+"""Numbers of tensors that Python asks for before the step has run, and that are there by then.
+
+An optimizer asks for its count of steps, a wrapper for how many models it has averaged, a layer for
+the lengths in its batch. Such numbers follow from what is given at each call without any work worth
+a device: the batch, tensors from elsewhere, and what the optimizer counts. While a step is traced
+they are computed beside it when Python asks for one; at each call they are computed again, and are
+numbers of Python's as those in `param_groups` are (`host`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+Tensor = torch.Tensor
+aten = torch.ops.aten
+
+ITEM = aten._local_scalar_dense.default
+
+_WORK = frozenset(
+    ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "convolution", "embedding")
+) | frozenset(("convolution_backward", "_scaled_dot_product_flash_attention_for_cpu"))
+"""Operators that devices should do: what follows from them is not known beforehand."""
+
+Unknown: Any = type("Unknown", (), {})()
+
+
+class Known:
+    """Runs, on tensors with values, those nodes of a growing graph that need nothing but them.
+
+    Args:
+        graph: Of the tracer; nodes are looked at when a number is asked for.
+        given: By placeholder's place, a tensor that is there before the step runs.
+        root: The module in which the tracer keeps tensors.
+    """
+
+    def __init__(self, graph: Graph, given: Mapping[int, Tensor], root: torch.nn.Module) -> None:
+        self._graph, self._given, self._root = graph, given, root
+        self._values: dict[Node, Any] = {}
+        self._lost: set[int] = set()
+        """Memories that were written with what is not known."""
+
+        self._items: dict[Any, Node] = {}
+        self._last: Node | None = None
+        self._n_given = 0
+
+    def item(self, symbol: Any) -> tuple[Node, Any] | None:
+        """The node that asks a tensor for a number, and the number, `Unknown` if it is not there.
+
+        Args:
+            symbol: For which the number stands; None is returned if it is of no tensor.
+        """
+        self._go_on()
+        node = self._items.get(symbol)
+        return None if node is None else (node, self._value(node))
+
+    def _go_on(self) -> None:
+        nodes = list(self._graph.nodes)
+        first = 0 if self._last is None else nodes.index(self._last) + 1
+        for node in nodes[first:]:
+            self._last = node
+            if node.target is ITEM:
+                for symbol in node.meta["val"].node.expr.free_symbols:
+                    self._items.setdefault(symbol, node)
+            with torch.no_grad():
+                self._values[node] = self._run(node)
+
+    def _run(self, node: Node) -> Any:
+        if node.op == "placeholder":
+            found = self._given.get(self._n_given, Unknown)
+            self._n_given += 1
+            return found.detach().clone() if isinstance(found, Tensor) else Unknown
+        if node.op == "get_attr":
+            kept = getattr(self._root, str(node.target))
+            is_there = isinstance(kept, Tensor) and not kept.is_meta
+            return kept.detach().clone() if is_there else Unknown
+        if node.op != "call_function":
+            return Unknown
+        values = [self._value(needed) for needed in node.all_input_nodes]
+        if any(value is Unknown for value in values) or not _is_light(node):
+            if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+                self._lost.update(_memories(values))
+            return Unknown
+        arguments = map_arg(node.args, self._value), map_arg(node.kwargs, self._value)
+        return node.target(*arguments[0], **arguments[1])  # type: ignore[operator]
+
+    def _value(self, node: Node) -> Any:
+        value = self._values[node]
+        return Unknown if self._lost.intersection(_memories([value])) else value
+
+
+def _is_light(node: Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return False
+    return node.target._schema.name.rpartition("::")[2] not in _WORK
+
+
+def _memories(values: Sequence[Any]) -> set[int]:
+    return {
+        leaf.untyped_storage()._cdata
+        for value in values
+        for leaf in (value if isinstance(value, list | tuple) else [value])
+        if isinstance(leaf, Tensor)
+    }
