@@ -31,7 +31,7 @@ from frontends.errors import (
 from frontends.plan import Plan
 from frontends.planning import Planned
 from frontends.torch.api import default_cluster, plan_capture
-from frontends.torch.arguments import named
+from frontends.torch.arguments import is_count, named
 from frontends.torch.calls import Tensor
 from frontends.torch.follow import Followed
 from frontends.torch.forms import Form
@@ -348,6 +348,7 @@ class Variants:
         if progress is not None:
             progress("capturing", 0, 1)
         with self.reading():
+            self._bring_counts()
             step = form.step(self._function)
             capture = Capture(step, self._model, self._optimizer, batch, answers)
         questions = capture.captured.decisions.questions
@@ -368,6 +369,15 @@ class Variants:
             del self.made[1]
         self.made.append(variant)
         return variant
+
+    @torch.no_grad()
+    def _bring_counts(self) -> None:
+        """Let a capture see what is counted in several processes, where it decides."""
+        if self._followed is None or self._last is None:
+            return
+        for name, tensor in self._last.capture.state.tensors.items():
+            if is_count(name, tensor):
+                tensor.copy_(self._value_of(name))
 
     def _plan(self, capture: Capture) -> Planned[Trace]:
         assert self._cluster is not None
