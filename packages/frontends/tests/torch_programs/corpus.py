@@ -1,6 +1,7 @@
 """All programs, by theme."""
 
 from torch_programs import (
+    asked,
     batches,
     dropout,
     gradients,
@@ -19,6 +20,7 @@ from torch_programs.driver import PROGRAMS
 
 __all__ = [
     "PROGRAMS",
+    "asked",
     "batches",
     "dropout",
     "gradients",

@@ -11,6 +11,9 @@ from torch_programs.corpus import PROGRAMS
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 DAILY = [
+    "asked.branch",
+    "asked.drawn_for_nothing",
+    "asked.parts_of_what_was_written_are_returned",
     "batches.user_dict",
     "batches.a_bool",
     "batches.python_lists_of_numbers",
@@ -31,6 +34,7 @@ DAILY = [
     "modules.buffers_written_in_forward",
     "modules.untied_later",
     "modules.on_one_device",
+    "operators.grouped_products",
     "operators.solve",
     "operators.masked_write",
     "optimizers.sgd_dampening",

@@ -292,7 +292,10 @@ class Program:
             lambda *args: _Marked(self.module).run(*args), remove="mutations"
         )
         with self._mode, torch.no_grad():
-            return make_fx(pure, tracing_mode="real")(*self._fakes)
+            module: GraphModule = make_fx(pure, tracing_mode="real")(*self._fakes)
+        for node in module.graph.nodes:  # parts of what was written are read when all has run
+            node.meta.setdefault(PHASE, AFTER)
+        return module
 
 
 def _stand_in(tensor: Tensor) -> Tensor:

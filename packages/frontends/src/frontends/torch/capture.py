@@ -346,8 +346,9 @@ class _Run:
     def captured(self) -> Captured:
         """What was found."""
         outputs = (*self._updated.values(), *_names(self._all))
-        live = replace(self._found.flat, outputs=outputs).live()
-        flat, draws = _draw_once(live, self._found.draws)
+        # what is drawn and not used moves the generator on
+        live = replace(self._found.flat, outputs=(*outputs, *self._found.draws)).live()
+        flat, draws = _draw_once(replace(live, outputs=outputs), self._found.draws)
         given = {a.name for a in self._arguments if a.is_given}
         _check_draws(flat, draws, given | self._batch_tensors.keys())
         inputs = _read_inputs(flat, flat.outputs)
@@ -490,8 +491,9 @@ def _draw_once(flat: Flat, draws: Mapping[str, Any]) -> tuple[Flat, tuple[str, .
     first: dict[Any, str] = {}
     made = {name for line in flat.lines for name in line.outputs}
     instead = {name: first.setdefault(key, name) for name, key in draws.items() if name in made}
-    flat = flat.renamed({a: b for a, b in instead.items() if a != b}).live()
-    return flat, tuple(first.values())
+    flat = flat.renamed({a: b for a, b in instead.items() if a != b})
+    kept = replace(flat, outputs=(*flat.outputs, *first.values())).live()
+    return replace(kept, outputs=flat.outputs), tuple(first.values())
 
 
 def _check_draws(flat: Flat, draws: Collection[str], free: Collection[str]) -> None:

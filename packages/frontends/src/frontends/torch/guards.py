@@ -220,7 +220,8 @@ class Guards:
             read.update(self.known.outputs)
             given |= {name: value_of(name) for name in read & self.state.tensors.keys()}
             for index, tensor in enumerate(self.known.run(given)):
-                now[known_name(index)] = tensor.item()
+                value = tensor.item()  # which in expressions is a number, also if it is a bool
+                now[known_name(index)] = int(value) if isinstance(value, bool) else value
         return now
 
     def _answers_hold(self, now: tuple[Any, ...]) -> bool:

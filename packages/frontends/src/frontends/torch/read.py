@@ -159,10 +159,12 @@ class _Reader:
         names = (*self._names, *made)
         asked = tuple(name for _, name in sorted(self._asked.items()))
         known = tuple(name for _, name in sorted(self._known.items()))
-        flat = Flat(names, tuple(self._lines), self._kinds, self._constants, (*outputs, *asked))
+        every = (*outputs, *asked)
+        flat = Flat(names, tuple(self._lines), self._kinds, self._constants, every)
         numbers = {str(n): number for number, n in self._numbers.items() if n in made}
         before = replace(flat, outputs=known).live()
-        return Read(flat.live(), self._results, self._draws, numbers, before, asked)
+        flat = replace(replace(flat, outputs=(*every, *self._draws)).live(), outputs=every)
+        return Read(flat, self._results, self._draws, numbers, before, asked)
 
     def add(self, node: Node) -> None:
         self._node = node
@@ -255,6 +257,9 @@ class _Reader:
                 when, part, name = self._written[memory]
                 if part == where:
                     return name
+                is_typed = self._kinds[name].dtype == value.dtype
+                if is_typed and _row(part) is not None and _row(part) == _row(where):
+                    return self._reshaped(name, tuple(value.shape))
                 if self._seen[node] < when:
                     raise AliasedError(node)
         return self._refs[node]
@@ -497,6 +502,16 @@ def known_name(index: int) -> str:
 def _node(argument: Any) -> Node:
     assert isinstance(argument, Node)
     return argument
+
+
+def _row(place: Any) -> tuple[int, int] | None:
+    """Begin and length of elements that lie one after the other, in their order; else None."""
+    step = 1
+    for size, stride in zip(reversed(place[1]), reversed(place[2]), strict=True):
+        if size != 1 and stride != step:
+            return None
+        step *= size
+    return place[0], step
 
 
 def _kind_of(tensor: torch.Tensor) -> Kind:

@@ -1,0 +1,95 @@
+"""Python asks for numbers that follow from the batch, or from random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from torch_programs.driver import Generated, program
+from torch_programs.pieces import Data, Tensor, sgd
+
+N, SIZE = 8, 6
+Batch = dict[str, Tensor]
+
+
+def _of(loss: Callable[[Any, Batch], Tensor]) -> Callable[[Any], Generated]:
+    """A linear layer, and batches of which more or less is masked."""
+
+    def run(way: Any) -> Iterator[Any]:
+        data, model = Data(), nn.Linear(SIZE, SIZE)
+        step = way.loss(model, sgd(model), loss)
+        for n in (N, N, 5, N, 5):
+            mask = torch.arange(N) < n
+            labels = data.classes(SIZE, N).masked_fill(~mask, -100)
+            yield step({"x": data.normal(N, SIZE), "mask": mask, "labels": labels})
+
+    return run
+
+
+def _branch(model: Any, b: Batch) -> Tensor:
+    y = model(b["x"]).square()
+    return y.mean() if b["mask"].all() else (y * b["mask"][:, None]).sum()
+
+
+def _checked(model: Any, b: Batch) -> Tensor:
+    if b["labels"].max() >= SIZE:
+        raise ValueError("labels are classes")
+    return F.cross_entropy(model(b["x"]), b["labels"])
+
+
+def _cut(model: Any, b: Batch) -> Tensor:
+    n = int(b["mask"].sum())
+    return model(b["x"])[:n].square().mean() + torch.arange(n).float().mean()
+
+
+def _shifted(model: Any, b: Batch) -> Tensor:
+    """What is looked at was written in part."""
+    labels = b["labels"].new_zeros(N)
+    labels[1:] = b["labels"][:-1].clone()
+    assert torch.all(labels.masked_fill(labels == -100, 0) >= 0).item()
+    return F.cross_entropy(model(b["x"]), labels)
+
+
+def _dropped_at_random(model: Any, b: Batch) -> Tensor:
+    """Layers are left out as transformers does it."""
+    y = model(b["x"])
+    for _ in range(3):
+        if torch.rand([]) < 0.5:
+            continue
+        y = F.dropout(model(y), 0.2)
+    return y.square().mean()
+
+
+def _drawn_for_nothing(model: Any, b: Batch) -> Tensor:
+    """What is drawn and not used moves the generator on."""
+    torch.rand(3)
+    return F.dropout(model(b["x"]), 0.3).square().mean()
+
+
+for _loss in (*(_branch, _checked, _cut, _shifted, _dropped_at_random, _drawn_for_nothing),):
+    _run = _of(_loss)
+    _run.__name__ = _loss.__name__.removeprefix("_")
+    program()(_run)
+
+
+@program()
+def parts_of_what_was_written_are_returned(way: Any) -> Iterator[Any]:
+    data, model = Data(), nn.Linear(SIZE, SIZE)
+    optimizer = sgd(model)
+
+    def train(x: Tensor) -> Any:
+        optimizer.zero_grad()
+        hidden, chosen = model(x), torch.zeros(4, SIZE)
+        chosen[1:3] = hidden.detach()[1:3]
+        loss = (hidden * chosen).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), chosen[1:], chosen.view(-1)[6:12]
+
+    step = way.step(train, model, optimizer)
+    for _ in range(3):
+        yield step(data.normal(4, SIZE))
