@@ -198,3 +198,37 @@ def test_a_number_in_the_batch_may_change() -> None:
 
     calls = [({"x": X[:n], "scale": scale},) for n, scale in ((8, 0.5), (8, 2.5), (3, 1))]
     assert len(compare(function, calls, W).variants) == 2
+
+
+@pytest.mark.filterwarnings("ignore:no sharding rule for scan")
+def test_a_batch_in_one_array_that_is_filled_anew() -> None:
+    """As soon as a call returns, though nothing has waited for what it computes."""
+    held = np.zeros(8 * 8 + 16, np.float32)  # JAX takes in place what begins at a multiple of 64
+    start = -held.ctypes.data % 64 // 4
+    batch = held[start : start + 64].reshape(8, 8)
+
+    def function(w: Any, x: Any) -> Any:
+        late = jax.lax.fori_loop(0, 100_000, lambda i, y: jnp.sin(y) + 1e-9 * i, w)
+        return step(w + 0 * late, x)
+
+    one = Cluster.preset("virtual-cpu").resized(devices_per_host=1)
+    ours = parallelize(function, cluster=one, microbatches=1)
+    for i in range(3):
+        batch[...] = X * i
+        found = ours(W, batch)
+        batch[...] = np.nan
+        assert_same(jax.tree.leaves(found), jax.jit(function)(W, X * i))
+
+
+@pytest.mark.parametrize("n_devices", [1, 2])
+def test_state_that_is_one_array_twice_is_given_away_once(n_devices: int) -> None:
+    def function(state: Any, x: Any) -> Any:
+        w, loss = step(state["w"], x)
+        return {"w": w, "mean": 0.9 * state["mean"] + 0.1 * w, "first": state["first"]}, loss
+
+    cluster = Cluster.preset("virtual-cpu").resized(devices_per_host=n_devices)
+    ours = parallelize(function, cluster=cluster, donate=True)
+    w = jnp.array(W)
+    state = {"w": w, "mean": w, "first": w}
+    expected = jax.jit(function)(jax.tree.map(np.asarray, state), X)
+    assert_same(jax.tree.leaves(ours(state, X)), expected)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from costmodel import Cluster
 from jax.sharding import NamedSharding
@@ -136,8 +137,10 @@ class Runtime:
         values: Registers = [None] * self._n_registers
         for register, key, where in self._placed:
             values[register] = self._place(key, where, arguments)
+        if self._given:
+            self._separate(values)
         for register, index in self._batches.items():
-            values[register] = np.asarray(arguments[index], self._dtypes[index])
+            values[register] = self._numbers(arguments[index], index)
         self._let_go(values, arguments)
         if at is None:
             for _, call in self._calls:
@@ -194,8 +197,14 @@ class Runtime:
                 return array
             if not array.is_fully_addressable:
                 return self._from_others(key[1].value, array, where)
-        # JAX may use a numpy array's memory in place, and the caller may change it later.
+        # A copy, as JAX may use a numpy array's memory in place, and the caller may change it later.
         return self.submeshes.put(np.array(array, self._dtypes[index]), where)
+
+    def _numbers(self, array: Any, index: int) -> np.ndarray[Any, Any]:
+        """A batch's numbers, which stay what they are if the caller fills the same arrays anew."""
+        if isinstance(array, jax.Array):
+            return np.asarray(array, self._dtypes[index])
+        return np.array(array, self._dtypes[index])
 
     def _from_others(self, name: str, array: jax.Array, where: NamedSharding) -> jax.Array:
         """State that lies in several processes, in another layout."""
@@ -208,6 +217,14 @@ class Runtime:
                 f"step wants {name} as {where}, and has it as {array.sharding}: save a checkpoint, "
                 "and restore it into the abstract_state of a step that is planned for this"
             ) from error
+
+    def _separate(self, values: Registers) -> None:
+        """Let no two places of state share an array, as one may be written over."""
+        seen: set[int] = set()
+        for register, _, _ in self._placed:
+            if id(values[register]) in seen:
+                values[register] = jnp.copy(values[register])
+            seen.add(id(values[register]))
 
     def _let_go(self, values: Registers, arguments: Sequence[Any]) -> None:
         """Free what was donated and then placed anew; XLA frees what lay in its place already."""
