@@ -88,3 +88,33 @@ def test_modules_of_nnx_are_changed_in_place() -> None:
 
     with pytest.raises(UnsupportedStepError, match="and not change which it has; argument 0"):
         parallelize(nnx.jit(grows), cluster=CLUSTER)(mine[0], X)
+
+
+def test_modules_of_nnx_that_share_some_are_changed_together() -> None:
+    from flax import nnx
+
+    class Head(nnx.Module):
+        def __init__(self, trunk: nnx.Module, rngs: nnx.Rngs) -> None:
+            self.trunk, self.out = trunk, nnx.Linear(4, 1, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.out(jnp.tanh(self.trunk(x)))
+
+    @nnx.jit
+    def step(first: Any, other: Any, optimizer: Any, x: Any, y: Any) -> Any:
+        value, gradients = nnx.value_and_grad(lambda m: jnp.mean((m(x) - y) ** 2))(first)
+        optimizer.update(first, gradients)
+        return value, other(x)  # of the trunk as it is now
+
+    def made() -> Any:
+        trunk = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+        first, other = (Head(trunk, nnx.Rngs(i)) for i in (1, 2))
+        return first, other, nnx.Optimizer(first, optax.sgd(0.1), wrt=nnx.Param)
+
+    ours = parallelize(step, cluster=CLUSTER, batch_argnums=(3, 4), microbatches=1)
+    mine, theirs = made(), made()
+    for _ in range(2):
+        assert_same(jax.tree.leaves(ours(*mine, X, Y)), step(*theirs, X, Y))
+        leaves = jax.tree.leaves(nnx.state(mine))
+        assert_same([jnp.asarray(leaf) for leaf in leaves], nnx.state(theirs), least=1e-3)
+    assert mine[0].trunk is mine[1].trunk

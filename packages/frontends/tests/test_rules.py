@@ -196,6 +196,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "overlapping pool gradient": (gradient_of_overlapping, (numbers(4, 8, 4), numbers(4, 4, 4))),
     "random bits": (random_bits, (np.zeros((4, 8), np.uint32), indices(99, 4, 8).astype("uint32"))),
     "fft": (lambda a: jnp.real(jnp.fft.rfft(a)), (A,)),
+    "complex": (lambda a, b: jnp.conj(lax.complex(a, b)), (A, B)),
     "eigh": (lambda a: lax.linalg.eigh(a), (np.eye(3) * 2 + np.ones((4, 3, 3), np.float32),)),
     "svd": (lambda a: lax.linalg.svd(a, compute_uv=False), (numbers(4, 3, 2),)),
     "lu": (lambda a: lax.linalg.lu(a)[0], (numbers(4, 3, 3),)),

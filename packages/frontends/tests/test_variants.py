@@ -232,3 +232,19 @@ def test_state_that_is_one_array_twice_is_given_away_once(n_devices: int) -> Non
     state = {"w": w, "mean": w, "first": w}
     expected = jax.jit(function)(jax.tree.map(np.asarray, state), X)
     assert_same(jax.tree.leaves(ours(state, X)), expected)
+
+
+def test_a_step_runs_where_jit_is_disabled() -> None:
+    def scanned(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            out, _ = jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, length=2)
+            return jnp.mean(out**2)
+
+        value, gradient = jax.value_and_grad(loss)(w)
+        return w - 0.1 * gradient, value
+
+    ours = parallelize(scanned, cluster=CLUSTER, microbatches=2)
+    with jax.disable_jit():
+        first = ours(W, X)
+    assert_same(jax.tree.leaves(first), jax.jit(scanned)(W, X))
+    assert_same(jax.tree.leaves(ours(W, X)), jax.jit(scanned)(W, X))

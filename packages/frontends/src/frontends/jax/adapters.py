@@ -9,7 +9,7 @@ is of one that the user has imported.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -26,11 +26,11 @@ class Adapter(Protocol):
     function: Callable[..., Any]
     """The step in the wrapper."""
 
-    def split(self, value: Any) -> tuple[Any, Hashable]:
-        """An argument as a tree of arrays, and the rest of it."""
+    def split(self, values: Mapping[int, Any]) -> dict[int, tuple[Any, Hashable]]:
+        """Each argument as a tree of arrays, and the rest of it."""
 
-    def merge(self, arrays: Any, rest: Hashable) -> Any:
-        """The argument again."""
+    def merge(self, arrays: Mapping[int, Any], rests: Mapping[int, Any]) -> dict[int, Any]:
+        """The arguments again."""
 
     def leave(
         self, result: Any, values: Mapping[int, Any], rests: Mapping[int, Hashable], kept: Kept
@@ -60,16 +60,22 @@ class FilterJit:
         self.function = function
         self._is_array: Callable[[Any], bool] = sys.modules["equinox"].is_array
 
-    def split(self, value: Any) -> tuple[Any, Hashable]:
+    def split(self, values: Mapping[int, Any]) -> dict[int, tuple[Any, Hashable]]:
         """Arrays, with None in place of other leaves; and those."""
+        return {i: self._split(value) for i, value in values.items()}
+
+    def merge(self, arrays: Mapping[int, Any], rests: Mapping[int, Any]) -> dict[int, Any]:
+        """All leaves in their places."""
+        return {i: self._merge(value, rests[i]) for i, value in arrays.items()}
+
+    def _split(self, value: Any) -> tuple[Any, Hashable]:
         leaves, tree = jax.tree.flatten(value)
         is_array = [isinstance(x, jax.ShapeDtypeStruct) or self._is_array(x) for x in leaves]
         arrays = [x if found else None for x, found in zip(leaves, is_array, strict=True)]
         rest = tuple(None if found else x for x, found in zip(leaves, is_array, strict=True))
         return jax.tree.unflatten(tree, arrays), (tree, rest)
 
-    def merge(self, arrays: Any, rest: Any) -> Any:
-        """All leaves in their places."""
+    def _merge(self, arrays: Any, rest: Any) -> Any:
         tree, others = rest
         leaves = tree.flatten_up_to(arrays)
         return tree.unflatten(
@@ -80,12 +86,12 @@ class FilterJit:
         self, result: Any, values: Mapping[int, Any], rests: Mapping[int, Hashable], kept: Kept
     ) -> Any:
         """The arrays of the result; the rest is what it was when it was traced."""
-        arrays, kept["rest"] = self.split(result)
+        arrays, kept["rest"] = self._split(result)
         return arrays
 
     def returned(self, result: Any, originals: Mapping[int, Any], kept: Kept) -> Any:
         """The result with its other leaves."""
-        return self.merge(result, kept["rest"])
+        return self._merge(result, kept["rest"])
 
 
 class NnxJit:
@@ -95,31 +101,36 @@ class NnxJit:
         self.function = function
         self._nnx = sys.modules["flax.nnx"]
 
-    def split(self, value: Any) -> tuple[Any, Hashable]:
-        """The state of modules, and their graph."""
-        if not self._has_modules(value):
-            return value, None
-        graph, state = self._nnx.split(value)
-        return state, graph
+    def split(self, values: Mapping[int, Any]) -> dict[int, tuple[Any, Hashable]]:
+        """The state of modules, and their graph; those of arguments that share some stand first."""
+        found: dict[int, tuple[Any, Hashable]] = {i: (value, None) for i, value in values.items()}
+        for group in self._groups(values):
+            graph, state = self._nnx.split(_together(values, group))
+            found[group[0]] = state, (group, graph)
+            found.update((i, ((), (group, None))) for i in group[1:])
+        return found
 
-    def merge(self, arrays: Any, rest: Any) -> Any:
+    def merge(self, arrays: Mapping[int, Any], rests: Mapping[int, Any]) -> dict[int, Any]:
         """New modules with a state."""
-        return arrays if rest is None else self._nnx.merge(rest, arrays)
+        values = dict(arrays)
+        for i, (group, graph) in _first(rests):
+            merged = self._nnx.merge(graph, arrays[i])
+            values.update(zip(group, (merged,) if len(group) == 1 else merged, strict=True))
+        return values
 
     def leave(
         self, result: Any, values: Mapping[int, Any], rests: Mapping[int, Hashable], kept: Kept
     ) -> Any:
         """The result, and the state of all modules after the step."""
         states = []
-        for i, value in values.items():
-            if rests.get(i) is not None:
-                graph, state = self._nnx.split(value)
-                if graph != rests[i]:
-                    raise UnsupportedStepError(
-                        "a step may write to the variables of a module, and not change which it "
-                        f"has; argument {i} has others after the step than before"
-                    )
-                states.append(state)
+        for i, (group, before) in _first(rests):
+            graph, state = self._nnx.split(_together(values, group))
+            if graph != before:
+                raise UnsupportedStepError(
+                    "a step may write to the variables of a module, and not change which it "
+                    f"has; argument {i} has others after the step than before"
+                )
+            states.append(state)
         if self._has_modules(result):
             raise UnsupportedStepError(
                 "a step of nnx.jit writes to the modules that it is given, and returns arrays; "
@@ -130,10 +141,24 @@ class NnxJit:
     def returned(self, result: Any, originals: Mapping[int, Any], kept: Kept) -> Any:
         """Write the new state into the modules that the user passed."""
         states, others = result
-        modules = [value for value in originals.values() if self._has_modules(value)]
-        for module, state in zip(modules, states, strict=True):
-            self._nnx.update(module, state)
+        for group, state in zip(self._groups(originals), states, strict=True):
+            self._nnx.update(_together(originals, group), state)
         return others
+
+    def _groups(self, values: Mapping[int, Any]) -> list[tuple[int, ...]]:
+        """The numbers of arguments with modules; together, if a variable is in several."""
+        variable = self._nnx.Variable
+        groups: list[tuple[tuple[int, ...], set[int]]] = []
+        for i, value in values.items():
+            if not self._has_modules(value):
+                continue
+            nodes = (node for _, node in self._nnx.iter_graph(value))
+            group, ids = (i,), {id(node) for node in nodes if isinstance(node, variable)}
+            for other in [each for each in groups if not ids.isdisjoint(each[1])]:
+                groups.remove(other)
+                group, ids = (*other[0], *group), ids | other[1]
+            groups.append((group, ids))
+        return sorted(tuple(sorted(group)) for group, _ in groups)
 
     def _has_modules(self, value: Any) -> bool:
         kinds = self._nnx.Module, self._nnx.Optimizer, self._nnx.Rngs, self._nnx.Variable
@@ -142,6 +167,16 @@ class NnxJit:
             return isinstance(node, kinds)
 
         return any(map(is_module, jax.tree.leaves(value, is_leaf=is_module)))
+
+
+def _together(values: Mapping[int, Any], group: tuple[int, ...]) -> Any:
+    """An argument, or several as one tree."""
+    return values[group[0]] if len(group) == 1 else tuple(values[i] for i in group)
+
+
+def _first(rests: Mapping[int, Any]) -> Iterator[tuple[int, tuple[tuple[int, ...], Any]]]:
+    """The arguments that have the state of a group: their numbers, the group and its graph."""
+    return ((i, rest) for i, rest in rests.items() if rest is not None and rest[1] is not None)
 
 
 def hashable(rest: Hashable, name: str) -> Hashable:

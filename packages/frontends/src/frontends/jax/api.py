@@ -16,6 +16,7 @@ from frontends.errors import DeviceError
 from frontends.given import argnums_of, check_given
 from frontends.jax import _compat, processes
 from frontends.jax.arguments import describe
+from frontends.jax.complexes import with_complex
 from frontends.jax.rules import shares_of_whole
 from frontends.jax.trace import Capture, Trace
 from frontends.pins import Pin
@@ -132,7 +133,7 @@ def plan_for(
             capture.at,
             lambda trace: shares_of_whole(trace.equations.values()),
             [leaf.shape[0] if leaf.shape else 1 for leaf in leaves if leaf.is_batch],
-            cluster,
+            with_complex(cluster, capture.dtypes),
             microbatches=microbatches,
             strategy=strategy,
             schedule=schedule,

@@ -52,8 +52,7 @@ class Call:
         def planned(*arrays: Any) -> Any:
             values = dict(zip(self.arrays, arrays, strict=True))
             if self.adapter is not None:
-                merge = self.adapter.merge
-                values = {i: merge(value, self.rests[i]) for i, value in values.items()}
+                values = self.adapter.merge(values, self.rests)
             every = values | dict(self.static)
             places = [every[i] for i in range(self.n_places)]
             named = {name: every[i] for i, name in enumerate(self.names) if i >= self.n_places}
@@ -160,7 +159,7 @@ class Signature:
         chosen = {i: value for i, value in values.items() if i in static}
         if self._adapter is None:
             return Call(tuple(names), len(places), found, chosen)
-        apart = {i: self._adapter.split(value) for i, value in found.items()}
+        apart = self._adapter.split(found)
         arrays = {i: each for i, (each, _) in apart.items()}
         rests = {i: hashable(rest, names[i]) for i, (_, rest) in apart.items()}
         return Call(tuple(names), len(places), arrays, chosen, self._adapter, rests, found)

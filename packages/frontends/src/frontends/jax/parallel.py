@@ -75,29 +75,32 @@ class ParallelStep:
             ArgumentError: An argument is nothing that JAX computes with, or cannot be called so.
             FrontendsError: Of other kinds, as `plan_for` and `compile` raise them.
         """
-        call = self._signature.call(arguments, named)
-        variant = self._variant(call)
-        runtime, trace = self._runtime(variant), variant.planned.trace
-        with doing("running a step"):
-            results = runtime(trace.flatten(tuple(call.arrays.values())))
-            found = trace.unflatten(results)
-            if call.adapter is None:
-                return found
-            return call.adapter.returned(found, call.originals, variant.kept)
+        with jax.disable_jit(False):  # within which there would be no programs to compile
+            call = self._signature.call(arguments, named)
+            variant = self._variant(call)
+            runtime, trace = self._runtime(variant), variant.planned.trace
+            with doing("running a step"):
+                results = runtime(trace.flatten(tuple(call.arrays.values())))
+                found = trace.unflatten(results)
+                if call.adapter is None:
+                    return found
+                return call.adapter.returned(found, call.originals, variant.kept)
 
     def prepare(self, *arguments: Any, **named: Any) -> Planned[Trace]:
         """Trace and plan the step at these arguments' shapes, without compiling it."""
-        return self._variant(self._signature.call(arguments, named), of_shapes=True).planned
+        with jax.disable_jit(False):
+            return self._variant(self._signature.call(arguments, named), of_shapes=True).planned
 
     def compile(self, *arguments: Any, **named: Any) -> Runtime:
         """Plan the step for these arguments if it is not planned, and compile its programs.
 
         Without arguments, those of the first plan.
         """
-        if self._variants and not arguments and not named:
-            return self._runtime(self.variants[0])
-        call = self._signature.call(arguments, named)
-        return self._runtime(self._variant(call, of_shapes=True))
+        with jax.disable_jit(False):
+            if self._variants and not arguments and not named:
+                return self._runtime(self.variants[0])
+            call = self._signature.call(arguments, named)
+            return self._runtime(self._variant(call, of_shapes=True))
 
     @property
     def _name(self) -> str:

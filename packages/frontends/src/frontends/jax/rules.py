@@ -140,8 +140,8 @@ _SAME_NAME = (
 
 _KINDS: dict[str, tuple[str, Attributes]] = {
     **{name: (name, _none) for name in _SAME_NAME},
-    "add_any": ("add", _none),
-    **dict.fromkeys(("copy_p", "name", "stop_gradient"), ("copy", _none)),
+    **dict.fromkeys(("add_any", "complex"), ("add", _none)),
+    **dict.fromkeys(("conj", "copy_p", "name", "stop_gradient"), ("copy", _none)),
     "integer_pow": ("integer_pow", _parameters(exponent="y")),
     "convert_element_type": ("convert", _conversion),
     "bitcast_convert_type": ("bitcast", _none),

@@ -197,7 +197,7 @@ class Runtime:
                 return array
             if not array.is_fully_addressable:
                 return self._from_others(key[1].value, array, where)
-        # A copy, as JAX may use a numpy array's memory in place, and the caller may change it later.
+        # A copy: JAX may use a numpy array's memory in place, and the caller may change it later.
         return self.submeshes.put(np.array(array, self._dtypes[index]), where)
 
     def _numbers(self, array: Any, index: int) -> np.ndarray[Any, Any]:

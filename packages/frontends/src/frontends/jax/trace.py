@@ -163,6 +163,14 @@ class Capture:
         if draws:
             self._compute_early(dict.fromkeys(draws), {})
 
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """Of all that the step computes with."""
+        jaxpr = self._flat.closed.jaxpr
+        made = (v for equation in jaxpr.eqns for v in equation.outvars)
+        values = (*jaxpr.invars, *jaxpr.constvars, *made)
+        return frozenset(map(str, {_compat.aval(v).dtype for v in values}))
+
     def at(self, microbatches: int) -> Trace:
         """The step in so many microbatches.
 
