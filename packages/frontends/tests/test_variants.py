@@ -248,3 +248,43 @@ def test_a_step_runs_where_jit_is_disabled() -> None:
         first = ours(W, X)
     assert_same(jax.tree.leaves(first), jax.jit(scanned)(W, X))
     assert_same(jax.tree.leaves(ours(W, X)), jax.jit(scanned)(W, X))
+
+
+@jax.tree_util.register_pytree_node_class
+class Checked:
+    """A node of the user's that is made of arrays only, as `jmp.DynamicLossScale` is."""
+
+    def __init__(self, scale: Any) -> None:
+        assert isinstance(scale, float | np.ndarray | jax.Array)
+        self.scale = scale
+
+    def tree_flatten(self) -> tuple[Any, None]:
+        return (self.scale,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: Any) -> Any:
+        return cls(*children)
+
+
+def test_nodes_that_check_what_they_are_made_of() -> None:
+    def scaled(state: Any, x: Any) -> Any:
+        w, scale = state
+        w, value = step(w, x, scale.scale)
+        return (w, Checked(scale.scale * 2)), value
+
+    ours = parallelize(scaled, cluster=CLUSTER, microbatches=2)
+    mine, its = [(jnp.array(W), Checked(jnp.float32(0.5)))] * 2
+    for _ in range(2):
+        mine, found = ours(mine, X)
+        its, expected = jax.jit(scaled)(its, X)
+        assert_same(jax.tree.leaves((mine, found)), (its, expected))
+
+
+def test_a_step_of_state_alone_trains_on_what_it_closes_over() -> None:
+    def alone(w: Any) -> Any:
+        return step(w, X)
+
+    ours = parallelize(alone, cluster=CLUSTER)
+    with pytest.warns(UserWarning, match="that the step is given holds them in dim 1"):
+        found = ours(jnp.array(W))
+    assert_same(jax.tree.leaves(found), jax.jit(alone)(W))

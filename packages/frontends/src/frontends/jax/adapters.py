@@ -153,7 +153,8 @@ class NnxJit:
             if not self._has_modules(value):
                 continue
             nodes = (node for _, node in self._nnx.iter_graph(value))
-            group, ids = (i,), {id(node) for node in nodes if isinstance(node, variable)}
+            group: tuple[int, ...] = (i,)
+            ids = {id(node) for node in nodes if isinstance(node, variable)}
             for other in [each for each in groups if not ids.isdisjoint(each[1])]:
                 groups.remove(other)
                 group, ids = (*other[0], *group), ids | other[1]

@@ -32,6 +32,17 @@ class Argument:
     """The type of the random keys whose numbers these are, if the user passes keys."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a step returns.
+
+    Never as a tree of shapes: nodes of users may check what they are made of, and want arrays.
+    """
+
+    tree: Any
+    leaves: Sequence[jax.ShapeDtypeStruct]
+
+
 def numbers_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape and type of a leaf, or of its numbers if it holds typed random keys."""
     aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
@@ -114,7 +125,7 @@ def _positions(batch_argnums: Sequence[int], n_arguments: int) -> set[int]:
 
 
 def match_state(
-    arguments: Sequence[Any], out_shape: Any, batch_argnums: Sequence[int]
+    arguments: Sequence[Any], out: Outputs, batch_argnums: Sequence[int]
 ) -> dict[int, int]:
     """Which leaf of the result replaces which leaf of the arguments in the next step.
 
@@ -127,12 +138,12 @@ def match_state(
     state: list[tuple[Any, range]] = []
     offset = 0
     for i, argument in enumerate(arguments):
-        shapes = jax.tree.map(numbers_of, argument)
+        leaves, tree = jax.tree.flatten(argument)
         if i not in batch:
-            state += _subtrees(shapes, offset)
-        offset += len(jax.tree.leaves(shapes))
+            state += _subtrees(tree, list(map(numbers_of, leaves)), offset)
+        offset += len(leaves)
     aliases: dict[int, int] = {}
-    for wanted, places in sorted(_subtrees(out_shape, 0), key=lambda item: -len(item[1])):
+    for wanted, places in sorted(_subtrees(out.tree, out.leaves, 0), key=lambda i: -len(i[1])):
         if aliases.keys().isdisjoint(places):
             taken = set(aliases.values())
             same = (at for known, at in state if known == wanted and taken.isdisjoint(at))
@@ -140,13 +151,14 @@ def match_state(
     return aliases
 
 
-def _subtrees(tree: Any, offset: int) -> list[tuple[Any, range]]:
+def _subtrees(
+    tree: Any, leaves: Sequence[jax.ShapeDtypeStruct], offset: int
+) -> list[tuple[Any, range]]:
     """A tree and its parts, parts later: structure, shapes and types, and the leaves' places."""
-    leaves = jax.tree.leaves(tree)
     types = tuple((tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves)
-    found = [((jax.tree.structure(tree), types), range(offset, offset + len(leaves)))]
-    for part in jax.tree.leaves(tree, is_leaf=lambda node: node is not tree):
-        if part is not tree:
-            found += _subtrees(part, offset)
-            offset += len(jax.tree.leaves(part))
+    found = [((tree, types), range(offset, offset + len(leaves)))]
+    at = 0
+    for part in tree.children():
+        found += _subtrees(part, leaves[at : at + part.num_leaves], offset + at)
+        at += part.num_leaves
     return found

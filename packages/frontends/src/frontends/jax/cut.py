@@ -92,10 +92,12 @@ def compute_early(
     outputs: list[Var] = []
     for variable, readers in wanted.items():
         if batch_dim.get(variable, 0):
+            made = made_by.get(variable)
+            whose = "that the step is given" if made is None else f"that {made.primitive} makes"
             raise AccumulationError(
                 "what is computed on the whole batch holds the examples in its leading dim; one "
-                f"of shape {aval(variable).shape} that {made_by[variable].primitive} makes holds "
-                f"them in dim {batch_dim[variable]}: let it lead, or use microbatches=1"
+                f"of shape {aval(variable).shape} {whose} holds them in dim "
+                f"{batch_dim[variable]}: let it lead, or use microbatches=1"
             )
         equation = made_by.get(variable)
         if equation is not None and not equation.invars:  # such as positions, often the same

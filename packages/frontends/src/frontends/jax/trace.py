@@ -19,7 +19,7 @@ from frontends.boundary import doing
 from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
 from frontends.jax import _compat
 from frontends.jax._compat import ClosedJaxpr, JaxprEqn, Var
-from frontends.jax.arguments import Argument, describe, match_state, numbers_of
+from frontends.jax.arguments import Argument, Outputs, describe, match_state, numbers_of
 from frontends.jax.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.cut import Early, Flat, compute_early, cut
 from frontends.jax.keys import KeyExpansion, keys_of_draws
@@ -137,25 +137,25 @@ class Capture:
     ) -> None:
         self._arguments = list(describe(function, arguments, batch_argnums))
         _check_not_empty(self._arguments)
-        closed, out_shape = _traced(function, arguments)
+        closed, outputs = _traced(function, arguments)
         with doing("reading the traced step"):
-            self._read(closed, out_shape, arguments, batch_argnums)
+            self._read(closed, outputs, arguments, batch_argnums)
 
     def _read(
         self,
         closed: ClosedJaxpr,
-        out_shape: Any,
+        outputs: Outputs,
         arguments: Sequence[Any],
         batch_argnums: Sequence[int],
     ) -> None:
         """Make the program flat, and sort its equations."""
-        closed, self._out_shape, self._out_keys = _flat(closed, out_shape)
+        closed, self._outputs, self._out_keys = _flat(closed, outputs)
         phases = phases_of(closed.jaxpr.eqns)
         repeated = _compat.repeated_equations(closed, phases)
         closed = _compat.without_repeated(closed, repeated)
         phases = [phase for index, phase in enumerate(phases) if index not in repeated]
         self._flat = Flat(closed, tuple(phases))
-        self._aliases = match_state(arguments, self._out_shape, batch_argnums)
+        self._aliases = match_state(arguments, self._outputs, batch_argnums)
         self._early: list[Early] = []
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
         self._full: tuple[Flat, Program] | None = None
@@ -245,9 +245,9 @@ class Capture:
             tuple(self._arguments),
             program.results,
             tuple(self._early),
-            jax.tree.structure(self._out_shape),
+            self._outputs.tree,
             self._out_keys,
-            tuple(bool(leaf.weak_type) for leaf in jax.tree.leaves(self._out_shape)),
+            tuple(bool(leaf.weak_type) for leaf in self._outputs.leaves),
         )
 
     def _free_inputs(self, flat: Flat) -> list[Var]:
@@ -308,19 +308,23 @@ def _check_divisible(leaves: Sequence[Argument], microbatches: int) -> None:
             )
 
 
-def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[ClosedJaxpr, Any]:
-    """The program as JAX traces it, and the result's shapes."""
-    shapes = jax.tree.map(
-        lambda leaf: leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf),
-        tuple(arguments),
-    )
-    shapes = jax.tree.map(
-        lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(aval.weak_type)),
-        shapes,
-    )
+def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[ClosedJaxpr, Outputs]:
+    """The program as JAX traces it, and what it returns."""
+    leaves, tree = jax.tree.flatten(tuple(arguments))
+    shapes = []
+    for leaf in leaves:
+        of = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+        shapes.append(jax.ShapeDtypeStruct(of.shape, of.dtype, weak_type=bool(of.weak_type)))
     traced = Traced(function)
+    out_tree: Any = None
+
+    def of_leaves(*leaves: Any) -> list[Any]:
+        nonlocal out_tree
+        found, out_tree = jax.tree.flatten(traced(*jax.tree.unflatten(tree, leaves)))
+        return found
+
     with traced.tracing():
-        closed, out_shape = jax.make_jaxpr(traced, return_shape=True)(*shapes)
+        closed, out_shapes = jax.make_jaxpr(of_leaves, return_shape=True)(*shapes)
     leaked = [
         v
         for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)
@@ -339,15 +343,15 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Clo
             f"{', '.join(sorted(map(str, closed.effects)))} ({'; '.join(dict.fromkeys(found))}): "
             "remove prints and callbacks from it"
         )
-    return closed, out_shape
+    return closed, Outputs(out_tree, out_shapes)
 
 
-def _flat(closed: ClosedJaxpr, out_shape: Any) -> tuple[ClosedJaxpr, Any, tuple[Any, ...]]:
+def _flat(closed: ClosedJaxpr, outputs: Outputs) -> tuple[ClosedJaxpr, Outputs, tuple[Any, ...]]:
     """The flat program on the numbers of keys, the result's shapes, and which of it are keys."""
-    numbers = jax.tree.map(numbers_of, out_shape)
+    numbers = list(map(numbers_of, outputs.leaves))
     keys = tuple(
         given.dtype if given.dtype != plain.dtype else None
-        for given, plain in zip(jax.tree.leaves(out_shape), jax.tree.leaves(numbers), strict=True)
+        for given, plain in zip(outputs.leaves, numbers, strict=True)
     )
     of_keys = KeyExpansion()
 
@@ -366,4 +370,4 @@ def _flat(closed: ClosedJaxpr, out_shape: Any) -> tuple[ClosedJaxpr, Any, tuple[
         return of_keys(equation) if loop is None else (loop, True)
 
     flat = without_stacks(_compat.inline_calls(closed, expand))
-    return _compat.eliminate_dead_code(flat), numbers, keys
+    return _compat.eliminate_dead_code(flat), Outputs(outputs.tree, numbers), keys
