@@ -41,6 +41,30 @@ def _checked(model: Any, b: Batch) -> Tensor:
     return F.cross_entropy(model(b["x"]), b["labels"])
 
 
+def _compared(model: Any, b: Batch) -> Tensor:
+    factor = 2 if torch.equal(b["mask"], torch.ones(N, dtype=torch.bool)) else 1
+    return model(b["x"]).square().mean() * factor
+
+
+def _masked(model: Any, b: Batch) -> Tensor:
+    return model(b["x"])[b["mask"]].square().mean()
+
+
+def _selected(model: Any, b: Batch) -> Tensor:
+    return model(b["x"]).masked_select(b["mask"][:, None]).square().mean()
+
+
+def _found(model: Any, b: Batch) -> Tensor:
+    at = (b["labels"] >= 0).nonzero().squeeze(-1)
+    return F.cross_entropy(model(b["x"]).index_select(0, at), b["labels"][at])
+
+
+def _put(model: Any, b: Batch) -> Tensor:
+    y, made = model(b["x"]), torch.zeros(N, SIZE)
+    made[b["mask"]] = y[b["mask"]] * 2
+    return made.square().mean()
+
+
 def _cut(model: Any, b: Batch) -> Tensor:
     n = int(b["mask"].sum())
     return model(b["x"])[:n].square().mean() + torch.arange(n).float().mean()
@@ -70,7 +94,10 @@ def _drawn_for_nothing(model: Any, b: Batch) -> Tensor:
     return F.dropout(model(b["x"]), 0.3).square().mean()
 
 
-for _loss in (*(_branch, _checked, _cut, _shifted, _dropped_at_random, _drawn_for_nothing),):
+for _loss in (
+    *(_branch, _checked, _compared, _masked, _selected, _found, _put, _cut, _shifted),
+    *(_dropped_at_random, _drawn_for_nothing),
+):
     _run = _of(_loss)
     _run.__name__ = _loss.__name__.removeprefix("_")
     program()(_run)

@@ -13,6 +13,7 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 DAILY = [
     "asked.branch",
     "asked.drawn_for_nothing",
+    "asked.found",
     "asked.parts_of_what_was_written_are_returned",
     "batches.user_dict",
     "batches.a_bool",
