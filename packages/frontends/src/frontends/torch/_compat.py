@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
@@ -332,8 +332,36 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._by_id: dict[int, Tensor] = {}
         self._by_place: dict[Any, Tensor] = {}
         self._by_memory: dict[int, tuple[Tensor, Tensor]] = {}
+        self._rebound: dict[int, tuple[Tensor, Tensor]] = {}
+        """Tensors whose data were set, and what they hold since."""
+
         self.outside: list[Tensor] = []
         self.nodes: list[Node] = []
+
+    def rebind(self, tensor: Tensor, value: Tensor) -> None:
+        """Let a tensor hold what another one does from now on, in that one's memory."""
+        with torch.no_grad():
+            self._rebound[id(tensor)] = tensor, value.detach()
+
+    def rebound(self, tensor: Tensor) -> Tensor | None:
+        """What a tensor holds since its data were set; None if they were not."""
+        found = self._rebound.get(id(tensor))
+        return None if found is None else found[1]
+
+    def check_apart(self, others: Iterable[Any]) -> None:
+        """Whoever's data were set shares memory with nothing else that there is after the step."""
+        there = [self.of(t) for t in (*others, *self.outside) if isinstance(t, Tensor)]
+        sharing: dict[int, set[int]] = {}
+        for tensor in there:
+            sharing.setdefault(place_of(tensor)[0], set()).add(id(tensor))
+        for tensor, now in self._rebound.values():
+            alike = sharing.get(place_of(now)[0], set())
+            if id(now) in alike and len(alike) > 1:
+                raise UnsupportedStepError(
+                    "tensors of a model share their memory with nothing else after a step; this "
+                    f"one sets the data of a tensor of {tensor.dtype}{list(tensor.shape)} to a "
+                    "tensor that is kept elsewhere, too: set them to a clone of it"
+                )
 
     def add(self, real: Tensor, fake: Tensor) -> None:
         """A tensor and its stand-in."""
@@ -361,6 +389,8 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def of(self, tensor: Tensor) -> Tensor:
         """The stand-in of a tensor; a new one if it was not met before."""
+        if id(tensor) in self._rebound:
+            return self._rebound[id(tensor)][1]
         if isinstance(tensor, FakeTensor):
             return tensor
         found = self._by_id.get(id(tensor))
@@ -402,6 +432,12 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.nodes.append(proxy.node)
         self.add(tensor, fake)
         return fake
+
+
+def stand_ins() -> _StandIns:
+    """What hands operators on with stand-ins, while a step is captured."""
+    modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    return next(mode for mode in reversed(modes) if isinstance(mode, _StandIns))
 
 
 class SharedMemoryError(Exception):

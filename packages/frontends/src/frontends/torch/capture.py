@@ -313,6 +313,7 @@ class _Run:
             *self._left.values,
             *self._gradients.left().values(),
         ]
+        _compat.stand_ins().check_apart(found)
         with torch.no_grad():
             return [v.detach() if isinstance(v, Tensor) else _unless_number(v) for v in found]
 
@@ -377,6 +378,7 @@ class _Run:
             self._answers,
             tuple(self._reads.read.values()),
             {n: p for n, p in self._outside.items() if n in looked_at or n in self._written},
+            tuple(self._left.containers),
             gradients.there if gradients.are_looked_at(inputs) else None,
             self._flags,
             self._loose(inputs),

@@ -109,19 +109,20 @@ class Frozen:
             item is each.value for item, each in zip(self.value, self.contents, strict=True)
         )
 
-    def places(self, path: str = "") -> Iterator[tuple[Any, Any, Any, str]]:
-        """Where values are inside: container, key, the value then, and what follows a name."""
+    def places(self, path: str = "") -> Iterator[tuple[tuple[Any, ...], Frozen, str]]:
+        """What was inside: the keys that lead there, what it was, and what follows a name."""
         if isinstance(self.contents, dict):
-            items = self.value if isinstance(self.value, dict) else vars(self.value)
-            for key, each in self.contents.items():
-                inner = f"{path}[{key!r}]" if items is self.value else f"{path}.{key}"
-                yield items, key, each.value, inner
-                yield from each.places(inner)
+            items: Any = self.contents.items()
         elif isinstance(self.contents, tuple):
-            for index, each in enumerate(self.contents):
-                inner = f"{path}[{index}]"
-                yield self.value, index, each.value, inner
-                yield from each.places(inner)
+            items = enumerate(self.contents)
+        else:
+            return
+        for key, each in items:
+            is_attribute = isinstance(self.contents, dict) and not isinstance(self.value, dict)
+            inner = f"{path}.{key}" if is_attribute else f"{path}[{key!r}]"
+            yield (key,), each, inner
+            for keys, other, text in each.places(inner):
+                yield (key, *keys), other, text
 
 
 def freeze(value: Any, depth: int = 0) -> Frozen:

@@ -132,6 +132,9 @@ class Guards:
     outside: Mapping[str, tuple[Place, ...]]
     """Where tensors are that are neither the model's nor the optimizer's, by name."""
 
+    containers: tuple[tuple[Place, ...], ...]
+    """Where each list or dict is that the step changes."""
+
     gradients: Mapping[str, bool] | None
     """Which parameters have a gradient when the step begins, if it looks at them."""
 
@@ -199,6 +202,12 @@ class Guards:
             first = places[0].get()
             if any(place.get() is not first for place in places[1:]):
                 yield f"{name}, which was in several places"
+        if self.containers:
+            found_ = [[place.get() for place in places] for places in self.containers]
+            if any(one is not same[0] for same in found_ for one in same[1:]):
+                yield "a list or dict that the step changes, which was in several places"
+            if len({id(same[0]) for same in found_}) < len(found_):
+                yield "lists or dicts that the step changes, which are the same one now"
         if not self._answers_hold(tuple(self.numbers_now(leaves, value_of).values())):
             yield "a number on which the step's Python code depends"
 

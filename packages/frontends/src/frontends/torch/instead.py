@@ -197,23 +197,23 @@ def _seeding(*args: Any, **named: Any) -> Any:
 
 
 def _data() -> property:
-    get, put = _BASE.data.__get__, _BASE.data.__set__
+    get = _BASE.data.__get__
+
+    def data(self: Tensor) -> Any:
+        now = _compat.stand_ins().rebound(self)
+        return get(self) if now is None else now.detach()
 
     def assign(self: Tensor, value: Tensor) -> None:
-        """The same tensor with other values; a capture has them written in place."""
-        if _compat.is_stand_in(self):
-            put(self, value)
-            return
+        """The same tensor with other values, in other memory."""
         if value.shape != self.shape or value.dtype != self.dtype:
             raise UnsupportedStepError(
                 "a step keeps shape and type of what it updates; this one sets the data of a "
                 f"tensor of {self.dtype}{list(self.shape)} to one of {value.dtype}"
                 f"{list(value.shape)}, at {origins.calling_line()}"
             )
-        with torch.no_grad():
-            self.detach().copy_(value)
+        _compat.stand_ins().rebind(self, value)
 
-    return property(lambda self: get(self), assign)
+    return property(data, assign)
 
 
 def _grad(on_grad: Callable[[Tensor], None]) -> property:

@@ -38,38 +38,43 @@ class Value:
 class Effect:
     """A change of one of the user's objects."""
 
-    place: Place | None
-    """What gets another value; None if a container gets other contents."""
+    place: Place
+    """What gets another value, or where the container is that gets other contents."""
 
-    container: Any
+    contents: str
+    """`keys` of a dict are set, `items` of a list or set replaced or `more` appended; or empty."""
+
+    removed: tuple[Any, ...]
+    """Keys of a dict."""
+
     tree: Tree
     """Of the value, or of the contents."""
 
     leaves: tuple[Any, ...]
 
-    def apply(self, value_of: Callable[[Any], Any]) -> None:
+    def apply(self, target: Any, value_of: Callable[[Any], Any]) -> None:
         """Do it.
 
         Args:
+            target: What is at the place, before any other effect.
             value_of: The value of a leaf now.
         """
         leaves = map(value_of, self.leaves)
         new = self.tree.fill(iter(leaves))
-        if self.place is not None:
+        if not self.contents:
             if new is MISSING:
                 self.place.delete()
             else:
                 self.place.set(new)
-        elif isinstance(self.container, dict):
-            for key in [key for key in self.container if key not in new]:
-                del self.container[key]
-            self.container.update(new)
-        elif isinstance(self.container, set):
-            self.container.clear()
-            self.container.update(new)
+        elif self.contents == "keys":
+            for key in self.removed:
+                target.pop(key, None)
+            target.update(new)
         else:
-            self.container.clear()
-            self.container.extend(new)
+            if self.contents == "items":
+                target.clear()
+            add = target.update if isinstance(target, set) else target.extend
+            add(new)
 
 
 @dataclass
@@ -90,6 +95,9 @@ class Left:
     """Of the numbers that are given, by torch's symbols for them."""
 
     effects: list[Effect] = field(default_factory=list)
+    containers: list[tuple[Place, ...]] = field(default_factory=list)
+    """Where each container is that gets other contents; one that is in several places there."""
+
     rebound: dict[str, int] = field(default_factory=dict)
     """State that is a new tensor after the step, and which value that is."""
 
@@ -144,7 +152,7 @@ class Left:
             )
         for (group, key), value in settings.items():
             place = Place(self.state.optimizer.param_groups[group], key, key)
-            self.effects.append(self._effect(place, None, value))
+            self.effects.append(self._effect(place, value))
         done: set[tuple[int, Any]] = set()
         places = [(place, frozen.value) for place, frozen in self.reads.read.values()]
         places += [(w.place, w.before) for w in self.reads.written.values()]
@@ -156,13 +164,17 @@ class Left:
             done.add(at)
             if self._is_rebound(names, before, now):
                 continue
-            self.effects.append(self._effect(place, None, now))
-        seen: set[int] = set()
-        for _, frozen in self.reads.read.values():
-            for container, before in _changed(frozen):
-                if id(container) not in seen:
-                    seen.add(id(container))
-                    self._contents(names, container, before)
+            self.effects.append(self._effect(place, now))
+        changed: dict[int, tuple[list[Place], Any, Any]] = {}
+        for place, frozen in self.reads.read.values():
+            for keys, container, before in _changed(frozen):
+                found = changed.setdefault(id(container), ([], container, before))
+                found[0].append(place.inside(keys))
+        for places_there, container, before in changed.values():
+            n_effects = len(self.effects)
+            self._contents(names, places_there[0], container, before)
+            if len(self.effects) > n_effects:
+                self.containers.append(tuple(places_there))
 
     def _is_rebound(self, names: Mapping[int, str], before: Any, now: Any) -> bool:
         """Whether a new tensor takes the place of one of the state."""
@@ -174,31 +186,43 @@ class Left:
         self.rebound[name] = self._number(now)
         return True
 
-    def _contents(self, names: Mapping[int, str], container: Any, before: Any) -> None:
+    def _contents(
+        self, names: Mapping[int, str], place: Place, container: Any, before: Any
+    ) -> None:
         if isinstance(container, dict):
             now = {
-                key: before[key].value
-                if key in before and self._is_rebound(names, before[key].value, value)
-                else value
+                key: value
                 for key, value in container.items()
+                if key not in before
+                or not (
+                    value is before[key].value
+                    or self._is_rebound(names, before[key].value, value)
+                )
             }
-            if now.keys() == before.keys() and all(now[k] is before[k].value for k in now):
-                return
-            self.effects.append(self._effect(None, container, now))
+            removed = tuple(key for key in before if key not in container)
+            if now or removed:
+                self.effects.append(self._effect(place, now, "keys", removed))
+            return
+        items, n_before = list(container), len(before)
+        is_longer = isinstance(before, tuple) and len(items) > n_before
+        if is_longer and all(a is b.value for a, b in zip(items, before, strict=False)):
+            self.effects.append(self._effect(place, items[n_before:], "more"))
         else:
-            self.effects.append(self._effect(None, container, list(container)))
+            self.effects.append(self._effect(place, items, "items"))
 
-    def _effect(self, place: Place | None, container: Any, now: Any) -> Effect:
+    def _effect(
+        self, place: Place, now: Any, contents: str = "", removed: tuple[Any, ...] = ()
+    ) -> Effect:
         """Values without numbers are replaced; all else is what Python had made."""
         leaves: list[Any] = []
-        if place is not None:
+        if not contents:
             tree = self._template(now, leaves)
         else:
             items = list(now.values() if isinstance(now, dict) else now)
             keys = tuple(now) if isinstance(now, dict) else tuple(range(len(items)))
             children = tuple(self._template(item, leaves) for item in items)
             tree = Tree(dict if isinstance(now, dict) else list, keys, None, children)
-        return Effect(place, container, tree, tuple(map(self._leaf, leaves)))
+        return Effect(place, contents, removed, tree, tuple(map(self._leaf, leaves)))
 
     def _template(self, value: Any, leaves: list[Any]) -> Tree:
         found, tree = flatten(value)
@@ -237,18 +261,20 @@ def _is_value(leaf: Any) -> bool:
     return _compat.is_stand_in(leaf) or isinstance(leaf, _SYMBOLS)
 
 
-def _changed(frozen: Frozen) -> Iterator[tuple[Any, Any]]:
-    """Containers that hold other things than they did, and what they held."""
+def _changed(
+    frozen: Frozen, keys: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], Any, Any]]:
+    """Containers that hold other things than they did: keys that lead there, and what they held."""
     value, contents = frozen.value, frozen.contents
     if isinstance(contents, frozenset):
         if isinstance(value, set) and value != contents:
-            yield value, contents
+            yield keys, value, contents
         return
     if not isinstance(contents, dict | tuple):
         return
-    for each in contents.values() if isinstance(contents, dict) else contents:
-        yield from _changed(each)
+    for key, each in contents.items() if isinstance(contents, dict) else enumerate(contents):
+        yield from _changed(each, (*keys, key))
     if isinstance(value, dict | list | collections.deque) and not frozen.has_its_items():
-        yield value, contents
+        yield keys, value, contents
     elif isinstance(contents, dict) and not isinstance(value, dict) and not frozen.has_its_items():
-        yield vars(value), contents
+        yield (*keys, "__dict__"), vars(value), contents

@@ -36,9 +36,9 @@ def places_of(
     for place, frozen in reads.read.values():
         if id(frozen.value) in found:
             found[id(frozen.value)].append(place)
-        for container, key, value, path in frozen.places():
-            if id(value) in found:
-                found[id(value)].append(Place(container, key, place.name + path))
+        for keys, each, path in frozen.places():
+            if id(each.value) in found:
+                found[id(each.value)].append(place.inside(keys, path))
     named: dict[str, tuple[Place, ...]] = {}
     for tensor in tensors:
         places = found[id(tensor)]

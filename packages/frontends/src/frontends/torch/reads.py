@@ -25,7 +25,7 @@ import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,13 +72,24 @@ class Place:
     """Where Python keeps a value: a key of a dict, an attribute, or a variable of a closure."""
 
     container: Any
+    """Of a value inside of another one, the `Place` of that, where another may be by now."""
+
     key: Any
     name: str
     """As the user would write it."""
 
+    def inside(self, keys: Sequence[Any], path: str = "") -> Place:
+        """Where a value is that lies inside of the one that is here."""
+        place = self
+        for key in keys:
+            place = Place(place, key, self.name + path)
+        return place
+
     def get(self) -> Any:
         """What is there now; `MISSING` if nothing is."""
         container = self.container
+        if isinstance(container, Place):
+            container = container.get()
         if isinstance(container, dict):
             return dict.get(container, self.key, MISSING)
         if isinstance(container, CellType):
@@ -89,7 +100,9 @@ class Place:
         if isinstance(container, type):
             return vars(container).get(self.key, MISSING)
         if isinstance(self.key, int):
-            return container[self.key] if self.key < len(container) else MISSING
+            with suppress(TypeError, IndexError):  # it is something else by now
+                return container[self.key]
+            return MISSING
         return getattr(container, self.key, MISSING)
 
     def set(self, value: Any) -> None:

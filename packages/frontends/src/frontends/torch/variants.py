@@ -180,8 +180,9 @@ class Variant:
                 return values[leaf.index]
             return leaf.of(numbers) if isinstance(leaf, Number) else leaf
 
-        for effect in left.effects:
-            effect.apply(value_of)
+        targets = [effect.place.get() for effect in left.effects]
+        for effect, target in zip(left.effects, targets, strict=True):
+            effect.apply(target, value_of)
         for parameter, flag in left.flags:
             parameter.requires_grad_(flag)
         for tell in left.told:
