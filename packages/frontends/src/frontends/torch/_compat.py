@@ -10,6 +10,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
@@ -323,6 +324,22 @@ def _as_inputs(module: GraphModule, nodes: Sequence[Node]) -> list[Tensor]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A tensor that is one of the user's, or a view of it."""
+
+    name: str
+    view: tuple[tuple[int, ...], tuple[int, ...], int] | None
+    """Shape, strides, and where it begins; None if it is that tensor itself."""
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The alias of that tensor."""
+        if self.view is None:
+            return tensor
+        shape, stride, offset = self.view
+        return tensor.detach().as_strided(shape, stride, tensor.storage_offset() + offset)
+
+
 class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Hands operators on with stand-ins for the tensors that the user has."""
 
@@ -347,6 +364,23 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What a tensor holds since its data were set; None if they were not."""
         found = self._rebound.get(id(tensor))
         return None if found is None else found[1]
+
+    def alias_of(self, tensor: Tensor, users: Mapping[str, Tensor]) -> Alias | None:
+        """Which of the user's tensors one is, or lies in the memory of; None if of none."""
+        if not isinstance(tensor, FakeTensor):
+            name = next((name for name, own in users.items() if own is tensor), None)
+            return None if name is None else Alias(name, None)
+        if not tensor.numel() or id(tensor) in self._rebound:
+            return None
+        memory = place_of(tensor)[0]
+        for name, own in users.items():
+            fake = self._by_id[id(own)]
+            if id(own) not in self._rebound and place_of(fake)[0] == memory:
+                if fake.dtype != tensor.dtype or not fake.numel():
+                    return None
+                offset = int(tensor.storage_offset()) - int(fake.storage_offset())
+                return Alias(name, (tuple(tensor.shape), tensor.stride(), offset))
+        return None
 
     def check_apart(self, others: Iterable[Any]) -> None:
         """Whoever's data were set shares memory with nothing else that there is after the step."""

@@ -30,7 +30,7 @@ from frontends.torch.gradients import Gradients
 from frontends.torch.guards import BatchForm, Guards, StateForm, flags
 from frontends.torch.host import Number, number_of
 from frontends.torch.instead import followed
-from frontends.torch.left import Effect, Left
+from frontends.torch.left import Effect, Left, check_real
 from frontends.torch.memoized import forgotten
 from frontends.torch.origins import defined
 from frontends.torch.outside import check_apart, places_of
@@ -41,6 +41,7 @@ from frontends.torch.supposed import Answers, Decisions
 from frontends.torch.trees import Tree, flatten, removed
 
 Tensor = torch.Tensor
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,10 @@ class Leavings:
 
     written: tuple[str, ...]
     """Arguments of the user's that it writes in place: the last results."""
+
+    aliases: Mapping[int, _compat.Alias]
+    """Of what is returned and of values of effects, in this order, those that share memory with the
+    state or the batch, as where a parameter is returned."""
 
 
 @dataclass(frozen=True)
@@ -306,6 +311,9 @@ class _Run:
             returned = [leaf.value for leaf in results]
             self._results = [number_of(v, self._left.names) or v for v in returned]
             self._left.look(settings)
+            for value in self._results:
+                if not isinstance(value, (Tensor, Number, *_SYMBOLS)):
+                    check_real(value, "returns")
         found = [
             *self._objects.values(),
             *self._batch_tensors.values(),
@@ -313,9 +321,17 @@ class _Run:
             *self._left.values,
             *self._gradients.left().values(),
         ]
-        _compat.stand_ins().check_apart(found)
+        stand_ins = _compat.stand_ins()
+        stand_ins.check_apart(found)
+        users = {**self._objects, **self._batch_tensors}
+        users = {name: t for name, t in users.items() if name not in self._left.rebound}
+        self._aliases = {
+            index: alias
+            for index, value in enumerate((*self._results, *self._left.values))
+            if isinstance(value, Tensor) and (alias := stand_ins.alias_of(value, users))
+        }
         with torch.no_grad():
-            return [v.detach() if isinstance(v, Tensor) else _unless_number(v) for v in found]
+            return [v.detach() if isinstance(v, Tensor) else _unless_constant(v) for v in found]
 
     def _is_known(self, tensor: Tensor) -> bool:
         return id(tensor) in self._known or _compat.is_stand_in(tensor)
@@ -367,6 +383,7 @@ class _Run:
             tuple(self._reads.told),
             self._removed,
             tuple(self._written),
+            self._aliases,
         )
         looked_at = inputs | _read_inputs(self._found.known, self._found.known.outputs)
         guards = Guards(
@@ -418,14 +435,14 @@ def _number(name: str, is_int: bool) -> Argument:
     return Argument(name, (), torch.int64 if is_int else torch.float64, False, True)
 
 
-def _unless_number(value: Any) -> Any:
-    """A graph returns nothing for what Python computes."""
-    return None if isinstance(value, Number) else value
+def _unless_constant(value: Any) -> Any:
+    """A graph returns nothing for what is no value of the program."""
+    return value if isinstance(value, _SYMBOLS) else None
 
 
 def _result(found: Any, value: Any) -> Any:
     """A leaf of what a step returned, as it was read of its graph."""
-    if isinstance(value, Number):
+    if not isinstance(value, (Tensor, *_SYMBOLS)):
         return value
     if isinstance(found, Name):
         return Returned(found, not isinstance(value, Tensor))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from frontends.torch.reads import MISSING, Place, Reads
 from frontends.torch.trees import Leaf, Tree, flatten
 
 Tensor = torch.Tensor
+_MOST_OBJECTS = 100_000
+_SIMPLE = (bool, int, float, str, bytes, type(None), type, ModuleType, FunctionType)
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -133,7 +136,7 @@ class Left:
 
     def _put_back(self, place: Place, before: Any) -> None:
         now = place.get()
-        if now is before or isinstance(place.container, type):
+        if now is before:
             return
         if before is MISSING:
             place.delete()
@@ -195,8 +198,7 @@ class Left:
                 for key, value in container.items()
                 if key not in before
                 or not (
-                    value is before[key].value
-                    or self._is_rebound(names, before[key].value, value)
+                    value is before[key].value or self._is_rebound(names, before[key].value, value)
                 )
             }
             removed = tuple(key for key in before if key not in container)
@@ -242,6 +244,7 @@ class Left:
                     "before the step is called"
                 )
             return Value(self._number(value))
+        check_real(value, "keeps")
         return value
 
     def _number(self, value: Any) -> int:
@@ -255,6 +258,31 @@ class Left:
 def _equal(now: Any, before: Any) -> bool:
     plain = (bool, int, float, str, bytes, type(None))
     return type(now) is type(before) and isinstance(now, plain) and now == before
+
+
+def check_real(value: Any, does: str) -> None:
+    """An object that is none of a tree's nodes is handed on as it is, so it holds no stand-ins."""
+    seen: set[int] = set()
+    rest = [value]
+    while rest and len(seen) < _MOST_OBJECTS:
+        one = rest.pop()
+        if id(one) in seen or isinstance(one, _SIMPLE):
+            continue
+        seen.add(id(one))
+        if _is_value(one):
+            raise UnsupportedStepError(
+                "tensors that a step makes are returned, or kept, in lists, dicts, dataclasses and "
+                f"attributes; this one {does} a {type(value).__name__} that holds one of "
+                f"{getattr(one, 'dtype', type(one).__name__)}{list(getattr(one, 'shape', ()))}: "
+                "make the object before the step and copy the values into it, or hand on the "
+                "tensors alone"
+            )
+        if isinstance(one, dict):
+            rest += dict.values(one)
+        elif isinstance(one, list | tuple | set | frozenset | collections.deque):
+            rest += one
+        elif not isinstance(one, Tensor):
+            rest += getattr(one, "__dict__", {}).values()
 
 
 def _is_value(leaf: Any) -> bool:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import autoshard
+import torch
 from autoshard import Rule, labelled
 
 from frontends.torch.calls import Operand
 from frontends.torch.described import Described, letters
+
+_MASKS = (torch.bool, torch.uint8)
+"""Types of indices that stand for as many indices as they are true."""
 
 
 def embedding(d: Described) -> Rule:
@@ -60,7 +64,7 @@ def index(d: Described) -> Rule:
     places = d.call.argument("indices")
     source = d.operands[0]
     indexed = [dim for dim, item in enumerate(places) if isinstance(item, Operand)]
-    if any(d.operand_dtypes[i].is_floating_point for i in range(1, len(d.operands))):
+    if any(t.is_floating_point or t in _MASKS for t in d.operand_dtypes[1:]):
         return autoshard.whole(d.operands, d.results)
     names, made, words = _indexed(source, d.operands[1:], indexed)
     formula = ",".join((names, *words)) + f"->{made}"
@@ -73,6 +77,8 @@ def index_put(d: Described) -> Rule:
     places = d.call.argument("indices")
     target, values = d.operands[0], d.operands[-1]
     indexed = [dim for dim, item in enumerate(places) if isinstance(item, Operand)]
+    if any(t in _MASKS for t in d.operand_dtypes[1:-1]):
+        return autoshard.whole(d.operands, d.results)
     names, made, words = _indexed(target, d.operands[1:-1], indexed)
     if len(values) != len(made):
         return autoshard.whole(d.operands, d.results)

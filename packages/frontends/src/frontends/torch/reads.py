@@ -17,7 +17,9 @@ import builtins
 import dis
 import functools
 import gc
+import io
 import logging
+import os
 import pickle
 import random
 import sys
@@ -25,7 +27,7 @@ import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,8 +43,11 @@ from frontends.torch import origins
 from frontends.torch.frozen import Frozen, freeze, inside
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
+WHOLE: Any = type("Whole", (), {"__repr__": lambda self: "all attributes"})()
+"""The key of a dict itself, where code looks at all that is in it."""
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code made, and may change
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _LIBRARY = str(Path(sysconfig.get_paths()["stdlib"]))
 _SITE = str(Path(torch.__file__).parent.parent)
 _NOT_THE_USERS = (
@@ -53,8 +58,9 @@ _NOT_THE_USERS = (
     "<frozen",
 )
 _WATCHED_OF_TORCH = ("torch.nn", "torch.optim", "torch.amp", "torch.utils.data", "torch.cuda.amp")
-_WATCHED_OF_LIBRARY = ("argparse", "collections", "types")
+_WATCHED_OF_LIBRARY = ("argparse", "collections", "types", "weakref")
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.process_time)
+_FILES = ((os, "stat"), (os, "listdir"), (os, "scandir"), (io, "open"))
 _PATCHED = ("__getattribute__", "__setattr__")
 _NOT_READ = frozenset(
     (
@@ -90,6 +96,8 @@ class Place:
         container = self.container
         if isinstance(container, Place):
             container = container.get()
+        if self.key is WHOLE:
+            return container
         if isinstance(container, dict):
             return dict.get(container, self.key, MISSING)
         if isinstance(container, CellType):
@@ -164,8 +172,12 @@ class Reads:
     _arguments: dict[int, Frozen] = field(default_factory=dict)
     """By `id`, containers that functions were called with, as they were."""
 
-    _owners: dict[int, tuple[Any, weakref.ref[Any]]] = field(default_factory=dict)
-    """By `id`, attributes that were looked at, kept so that the number stays theirs; whose."""
+    _owners: dict[int, tuple[Any, weakref.ref[Any], dict[Any, Any]]] = field(default_factory=dict)
+    """By `id`, attributes that were looked at, kept so that the number stays theirs; whose; and
+    what they were."""
+
+    _iterators: frozenset[int] = frozenset()
+    """By `id`, generators and other iterators that there were before."""
 
     _armed: bool = False
     _thread: int = 0
@@ -174,7 +186,8 @@ class Reads:
     def recording(self, function: Callable[..., Any]) -> Iterator[None]:
         """Watch what a function reads, which is called inside."""
         self._thread = threading.get_ident()
-        self._note(function)
+        self._iterators = frozenset(id(o) for o in gc.get_objects() if _is_iterator(o))
+        self._note_given(function)
         for kind in (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler):
             self._watch(kind)
         before = sys.gettrace()
@@ -185,6 +198,10 @@ class Reads:
                     *((time, clock.__name__) for clock in _CLOCKS),
                 ):
                     stack.enter_context(self._seen(owner, name))
+                for owner, name in _FILES:
+                    stack.enter_context(self._seen(owner, name, through_library=True))
+                environment = self._environment()
+                stack.enter_context(mock.patch.object(type(os.environ), "__getitem__", environment))
                 stack.enter_context(self._put_off(builtins, "print"))
                 stack.enter_context(self._put_off(logging.Logger, "handle"))
                 sys.settrace(self._called)
@@ -201,6 +218,7 @@ class Reads:
                         setattr(patched, name, before_it)
             self._patched.clear()
             self._find_variables()
+            self._find_written()
             self._forget_dead()
 
     @contextmanager
@@ -227,15 +245,34 @@ class Reads:
     # -- what is met ---------------------------------------------------------------------------
 
     def _record(self, container: Any, key: Any, value: Any, name: str) -> None:
+        self._check_iterator(value, name)
         at = id(container), key
         if at not in self.read and at not in self.written:
             with self.paused():
                 self.read[at] = Place(container, key, name), freeze(value)
             self._note(value)
 
+    def _check_iterator(self, value: Any, name: str) -> None:
+        """What the user's code names it goes on with, be it by a loop or by `send()`."""
+        if _is_iterator(value) and id(value) in self._iterators:
+            raise UnsupportedStepError(
+                "a step gets what changes by its arguments, so that it can be captured without "
+                f"using it up; this one goes on with {name}, a {type(value).__name__} that was "
+                "begun before: take what comes of it before the step, and give it to the step"
+            )
+
+    def _find_written(self) -> None:
+        """Attributes that changed in another way than by being set, as `cached_property` does."""
+        for own, owner, before in self._owners.values():
+            for name in [n for n in {**before, **own} if n not in _NOT_READ]:
+                was, now = before.get(name, MISSING), own.get(name, MISSING)
+                if was is not now and (id(owner()), name) not in self.skipped:
+                    label = f"{type(owner()).__name__}.{name}"
+                    self.written.setdefault((id(own), name), Written(Place(own, name, label), was))
+
     def _forget_dead(self) -> None:
         """What the step made for itself, and what is gone with it, it makes again."""
-        dead = {at for at, (_, owner) in self._owners.items() if owner() is None}
+        dead = {at for at, (_, owner, _) in self._owners.items() if owner() is None}
         for places in (self.read, self.written):
             for at in [at for at in places if at[0] in dead]:
                 del places[at]
@@ -245,14 +282,16 @@ class Reads:
         """The attributes of an object live as long as it does."""
         if own is not None and id(own) not in self._owners:
             with suppress(TypeError):  # it cannot be referred to weakly
-                self._owners[id(own)] = own, weakref.ref(obj)
+                self._owners[id(own)] = own, weakref.ref(obj), dict(own)
 
     def _note(self, value: Any) -> None:
         """Watch the attributes of whatever a value holds."""
         for item in inside(value):
             if isinstance(item, functools.partial):
-                for part in (item.func, item.args, item.keywords):
-                    self._note(part)
+                self._note(item.func)
+                for part in ("args", "keywords"):
+                    label = f"what a partial of {getattr(item.func, '__name__', '')} is given"
+                    self._record(item, part, getattr(item, part), label)
             elif isinstance(item, MethodType):
                 self._watch(type(item.__self__))
             elif isinstance(item, random.Random | np.random.Generator | np.random.RandomState):
@@ -261,6 +300,13 @@ class Reads:
                 continue
             else:
                 self._watch(type(item))
+
+    def _note_given(self, function: Any) -> None:
+        """The same for the user's function, which others of ours have in their closures."""
+        self._note(function)
+        if isinstance(function, FunctionType) and not is_users(function.__code__.co_filename):
+            for cell in function.__closure__ or ():
+                self._note_given(cell.cell_contents)
 
     def _watch(self, kind: type) -> None:
         if kind in self._patched or not _is_watched(kind):
@@ -272,6 +318,13 @@ class Reads:
         own = vars(kind).get(_PATCHED[0]), vars(kind).get(_PATCHED[1])
 
         def get(obj: Any, name: str) -> Any:
+            if self._is_on(name) and obj is not self.tracers:
+                self._owned(_attributes(obj), obj)
+            elif name == "__dict__" and self._is_on("") and obj is not self.tracers:
+                own = _attributes(obj)
+                if own is not None and is_users(sys._getframe(1).f_code.co_filename):
+                    self._owned(own, obj)
+                    self._record(own, WHOLE, own, f"attributes of a {type(obj).__name__}")
             try:
                 value = getter(obj, name)
             except AttributeError:
@@ -369,12 +422,14 @@ class Reads:
         code = frame.f_code
         if not self._armed or not is_users(code.co_filename):
             return
-        if code.co_argcount:
-            first = frame.f_locals.get(code.co_varnames[0])
-            if first is not None:
-                self._watch(type(first))
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if first is not None:
+            self._watch(type(first))
         if code.co_freevars:
             found = {n: frame.f_locals[n] for n in code.co_freevars if n in frame.f_locals}
+            for name, value in found.items():
+                self._check_iterator(value, name)
+                self._members(value, code)
             known = self._variables.setdefault(code, {})
             ids = tuple(map(id, found.values()))
             if ids not in known:
@@ -389,31 +444,41 @@ class Reads:
             if isinstance(value, list | dict | set):
                 with self.paused():
                     self._arguments.setdefault(id(value), freeze(value))
-        names = names_of(code)
+        for kind in (first if isinstance(first, type) else type(first)).__mro__[:-1]:
+            self._members(kind, code)
+        names, imported = names_of(code), imports_of(code)
+        for name in imported:
+            self._members(sys.modules.get(name), code)
         for name in names:
             value = frame.f_globals.get(name, MISSING)
             if value is MISSING:
                 continue
             if any(value is clock for clock in _CLOCKS):
                 self.effects.setdefault(f"a call of {name}()")
-            if isinstance(value, ModuleType):
-                self._named_inside(vars(value), value, code)
-            else:
+            if not isinstance(value, ModuleType):
                 self._record(frame.f_globals, name, value, name)
-                if isinstance(value, type):
-                    self._named_inside(vars(value), value, code)
+            self._members(value, code)
 
-    def _named_inside(self, members: Mapping[str, Any], owner: Any, code: CodeType) -> None:
-        """Data of a module or class, by which people also hand settings around."""
-        module = owner if isinstance(owner, ModuleType) else sys.modules.get(owner.__module__)
-        file = getattr(module, "__file__", None) or ""
-        if not is_users(file) or (not file and getattr(module, "__name__", "") != "__main__"):
+    def _members(self, owner: Any, code: CodeType) -> None:
+        """What code names of a module or class, by which people also hand settings around."""
+        is_module = isinstance(owner, ModuleType)
+        if not is_module and not isinstance(owner, type):
             return
+        module = owner if is_module else sys.modules.get(owner.__module__)
+        root = str(getattr(module, "__name__", "")).partition(".")[0]
+        file = getattr(module, "__file__", None) or ""
+        if not is_users(file) or (root in sys.stdlib_module_names and root != "__main__"):
+            return
+        members = vars(owner)
         for name in code.co_names:
             value = members.get(name, MISSING)
-            is_data = not callable(value) and not isinstance(value, ModuleType)
-            if value is not MISSING and is_data and not hasattr(value, "__get__"):
-                container = owner if isinstance(owner, type) else members
+            if value is MISSING or name[:2] == "__":
+                continue
+            if isinstance(value, ModuleType):
+                if is_module and value is not owner:
+                    self._members(value, code)
+            elif is_module or not (callable(value) or hasattr(value, "__get__")):
+                container = members if is_module else owner
                 self._record(container, name, value, f"{owner.__name__}.{name}")
 
     def _find_variables(self) -> None:
@@ -448,13 +513,36 @@ class Reads:
                         self.read.setdefault((id(cell), None), (Place(cell, None, name), frozen))
         self._variables.clear()
 
-    def _seen(self, owner: Any, name: str) -> Any:
-        """Let a function of Python's library be noted when it is called by the user."""
+    def _environment(self) -> Any:
+        """What the step asks of the environment."""
+        original = type(os.environ).__getitem__
+
+        def get(environment: Any, key: str) -> str:
+            if self._is_on("") and environment is os.environ:
+                data, at = vars(environment)["_data"], environment.encodekey(key)
+                self._record(data, at, data.get(at, MISSING), f"os.environ[{key!r}]")
+            return original(environment, key)
+
+        return get
+
+    def _seen(self, owner: Any, name: str, *, through_library: bool = False) -> Any:
+        """Let a function of Python's library be noted when it is called by the user.
+
+        Args:
+            owner: Of the function.
+            name: Of the function.
+            through_library: Whether others of Python's library may call it for the user.
+        """
         original = getattr(owner, name)
 
         def call(*args: Any, **named: Any) -> Any:
             if self._armed and threading.get_ident() == self._thread:
-                caller = sys._getframe(1).f_code.co_filename
+                frame: FrameType | None = sys._getframe(1)
+                while through_library and frame and frame.f_code.co_filename.startswith(_LIBRARY):
+                    if "site-packages" in frame.f_code.co_filename:
+                        break
+                    frame = frame.f_back
+                caller = frame.f_code.co_filename if frame else "<frozen"
                 if name == "next" and is_users(caller) and self._was_there(args[0]):
                     raise UnsupportedStepError(
                         "a step gets what changes by its arguments, so that it can be captured "
@@ -487,6 +575,12 @@ class Reads:
         calls = [call for kept in self._variables.values() for call in kept.values()]
         known += [frozen for call in calls for frozen in call.values()]
         return any(item is value for frozen in known for item in inside(frozen.value))
+
+
+def _is_iterator(value: Any) -> bool:
+    """Whether a value is used up by whoever goes on with it, without Python code that says so."""
+    kind = type(value)
+    return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
 
 
 def _state(generator: Any) -> Any:
@@ -538,6 +632,13 @@ def names_of(code: CodeType) -> tuple[str, ...]:
 
 
 @functools.cache
+def imports_of(code: CodeType) -> tuple[str, ...]:
+    """The modules that a function imports."""
+    found = {i.argval: None for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
+    return tuple(found)
+
+
+@functools.cache
 def is_users(file: str) -> bool:
     """Whether code is the user's, or of a library other than torch's and Python's own."""
     if file.startswith(_NOT_THE_USERS):
@@ -548,7 +649,7 @@ def is_users(file: str) -> bool:
 @functools.cache
 def _is_watched(kind: type) -> bool:
     """Whether a class can be changed so that reads of its objects' attributes are seen."""
-    if not kind.__flags__ & _HEAP_TYPE or issubclass(
+    if kind.__flags__ & (_HEAP_TYPE | _IMMUTABLE) != _HEAP_TYPE or issubclass(
         kind, torch.Tensor | type | BaseException | Exception
     ):
         return False

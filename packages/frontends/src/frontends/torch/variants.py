@@ -111,6 +111,11 @@ class Variant:
         given, runtime = self._given(leaves), self.runtime
         with doing("running a step"):
             made = self._run(runtime, given, numbers)
+        captured = self.capture.captured
+        users = {**dict(leaves), **(captured.state.tensors if join() is None else {})}
+        for index, alias in captured.left.aliases.items():
+            if alias.name in users:
+                made[index] = alias.of(users[alias.name])
         return self._leave(made, given, numbers)
 
     def _run(
