@@ -220,6 +220,31 @@ def test_a_batch_in_one_array_that_is_filled_anew() -> None:
         assert_same(jax.tree.leaves(found), jax.jit(function)(W, X * i))
 
 
+def test_what_is_returned_may_be_combined() -> None:
+    """Results of two stages, of two variants, and state with either, as after `jit`."""
+
+    def function(state: Any, x: Any) -> Any:
+        def loss(state: Any) -> Any:
+            first = jnp.tanh(x @ state["a"])
+            return jnp.mean((first @ state["b"]) ** 2), jnp.mean(first**2)
+
+        (value, aside), gradient = jax.value_and_grad(loss, has_aux=True)(state)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, state, gradient), (value, aside)
+
+    options: dict[str, Any] = {"strategy": "equal_layers", "microbatches": 2}
+    ours, theirs = parallelize(function, cluster=CLUSTER, **options), jax.jit(function)
+    mine = its = {"a": W, "b": W}
+    total = expected = jnp.float32(0)
+    for n in (8, 2, 8):
+        mine, (value, aside) = ours(mine, X[:n])
+        total = total + value * aside + jnp.stack([value, aside]).sum() + mine["a"].sum()
+        its, (value, aside) = theirs(its, X[:n])
+        expected = expected + value * aside + value + aside + its["a"].sum()
+        assert (value.committed, total.shape) == (False, ())
+    assert len(ours.plan.stages) == 2
+    assert_same([total], [expected])
+
+
 @pytest.mark.parametrize("n_devices", [1, 2])
 def test_state_that_is_one_array_twice_is_given_away_once(n_devices: int) -> None:
     def function(state: Any, x: Any) -> Any:

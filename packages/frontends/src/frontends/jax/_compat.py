@@ -362,6 +362,18 @@ def process_of_distributed() -> tuple[int, int]:
     return int(state.process_id or 0), int(state.num_processes or 1)
 
 
+def free(whole: jax.Array) -> jax.Array:
+    """A replicated array as `jit` returns one: on the first device, and not bound to it.
+
+    So it may be combined with any other array, as one of another stage.
+    """
+    there = cast("Any", jax.device_put(whole, jax.local_devices()[0]))
+    return cast(
+        "jax.Array",
+        ArrayImpl(there.aval, there.sharding, there._arrays, committed=False, _skip_checks=True),
+    )
+
+
 def is_scalar_literal(atom: Atom) -> bool:
     """Whether `atom` is a constant number written into the program."""
     return isinstance(atom, Literal) and np.shape(atom.val) == ()
@@ -384,6 +396,7 @@ __all__ = [
     "coordination_client",
     "effects_of",
     "eliminate_dead_code",
+    "free",
     "implementation_of_keys",
     "inline_calls",
     "is_backward",

@@ -20,6 +20,7 @@ from frontends.chunks import build_chunks
 from frontends.errors import ArgumentError, BatchError, DeviceError
 from frontends.homes import Result, find_placed, find_results
 from frontends.instructions import Key, build_instructions, in_one_order
+from frontends.jax import _compat
 from frontends.jax.blame import Blame
 from frontends.jax.compile import Submeshes, compile_chunks
 from frontends.jax.engine import JaxEngine
@@ -121,8 +122,8 @@ class Runtime:
             arguments: The flattened arguments; state that a step returned is taken as it lies.
 
         Returns:
-            The flattened results. State lies on the devices of its stage; where there are several
-            processes, all else is returned whole to each of them.
+            The flattened results. State lies on the devices of its stage; all else is whole, on one
+            device of each process, and may be combined with any array there.
 
         Raises:
             BatchError: An argument has another shape or type than the step was planned for.
@@ -172,7 +173,7 @@ class Runtime:
         if result.key[1].value in given:
             return given[result.key[1].value]
         if values[register] is not None:
-            return values[register]
+            return _compat.free(values[register]) if result.is_whole else values[register]
         elsewhere = self._abstract(result.key)  # a handle without data
         return jax.make_array_from_single_device_arrays(
             elsewhere.shape, elsewhere.sharding, [], dtype=elsewhere.dtype

@@ -14,6 +14,7 @@ from frontends.binding import Shards
 from frontends.courier import Courier
 from frontends.errors import DeviceError
 from frontends.instructions import Instruction
+from frontends.jax import _compat
 from frontends.jax.compile import Submeshes
 from frontends.jax.processes import gather
 from frontends.jax.watch import is_anothers, watch
@@ -77,10 +78,8 @@ class Team:
         if mine:
             self.courier.send(_RESULTS, None, mine)
         received = self.courier.receive_all(_RESULTS, None)
-        device = jax.local_devices()[0]
         return {
-            name: jax.device_put(next(iter(shards.values())), device)
-            for name, shards in received.items()
+            name: _compat.free(next(iter(shards.values()))) for name, shards in received.items()
         }
 
     def _connect(self, number: int, lane: Lane) -> crossmesh.Transport:
