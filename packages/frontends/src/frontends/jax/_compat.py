@@ -362,7 +362,7 @@ def process_of_distributed() -> tuple[int, int]:
     return int(state.process_id or 0), int(state.num_processes or 1)
 
 
-def free(whole: jax.Array) -> jax.Array:
+def free(whole: jax.Array | np.ndarray[Any, Any]) -> jax.Array:
     """A replicated array as `jit` returns one: on the first device, and not bound to it.
 
     So it may be combined with any other array, as one of another stage.
