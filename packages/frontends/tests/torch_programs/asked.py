@@ -46,6 +46,12 @@ def _compared(model: Any, b: Batch) -> Tensor:
     return model(b["x"]).square().mean() * factor
 
 
+def _cut_by_a_constant(model: Any, b: Batch) -> Tensor:
+    """A size is a tensor that the step makes of Python's numbers, as in Longformer."""
+    y = model(b["x"]).view(torch.div(N, 2, rounding_mode="trunc") - 1 + 1, 2, SIZE)
+    return y.square().mean() if b["mask"].all() else y.sum(1).square().mean()
+
+
 def _masked(model: Any, b: Batch) -> Tensor:
     return model(b["x"])[b["mask"]].square().mean()
 
@@ -95,7 +101,18 @@ def _drawn_for_nothing(model: Any, b: Batch) -> Tensor:
 
 
 for _loss in (
-    *(_branch, _checked, _compared, _masked, _selected, _found, _put, _cut, _shifted),
+    *(
+        _branch,
+        _checked,
+        _compared,
+        _cut_by_a_constant,
+        _masked,
+        _selected,
+        _found,
+        _put,
+        _cut,
+        _shifted,
+    ),
     *(_dropped_at_random, _drawn_for_nothing),
 ):
     _run = _of(_loss)

@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from frontends.errors import UnsupportedStepError
 from frontends.torch.draws import plain_draw
-from frontends.torch.known import ITEM, Known, Unknown
+from frontends.torch.known import ITEM, Known, Unknown, symbols_of
 from frontends.torch.lengths import of_known_shape
 from frontends.torch.origins import Origins, calling_line
 from frontends.torch.supposed import Answers, IsFinite
@@ -279,7 +279,7 @@ class Program:
         computed = {symbol: k for k, symbol in enumerate(self.numbers.computed)}
         for node in module.graph.nodes:
             if node.target is ITEM:
-                for symbol in getattr(node.meta["val"], "node", node).expr.free_symbols:
+                for symbol in symbols_of(node):
                     if symbol in looked_up:
                         node.meta[ASKED] = looked_up[symbol], True
                     elif symbol in computed:

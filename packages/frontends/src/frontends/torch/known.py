@@ -64,7 +64,7 @@ class Known:
         for node in nodes[first:]:
             self._last = node
             if node.target is ITEM:
-                for symbol in node.meta["val"].node.expr.free_symbols:
+                for symbol in symbols_of(node):
                     self._items.setdefault(symbol, node)
             with torch.no_grad():
                 self._values[node] = self._run(node)
@@ -91,6 +91,12 @@ class Known:
     def _value(self, node: Node) -> Any:
         value = self._values[node]
         return Unknown if self._lost.intersection(_memories([value])) else value
+
+
+def symbols_of(node: Node) -> set[Any]:
+    """The symbols of a number of a tensor; of one that the step itself has made there are none."""
+    number = getattr(node.meta.get("val"), "node", None)
+    return set() if number is None else set(number.expr.free_symbols)
 
 
 def _is_light(node: Node) -> bool:
