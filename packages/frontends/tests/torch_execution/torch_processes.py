@@ -18,7 +18,7 @@ import shardspec
 import torch
 import torch.distributed as dist
 from costmodel import Cluster
-from frontends import CheckpointError, InitializationError, PlanError
+from frontends import CheckpointError, InitializationError, PlanError, UnsupportedStepError
 from frontends.torch.collectives import LockStep
 from frontends.torch.dtensors import as_dtensor, check_rising, device_mesh
 from frontends.torch.grouped import Grouped
@@ -128,6 +128,36 @@ def check_followed() -> int:
         found += [float(call(tokens)), float(call(tokens))]
         losses.append(found)
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    return len(step.variants)
+
+
+def check_counted() -> int:
+    """RAdam asks for its count, which lies sharded: eager losses past its warm-up, by how many
+    programs; and a step that decides by what it computes is refused."""
+    losses: list[list[float]] = []
+    for is_eager in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+        optimizer = torch.optim.RAdam(model.parameters(), lr=0.05)
+
+        def train(x: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> float:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        step = mw.parallelize_step(train, model, optimizer, microbatches=1)
+        call: Any = train if is_eager else step
+        losses.append([call(torch.full((8, 4), 0.1 * i)) for i in range(9)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+    def decide(x: torch.Tensor) -> float:
+        return 0.0 if model(x).sum() > 3 else 1.0
+
+    step.write_back()
+    with pytest.raises(UnsupportedStepError, match=r"several processes.*`return 0.0 if"):
+        mw.parallelize_step(decide, model, optimizer)(torch.ones(8, 4))
     return len(step.variants)
 
 
@@ -290,6 +320,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     check_state(folder, step)
     found["steps"] = check_collectives(rank)
     found["variants"] = check_followed()
+    found["counted"] = check_counted()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

@@ -227,7 +227,7 @@ class Guards:
             given |= {n: torch.tensor(v) for n, v in now.items()}
             read = {name for line in self.known.lines for name in line.inputs}
             read.update(self.known.outputs)
-            given |= {name: value_of(name) for name in read & self.state.tensors.keys()}
+            given |= {name: value_of(name) for name in self.state.tensors if name in read}
             for index, tensor in enumerate(self.known.run(given)):
                 value = tensor.item()  # which in expressions is a number, also if it is a bool
                 now[known_name(index)] = int(value) if isinstance(value, bool) else value
