@@ -48,7 +48,7 @@ def recurrent_state_in_a_tuple(way: Any) -> Iterator[Any]:
 def lists_replaced_by_equal_ones(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
     optimizer = sgd(model)
-    kept = types.SimpleNamespace(losses=[], logs={"all": [], "n": 0})
+    kept = types.types.SimpleNamespace(losses=[], logs={"all": [], "n": 0})
 
     def train(batch: Any) -> Tensor:
         optimizer.zero_grad()
@@ -295,3 +295,31 @@ def written_by_a_constant_mask(way: Any) -> Iterator[Any]:
     step = way.loss(model, sgd(model), loss)
     for _ in range(4):
         yield step(data.labelled())
+
+
+@program()
+def containers_made_anew(way: Any) -> Iterator[Any]:
+    """Each call replaces what the call before wrote into; two names are of one list."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+    state = types.SimpleNamespace(stages={}, log=[], same=[])
+    kept: list[Any] = []
+
+    def train(batch: Any) -> Tensor:
+        if state.stages.get("stage") == "stepped":
+            raise RuntimeError("called twice")
+        optimizer.zero_grad()
+        loss = _loss(model, batch)
+        loss.backward()
+        state.stages["stage"] = "stepped"
+        optimizer.step()
+        state.log.append("step")
+        kept.append(state.log)
+        state.stages = {}
+        state.log = state.same = [["inner"]]
+        return loss
+
+    step = way.step(train, model, optimizer)
+    for _ in range(4):
+        yield step(data.labelled()), [list(map(str, log)) for log in kept], dict(state.stages)
+        yield state.log is state.same, [a is b for a in kept for b in kept]

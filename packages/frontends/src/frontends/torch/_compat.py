@@ -383,14 +383,18 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def check_apart(self, others: Iterable[Any]) -> None:
-        """Whoever's data were set shares memory with nothing else that there is after the step."""
+        """Whoever's data were set shares memory with nothing else that there is after the step.
+
+        Parts of one memory that do not overlap are fine, as `vector_to_parameters` sets them.
+        """
         there = [self.of(t) for t in (*others, *self.outside) if isinstance(t, Tensor)]
-        sharing: dict[int, set[int]] = {}
+        sharing: dict[int, dict[int, Tensor]] = {}
         for tensor in there:
-            sharing.setdefault(place_of(tensor)[0], set()).add(id(tensor))
+            sharing.setdefault(place_of(tensor)[0], {})[id(tensor)] = tensor
         for tensor, now in self._rebound.values():
-            alike = sharing.get(place_of(now)[0], set())
-            if id(now) in alike and len(alike) > 1:
+            alike = sharing.get(place_of(now)[0], {})
+            apart = [other for other in alike.values() if other is not now]
+            if id(now) in alike and any(_overlap(now, other) for other in apart):
                 raise UnsupportedStepError(
                     "tensors of a model share their memory with nothing else after a step; this "
                     f"one sets the data of a tensor of {tensor.dtype}{list(tensor.shape)} to a "
@@ -472,6 +476,21 @@ def stand_ins() -> _StandIns:
     """What hands operators on with stand-ins, while a step is captured."""
     modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     return next(mode for mode in reversed(modes) if isinstance(mode, _StandIns))
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one memory may have a byte in common."""
+    (first, end), (first_b, end_b) = _extent(a), _extent(b)
+    return first < end_b and first_b < end
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The first byte that a tensor has of its memory, and the one after the last."""
+    if not tensor.numel():
+        return 0, 0
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    first = int(tensor.storage_offset())
+    return first * tensor.itemsize, (first + int(last) + 1) * tensor.itemsize
 
 
 class SharedMemoryError(Exception):

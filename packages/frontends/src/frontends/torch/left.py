@@ -8,8 +8,10 @@ the program has run, with the values that it made.
 from __future__ import annotations
 
 import collections
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -18,13 +20,14 @@ import torch
 from frontends.errors import UnsupportedStepError
 from frontends.torch import _compat
 from frontends.torch.arguments import State
-from frontends.torch.frozen import Frozen
+from frontends.torch.frozen import Frozen, inside
 from frontends.torch.host import number_of
 from frontends.torch.reads import MISSING, Place, Reads
 from frontends.torch.trees import Leaf, Tree, flatten
 
 Tensor = torch.Tensor
 _MOST_OBJECTS = 100_000
+_CONTAINERS = (list, dict, set, collections.deque)
 _SIMPLE = (bool, int, float, str, bytes, type(None), type, ModuleType, FunctionType)
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -35,6 +38,31 @@ class Value:
 
     index: int
     """Among all that a step leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A list, dict or set that the step makes, so that every call has one of its own."""
+
+    value: Any
+    made: frozenset[int]
+    """Ids of the containers in it that the step makes, too."""
+
+    def anew(self, done: dict[int, Any]) -> Any:
+        """Another one; `done` has, by id, those of this call."""
+        return self._anew(self.value, done)
+
+    def _anew(self, value: Any, done: dict[int, Any]) -> Any:
+        if id(value) not in self.made:
+            return value
+        if id(value) not in done:
+            new = done[id(value)] = copy.copy(value)
+            if isinstance(value, dict):
+                new.update({key: self._anew(each, done) for key, each in value.items()})
+            elif not isinstance(value, set):
+                new.clear()
+                new.extend(self._anew(each, done) for each in value)
+        return done[id(value)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +273,26 @@ class Left:
                 )
             return Value(self._number(value))
         check_real(value, "keeps")
-        return value
+        made = self._made(value)
+        return Made(value, frozenset(made)) if made else value
+
+    def _made(self, value: Any) -> dict[int, Any]:
+        """By id the containers in a value, and itself, that were not there before the step."""
+        made: dict[int, Any] = {}
+        rest = [value]
+        while rest:
+            one = rest.pop()
+            if isinstance(one, _CONTAINERS) and id(one) not in self._there | made.keys():
+                made[id(one)] = one
+                rest += one.values() if isinstance(one, dict) else one
+        return made
+
+    @cached_property
+    def _there(self) -> frozenset[int]:
+        """Ids of what was there before the step."""
+        known = [frozen.value for _, frozen in self.reads.read.values()]
+        known += [written.before for written in self.reads.written.values()]
+        return frozenset(id(item) for value in known for item in inside(value))
 
     def _number(self, value: Any) -> int:
         for index, known in enumerate(self.values):

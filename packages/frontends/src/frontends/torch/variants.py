@@ -38,7 +38,7 @@ from frontends.torch.forms import Form
 from frontends.torch.gone import GoneGradient
 from frontends.torch.gradients import is_there, name_of
 from frontends.torch.host import Number
-from frontends.torch.left import Value
+from frontends.torch.left import Made, Value
 from frontends.torch.processes import join, plan_together
 from frontends.torch.refusals import refusal_at
 from frontends.torch.runtime import Runtime
@@ -183,8 +183,11 @@ class Variant:
         def value_of(leaf: Any) -> Any:
             if isinstance(leaf, Value):
                 return values[leaf.index]
+            if isinstance(leaf, Made):
+                return leaf.anew(anew)
             return leaf.of(numbers) if isinstance(leaf, Number) else leaf
 
+        anew: dict[int, Any] = {}
         targets = [effect.place.get() for effect in left.effects]
         for effect, target in zip(left.effects, targets, strict=True):
             effect.apply(target, value_of)
