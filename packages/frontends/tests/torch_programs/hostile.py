@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import array
+import collections
+import contextvars
 import copy
 import functools
+import gc
+import math
 import os
+import queue
+import threading
 import types
 import weakref
 from collections.abc import Iterator
@@ -48,7 +55,7 @@ def recurrent_state_in_a_tuple(way: Any) -> Iterator[Any]:
 def lists_replaced_by_equal_ones(way: Any) -> Iterator[Any]:
     data, model = Data(), mlp()
     optimizer = sgd(model)
-    kept = types.types.SimpleNamespace(losses=[], logs={"all": [], "n": 0})
+    kept = types.SimpleNamespace(losses=[], logs={"all": [], "n": 0})
 
     def train(batch: Any) -> Tensor:
         optimizer.zero_grad()
@@ -323,3 +330,189 @@ def containers_made_anew(way: Any) -> Iterator[Any]:
     for _ in range(4):
         yield step(data.labelled()), [list(map(str, log)) for log in kept], dict(state.stages)
         yield state.log is state.same, [a is b for a in kept for b in kept]
+
+
+def _scaled(way: Any, factor: Any, before: Any, after: Any = lambda: None) -> Iterator[Any]:
+    """Four calls of a loss times a factor, and what is done before each of them."""
+    data, model = Data(), mlp()
+    step = way.loss(model, sgd(model), lambda model, batch: _loss(model, batch) * factor())
+    try:
+        for i in range(4):
+            before(i)
+            yield step(data.labelled())
+    finally:
+        after()
+
+
+@program()
+def functions_of_torch_replaced(way: Any) -> Iterator[Any]:
+    """By the user's code and by a layer of torch they are found under their names."""
+    data, model = Data(), nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 3))
+    before = F.gelu, torch.tanh, nn.GELU.forward
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        return _loss(model, (torch.tanh(batch[0]), batch[1]))
+
+    step = way.loss(model, sgd(model), loss)
+    try:
+        for i in range(5):
+            if i == 1:
+                F.gelu = lambda x, approximate="none": x.relu()
+            if i == 2:
+                torch.tanh = torch.sigmoid
+            if i == 3:
+                nn.GELU.forward = lambda self, x: x.square()
+            yield step(data.labelled())
+    finally:
+        F.gelu, torch.tanh, nn.GELU.forward = before
+
+
+@program()
+def methods_of_tensors_replaced(way: Any) -> Iterator[Any]:
+    data, model = Data(), mlp()
+    before = torch.Tensor.relu
+    step = way.loss(model, sgd(model), lambda model, batch: model(batch[0]).relu().mean())
+    try:
+        for i in range(4):
+            if i == 2:
+                torch.Tensor.relu = torch.Tensor.tanh
+            yield step(data.labelled())
+    finally:
+        torch.Tensor.relu = before
+
+
+@program()
+def attributes_of_libraries(way: Any) -> Iterator[Any]:
+    yield from _scaled(
+        way,
+        lambda: math.pi * getattr(torch, "a_scale"),  # noqa: B009
+        lambda i: (setattr(torch, "a_scale", 1.0 + i), setattr(math, "pi", 3.0 if i > 1 else _PI)),
+        lambda: (delattr(torch, "a_scale"), setattr(math, "pi", _PI)),
+    )
+
+
+@program()
+def settings_of_torch(way: Any) -> Iterator[Any]:
+    def before(i: int) -> None:
+        torch.backends.mkldnn.enabled = i != 2
+        torch.backends.cudnn.benchmark = i == 3
+
+    def after() -> None:
+        torch.backends.mkldnn.enabled, torch.backends.cudnn.benchmark = True, False
+
+    def factor() -> float:
+        return 1.0 + 2 * torch.backends.mkldnn.enabled + torch.backends.cudnn.benchmark
+
+    yield from _scaled(way, factor, before, after)
+
+
+@program("typed")
+def asserted_by_torch(way: Any) -> Iterator[Any]:
+    data, model = Data(), mlp()
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        out = model(batch[0])
+        torch._assert_async(out.sum() < batch[2].sum(), "too large")
+        return F.cross_entropy(out, batch[1])
+
+    step = way.loss(model, sgd(model), loss)
+    for i in range(4):
+        x, y = data.labelled()
+        try:
+            yield step((x, y, torch.full((8,), -100.0 if i == 2 else 100.0)))
+        except RuntimeError:
+            yield "raised"
+
+
+@program()
+def attributes_of_functions_and_classes(way: Any) -> Iterator[Any]:
+    class Counts:
+        n = 0.0
+
+    counts = Counts()
+
+    def factor() -> float:
+        factor.n += 1.0
+        type(counts).n += 1.0
+        return factor.n + counts.n + globals()["_a_number"]
+
+    def before(i: int) -> None:
+        globals()["_a_number"] = float(i)
+
+    factor.n = 0.0
+    yield from _scaled(way, factor, before)
+    yield factor.n, Counts.n
+
+
+_PI = math.pi
+_a_number = 0.0
+
+
+@program()
+def variables_of_contexts_and_threads(way: Any) -> Iterator[Any]:
+    context, local, event = contextvars.ContextVar("context"), threading.local(), threading.Event()
+
+    def before(i: int) -> None:
+        context.set(1.0 + i)
+        local.scale = 2.0 - i
+        if i == 3:
+            event.set()
+
+    yield from _scaled(way, lambda: context.get() + local.scale * (1 + event.is_set()), before)
+
+
+@program()
+def bytes_views_and_orders(way: Any) -> Iterator[Any]:
+    named, few, packed = {"a": 1.0, "b": 2.0}, bytearray(b"\x01"), array.array("d", [1.0])
+    values, shown = named.values(), types.MappingProxyType(named)
+
+    def before(i: int) -> None:
+        few[0], packed[0] = i, i * 0.5
+        if i > 1:
+            named["a"] = named.pop("a") + i
+
+    def factor() -> float:
+        return next(iter(named)).count("a") + few[0] + packed[0] + sum(values) + shown["a"]
+
+    yield from _scaled(way, factor, before)
+
+
+@program()
+def counter_queue_and_order_changed_by_the_step(way: Any) -> Iterator[Any]:
+    counter, order = collections.Counter(), collections.OrderedDict(a=1.0, b=2.0, c=3.0)
+    waiting: Any = queue.Queue()
+    for i in range(9):
+        waiting.put(float(i))
+
+    def factor() -> float:
+        counter["calls"] += 1
+        order.move_to_end(next(iter(order)))
+        return waiting.get() + counter["calls"]
+
+    for found in _scaled(way, factor, lambda i: None):
+        yield found, dict(counter), list(order), waiting.qsize()
+
+
+@program()
+def what_a_weak_reference_refers_to_is_gone(way: Any) -> Iterator[Any]:
+    class Scale:
+        value = 3.0
+
+    kept = [Scale()]
+    reference = weakref.ref(kept[0])
+
+    def before(i: int) -> None:
+        if i == 2:
+            kept.clear()
+            gc.collect()
+
+    def factor() -> float:
+        scale = reference()
+        return 1.0 if scale is None else scale.value
+
+    yield from _scaled(way, factor, before)
+
+
+@program()
+def states_of_generators_looked_at(way: Any) -> Iterator[Any]:
+    yield from _scaled(way, lambda: 1.0 + torch.initial_seed(), torch.manual_seed)

@@ -619,13 +619,22 @@ def _marked(marks: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
         yield
 
 
+def _refuse_setting(name: str) -> None:
+    raise UnsupportedStepError(
+        f"settings of torch stay what they are while a step runs; this one sets {name}, at "
+        f"{calling_line()}: set it before the step is called"
+    )
+
+
 @contextlib.contextmanager
 def _in_plain_operators() -> Iterator[None]:
     """Recurrent layers as products and sums: oneDNN has operators for them that have no rules."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
+    shown = property(lambda _: before, lambda _, value: _refuse_setting("torch.backends.mkldnn"))
     try:
-        yield
+        with mock.patch.object(type(torch.backends.mkldnn), "enabled", shown):
+            yield
     finally:
         torch._C._set_mkldnn_enabled(before)
 

@@ -397,6 +397,7 @@ class _Run:
             {n: p for n, p in self._outside.items() if n in looked_at or n in self._written},
             tuple(self._left.containers),
             gradients.there if gradients.are_looked_at(inputs) else None,
+            self._reads.named.members(),
             self._flags,
             self._loose(inputs),
             self._found.known,

@@ -7,11 +7,14 @@ is the same object or another one. Objects with attributes are compared by attri
 
 from __future__ import annotations
 
+import array
 import collections
 import enum
 import math
+import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,10 @@ _VALUES = (
     *(bool, int, float, complex, str, bytes, type(None), enum.Enum, range, slice),
     *(torch.dtype, torch.device, torch.Size, np.generic),
 )
-_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_VIEWS: tuple[Any, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, MappingProxyType, *_VIEWS)
+_MAPPINGS = (dict, MappingProxyType)
+_BYTES = (bytearray, array.array, memoryview)
 _DEEPEST = 8
 _LARGEST = 100_000
 
@@ -34,7 +40,7 @@ class Frozen:
     """Itself; of a container, too, which may have other contents now."""
 
     contents: Any = None
-    """Of a container its items, of an array a copy; None of all else."""
+    """Of a container its items, of an array a copy, or its bytes; None of all else."""
 
     def holds(self, now: Any, loose: Collection[int] = ()) -> bool:
         """Whether a value is what this one was.
@@ -62,10 +68,14 @@ class Frozen:
                 and now.dtype == contents.dtype
                 and now.tobytes() == contents.tobytes()
             )
+        if isinstance(contents, bytes):
+            return bytes(now) == contents
         if isinstance(contents, dict):
-            items = now if isinstance(now, dict) else vars(now)
-            return len(items) == len(contents) and all(
-                key in items and each.holds(items[key], loose) for key, each in contents.items()
+            items = now if isinstance(now, _MAPPINGS) else vars(now)
+            return (
+                len(items) == len(contents)
+                and (not isinstance(now, _MAPPINGS) or _keys(items) == [*contents])
+                and all(k in items and each.holds(items[k], loose) for k, each in contents.items())
             )
         if isinstance(contents, frozenset):
             return bool(now == contents)
@@ -76,7 +86,7 @@ class Frozen:
     def restore(self) -> None:
         """Let containers have the items again that they had."""
         value, contents = self.value, self.contents
-        if contents is None or isinstance(contents, np.ndarray):
+        if contents is None or isinstance(contents, np.ndarray | bytes):
             return
         if isinstance(contents, frozenset):
             if isinstance(value, set) and value != contents:
@@ -86,11 +96,12 @@ class Frozen:
         inside = contents.values() if isinstance(contents, dict) else contents
         for each in inside:
             each.restore()
-        if self.has_its_items():
+        if isinstance(value, MappingProxyType) or self.has_its_items():
             return
         if isinstance(contents, dict):
             items = value if isinstance(value, dict) else vars(value)
-            for key in [key for key in items if key not in contents]:
+            is_ordered = isinstance(value, dict) and self.has_other_order()
+            for key in [key for key in items if is_ordered or key not in contents]:
                 del items[key]
             for key, each in contents.items():
                 items[key] = each.value
@@ -101,13 +112,20 @@ class Frozen:
     def has_its_items(self) -> bool:
         """Whether a container holds the very objects that it did, in their order."""
         if isinstance(self.contents, dict):
-            items = self.value if isinstance(self.value, dict) else vars(self.value)
-            return items.keys() == self.contents.keys() and all(
-                items[key] is each.value for key, each in self.contents.items()
+            items = self.value if isinstance(self.value, _MAPPINGS) else vars(self.value)
+            return (
+                items.keys() == self.contents.keys()
+                and all(items[key] is each.value for key, each in self.contents.items())
+                and not (isinstance(self.value, dict) and self.has_other_order())
             )
         return len(self.value) == len(self.contents) and all(
             item is each.value for item, each in zip(self.value, self.contents, strict=True)
         )
+
+    def has_other_order(self) -> bool:
+        """Whether keys of a dict that are still there come in another order."""
+        now = [key for key in _keys(self.value) if key in self.contents]
+        return now != [key for key in self.contents if key in self.value]
 
     def places(self, path: str = "") -> Iterator[tuple[tuple[Any, ...], Frozen, str]]:
         """What was inside: the keys that lead there, what it was, and what follows a name."""
@@ -118,7 +136,7 @@ class Frozen:
         else:
             return
         for key, each in items:
-            is_attribute = isinstance(self.contents, dict) and not isinstance(self.value, dict)
+            is_attribute = isinstance(self.contents, dict) and not isinstance(self.value, _MAPPINGS)
             inner = f"{path}.{key}" if is_attribute else f"{path}[{key!r}]"
             yield (key,), each, inner
             for keys, other, text in each.places(inner):
@@ -129,19 +147,31 @@ def freeze(value: Any, depth: int = 0) -> Frozen:
     """A copy of a value to compare with; what lies deep inside is taken for an object."""
     if isinstance(value, np.ndarray):
         return Frozen(value, value.copy()) if value.dtype != object else Frozen(value)
+    if isinstance(value, _BYTES):
+        return Frozen(value, bytes(value))
     if depth >= _DEEPEST:
         return Frozen(value)
     if isinstance(value, _CONTAINERS) and not isinstance(value, torch.Size):
         if len(value) > _LARGEST:
             return Frozen(value)
         if isinstance(value, dict):
-            return Frozen(value, {k: freeze(v, depth + 1) for k, v in dict.items(value)})
+            return Frozen(value, {k: freeze(dict.get(value, k), depth + 1) for k in _keys(value)})
+        if isinstance(value, MappingProxyType):
+            return Frozen(value, {k: freeze(v, depth + 1) for k, v in value.items()})
         if isinstance(value, set | frozenset):
             return Frozen(value, frozenset(value))
         return Frozen(value, tuple(freeze(item, depth + 1) for item in value))
     if has_plain_attributes(value):
         return Frozen(value, {k: freeze(v, depth + 1) for k, v in vars(value).items()})
     return Frozen(value)
+
+
+def _keys(items: Any) -> list[Any]:
+    """Of a dict, in its order, whatever a class of the user's makes of iterating it."""
+    if not isinstance(items, dict):
+        return list(items)
+    is_ordered = isinstance(items, collections.OrderedDict)
+    return list((collections.OrderedDict if is_ordered else dict).keys(items))
 
 
 def is_like(now: Any, then: torch.Tensor) -> bool:
@@ -161,7 +191,7 @@ def has_plain_attributes(value: Any) -> bool:
     """Whether a value is an object whose attributes nobody can watch being read."""
     kind = type(value)
     is_static = not kind.__flags__ & (1 << 9)  # Py_TPFLAGS_HEAPTYPE
-    return is_static and kind.__name__ == "SimpleNamespace" and hasattr(value, "__dict__")
+    return (is_static and kind.__name__ == "SimpleNamespace") or kind is threading.local
 
 
 def inside(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -172,5 +202,6 @@ def inside(value: Any, depth: int = 0) -> Iterator[Any]:
             for item in vars(value).values():
                 yield from inside(item, depth + 1)
         return
-    for item in dict.values(value) if isinstance(value, dict) else value:
+    items: Any = dict.values(value) if isinstance(value, dict) else value
+    for item in value.values() if isinstance(value, MappingProxyType) else items:
         yield from inside(item, depth + 1)

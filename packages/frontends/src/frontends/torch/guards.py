@@ -19,12 +19,24 @@ from frontends.torch.flat import Flat
 from frontends.torch.frozen import Frozen, freeze
 from frontends.torch.gone import GoneGradient
 from frontends.torch.gradients import is_there
+from frontends.torch.named import Members
 from frontends.torch.read import known_name
 from frontends.torch.reads import Place
 from frontends.torch.trees import Tree
 
 Tensor = torch.Tensor
 Form = tuple[Any, ...]
+
+
+_SETTINGS = (
+    torch.get_float32_matmul_precision,
+    torch.get_num_threads,
+    torch.is_anomaly_enabled,
+    *(torch._C._get_cudnn_enabled, torch._C._get_cudnn_benchmark),
+    *(torch._C._get_cudnn_deterministic, torch._C._get_math_sdp_enabled),
+    *(torch._C._get_flash_sdp_enabled, torch._C._get_mem_efficient_sdp_enabled),
+)
+"""Functions that tell what torch is set to, which code may ask for and operators look at."""
 
 
 def form_of(leaf: Any) -> Form:
@@ -138,6 +150,9 @@ class Guards:
     gradients: Mapping[str, bool] | None
     """Which parameters have a gradient when the step begins, if it looks at them."""
 
+    named: tuple[Members, ...]
+    """Of libraries."""
+
     flags: tuple[Any, ...]
     loose: frozenset[int]
     """By `id`, tensors that are handed over at each call, so that others will do."""
@@ -180,6 +195,9 @@ class Guards:
             now = place.get()
             if not frozen.holds(now, self.loose):
                 yield f"{place.name}, {_text(frozen.value)} and then {_text(now)}"
+        for members in self.named:
+            if other := members.difference():
+                yield other
         if flags() != self.flags:
             yield "a setting of torch, such as its default type, autocast or the gradient mode"
         now = {**self.state.numbers, **{n: v for n, v in leaves if n in self.numbers}}
@@ -250,6 +268,8 @@ def flags() -> tuple[Any, ...]:
         torch.is_autocast_enabled("cpu"),
         torch.get_autocast_dtype("cpu"),
         torch.are_deterministic_algorithms_enabled(),
+        torch.backends.mkldnn.enabled,
+        *(getter() for getter in _SETTINGS),
     )
 
 

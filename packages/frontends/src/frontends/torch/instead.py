@@ -64,6 +64,7 @@ def followed(
         for name, is_equal in (("__eq__", True), ("__ne__", False)):
             instead = _compared(getattr(torch.SymFloat, name), is_equal)
             stack.enter_context(_replaced(torch.SymFloat, name, instead))
+        stack.enter_context(mock.patch.object(torch, "_assert_async", _assert))
         for owner, name in _SEEDS:
             stack.enter_context(mock.patch.object(owner, name, _seeding))
         stack.enter_context(_replaced(Tensor, "data", _data()))
@@ -187,6 +188,12 @@ def _compared(original: Any, is_equal: bool) -> Any:
 def _is_float(value: Any) -> bool:
     """Whether it is a number without a value; not one of torch's nested integers."""
     return isinstance(value, torch.SymFloat) and hasattr(value.node, "shape_env")
+
+
+def _assert(value: Tensor, message: str = "Expected Tensor with single nonzero value") -> None:
+    """What torch may find out later is found out before the step changes anything."""
+    if not value:
+        raise RuntimeError(message)
 
 
 def _seeding(*args: Any, **named: Any) -> Any:

@@ -20,7 +20,7 @@ import torch
 from frontends.errors import UnsupportedStepError
 from frontends.torch import _compat
 from frontends.torch.arguments import State
-from frontends.torch.frozen import Frozen, inside
+from frontends.torch.frozen import Frozen, has_plain_attributes, inside
 from frontends.torch.host import number_of
 from frontends.torch.reads import MISSING, Place, Reads
 from frontends.torch.trees import Leaf, Tree, flatten
@@ -100,7 +100,8 @@ class Effect:
         elif self.contents == "keys":
             for key in self.removed:
                 target.pop(key, None)
-            target.update(new)
+            for key, value in new.items():  # as update() of a Counter adds
+                target[key] = value
         else:
             if self.contents == "items":
                 target.clear()
@@ -230,6 +231,8 @@ class Left:
                 )
             }
             removed = tuple(key for key in before if key not in container)
+            if [k for k in container if k in before] != [k for k in before if k in container]:
+                now, removed = dict(container), tuple(before)
             if now or removed:
                 self.effects.append(self._effect(place, now, "keys", removed))
             return
@@ -351,5 +354,5 @@ def _changed(
         yield from _changed(each, (*keys, key))
     if isinstance(value, dict | list | collections.deque) and not frozen.has_its_items():
         yield keys, value, contents
-    elif isinstance(contents, dict) and not isinstance(value, dict) and not frozen.has_its_items():
+    elif has_plain_attributes(value) and not frozen.has_its_items():
         yield (*keys, "__dict__"), vars(value), contents

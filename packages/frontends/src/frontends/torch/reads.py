@@ -29,9 +29,18 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import (
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 from unittest import mock
 
@@ -41,10 +50,14 @@ import torch
 from frontends.errors import UnsupportedStepError
 from frontends.torch import origins
 from frontends.torch.frozen import Frozen, freeze, inside
+from frontends.torch.named import Named, attributes_of, sets_attributes
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
 WHOLE: Any = type("Whole", (), {"__repr__": lambda self: "all attributes"})()
 """The key of a dict itself, where code looks at all that is in it."""
+
+IS_ALIVE: Any = type("IsAlive", (), {"__repr__": lambda self: "is alive"})()
+"""The key of a weak reference, by which it is known whether its object is there."""
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code made, and may change
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
@@ -58,9 +71,13 @@ _NOT_THE_USERS = (
     "<frozen",
 )
 _WATCHED_OF_TORCH = ("torch.nn", "torch.optim", "torch.amp", "torch.utils.data", "torch.cuda.amp")
-_WATCHED_OF_LIBRARY = ("argparse", "collections", "types", "weakref")
+_WATCHED_OF_LIBRARY = ("argparse", "collections", "queue", "threading", "types", "weakref")
+_LAYERS = str(Path(torch.nn.__file__).parent)
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.process_time)
 _FILES = ((os, "stat"), (os, "listdir"), (os, "scandir"), (io, "open"))
+_STATES = ((torch, "initial_seed"), (torch, "get_rng_state"), (random, "getstate"))
+"""Functions that say where generators of random numbers are."""
+
 _PATCHED = ("__getattribute__", "__setattr__")
 _NOT_READ = frozenset(
     (
@@ -98,8 +115,14 @@ class Place:
             container = container.get()
         if self.key is WHOLE:
             return container
+        if self.key is IS_ALIVE:
+            return container() is not None
         if isinstance(container, dict):
             return dict.get(container, self.key, MISSING)
+        if isinstance(container, ContextVar):
+            return container.get(MISSING)
+        if isinstance(container, MappingProxyType):
+            return container.get(self.key, MISSING)
         if isinstance(container, CellType):
             try:
                 return container.cell_contents
@@ -118,6 +141,8 @@ class Place:
         container = self.container
         if isinstance(container, CellType):
             container.cell_contents = value
+        elif isinstance(container, ContextVar):
+            container.set(value)
         elif isinstance(container, dict) or isinstance(self.key, int):
             container[self.key] = value
         else:
@@ -127,7 +152,7 @@ class Place:
         """Let nothing be there."""
         if isinstance(self.container, dict):
             self.container.pop(self.key, None)
-        elif not isinstance(self.container, CellType):
+        elif not isinstance(self.container, CellType | ContextVar):
             delattr(self.container, self.key)
 
 
@@ -160,6 +185,9 @@ class Reads:
 
     generators: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """Generators of random numbers that are not torch's, and their states when they were met."""
+
+    named: Named = field(default_factory=Named)
+    """What it names of libraries."""
 
     told: list[Callable[[], Any]] = field(default_factory=list)
     """What the step prints and logs, to be done when it has run."""
@@ -196,6 +224,7 @@ class Reads:
                 for owner, name in (
                     *((builtins, name) for name in ("next", "input", "open")),
                     *((time, clock.__name__) for clock in _CLOCKS),
+                    *(*_STATES, (np.random, "get_state")),
                 ):
                     stack.enter_context(self._seen(owner, name))
                 for owner, name in _FILES:
@@ -207,6 +236,7 @@ class Reads:
                 sys.settrace(self._called)
                 self._armed = True
                 yield
+                self._find_replaced()
         finally:
             self._armed = False
             sys.settrace(before)
@@ -292,6 +322,11 @@ class Reads:
                 for part in ("args", "keywords"):
                     label = f"what a partial of {getattr(item.func, '__name__', '')} is given"
                     self._record(item, part, getattr(item, part), label)
+            elif isinstance(item, ContextVar):
+                self._record(item, None, item.get(MISSING), f"the context variable {item.name}")
+            elif isinstance(item, weakref.ref):
+                self._record(item, IS_ALIVE, item() is not None, "whether an object is alive")
+                self._note(item())
             elif isinstance(item, MethodType):
                 self._watch(type(item.__self__))
             elif isinstance(item, random.Random | np.random.Generator | np.random.RandomState):
@@ -379,6 +414,8 @@ class Reads:
             self._record(own, name, MISSING, f"{type(obj).__name__}.{name}")
         if is_own:
             self._record(kind, name, found, f"{kind.__name__}.{name}")
+        elif name == "forward":
+            self.named.note(vars(kind), kind.__name__, name)
 
     def _absent(self, obj: Any, name: str) -> None:
         """Modules keep what they are made of in dicts, beside their attributes."""
@@ -420,7 +457,11 @@ class Reads:
     def _called(self, frame: FrameType, event: str, arg: Any) -> None:
         """A function begins; only the user's are looked at, and none line by line."""
         code = frame.f_code
-        if not self._armed or not is_users(code.co_filename):
+        if not self._armed:
+            return
+        if not is_users(code.co_filename):
+            if code.co_filename.startswith(_LAYERS):
+                self._called_in_layer(frame)
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if first is not None:
@@ -449,6 +490,8 @@ class Reads:
         names, imported = names_of(code), imports_of(code)
         for name in imported:
             self._members(sys.modules.get(name), code)
+        if "globals" in names:
+            names = attributes_of(code)
         for name in names:
             value = frame.f_globals.get(name, MISSING)
             if value is MISSING:
@@ -457,20 +500,48 @@ class Reads:
                 self.effects.setdefault(f"a call of {name}()")
             if not isinstance(value, ModuleType):
                 self._record(frame.f_globals, name, value, name)
+                for kind in type(value).__mro__[:-1]:
+                    self._members(kind, code)
             self._members(value, code)
+
+    def _called_in_layer(self, frame: FrameType) -> None:
+        """A function of torch's layers, which calls others that people replace."""
+        code, own = frame.f_code, frame.f_globals
+        at = code, id(own)
+        if at in self._codes:
+            return
+        self._codes.add(at)
+        for name in names_of(code):
+            if name in own:
+                self.named.note(own, own["__name__"], name)
+                if isinstance(own[name], ModuleType):
+                    self.named.module(own[name], code)
+
+    def _find_replaced(self) -> None:
+        """Functions of libraries that the step has replaced."""
+        for owner, of, name, before in self.named.written():
+            place = Place(owner, name, f"{of}.{name}")
+            self.written.setdefault((id(owner), name), Written(place, before))
 
     def _members(self, owner: Any, code: CodeType) -> None:
         """What code names of a module or class, by which people also hand settings around."""
         is_module = isinstance(owner, ModuleType)
+        if isinstance(owner, FunctionType) and is_users(owner.__code__.co_filename):
+            own = vars(owner)
+            if own or sets_attributes(code):
+                self._record(owner, "__dict__", own, f"attributes of {owner.__name__}")
+            return
         if not is_module and not isinstance(owner, type):
             return
         module = owner if is_module else sys.modules.get(owner.__module__)
         root = str(getattr(module, "__name__", "")).partition(".")[0]
         file = getattr(module, "__file__", None) or ""
         if not is_users(file) or (root in sys.stdlib_module_names and root != "__main__"):
+            if is_module:
+                self.named.module(owner, code)
             return
         members = vars(owner)
-        for name in code.co_names:
+        for name in attributes_of(code):
             value = members.get(name, MISSING)
             if value is MISSING or name[:2] == "__":
                 continue
