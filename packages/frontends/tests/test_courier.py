@@ -141,3 +141,32 @@ def test_a_lost_connection_is_an_error_of_the_exchange(monkeypatch: pytest.Monke
     receiver.begin()
     with pytest.raises(ExchangeError, match=r"in process 5: TransportError: .*closed by peer"):
         receiver.receive(7, 0)
+
+
+def test_who_ends_waits_until_what_it_sent_has_arrived() -> None:
+    """Its process may end after the last step, before the others have all of it."""
+    sender, receiver = couriers(LONG_S, 7, 8)
+    sender.begin()
+    for transfer in (7, 8):
+        sender.send(transfer, 0, {0: VALUE})
+    sender.end()
+    closing = threading.Thread(target=sender.close)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive(), "nobody has received anything"
+    receiver.begin()
+    for transfer in (7, 8):
+        (found,) = receiver.receive(transfer, 0).values()
+        np.testing.assert_array_equal(found, VALUE)
+    receiver.end()
+    closing.join(60)
+    receiver.close()
+    assert not closing.is_alive()
+
+
+def test_who_ends_in_a_step_waits_for_nothing() -> None:
+    sender, receiver = couriers(LONG_S, 7)
+    for each in (sender, receiver):
+        each.begin()
+    for each in (sender, receiver):
+        each.close()

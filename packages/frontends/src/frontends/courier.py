@@ -10,8 +10,12 @@ After an exchange that failed every call is refused, as its processes are not co
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import itertools
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,8 +58,10 @@ class Courier:
 
         self._changed = threading.Condition()
         self._error: ExchangeError | None = None
+        self._is_in_step = self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="courier", daemon=True)
         self._thread.start()
+        atexit.register(_close, weakref.ref(self))
 
     def begin(self) -> None:
         """A step begins: get ready for all its messages.
@@ -70,10 +76,29 @@ class Courier:
                 self._wait(job)
         with self._changed:
             self._check()
+            self._is_in_step = True
             begun = [route.begin() for route in self._routes]
             self._steps.append([jobs[-1] for jobs in begun])
             self._jobs = {job.message: job for jobs in begun for job in jobs}
             self._changed.notify()
+
+    def end(self) -> None:
+        """A step has ended here; what it has sent may be under way."""
+        self._is_in_step = False
+
+    def close(self) -> None:
+        """Stop, when what others still wait for has arrived: this process may end before them.
+
+        After a step that was broken off nothing more is coming, and nothing is waited for.
+        """
+        if not self._is_in_step:
+            for job in itertools.chain(*self._steps):
+                with contextlib.suppress(ExchangeError):  # the others have heard of it
+                    self._wait(job)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join(_GRACE_S)
 
     def send(self, transfer: int, microbatch: int | None, shards: Any) -> None:
         """Begin to send what this process has; for several tensors, by name.
@@ -128,7 +153,7 @@ class Courier:
 
     def _work(self) -> None:
         nap_s = _SHORTEST_NAP_S
-        while self._error is None:
+        while self._error is None and not self._is_closed:
             with self._changed:
                 if not any(route.is_ready for route in self._routes):
                     self._changed.wait(_IDLE_S)
@@ -143,3 +168,9 @@ class Courier:
             else:
                 time.sleep(nap_s)
                 nap_s = min(2 * nap_s, _LONGEST_NAP_S)
+
+
+def _close(courier: weakref.ref[Courier]) -> None:
+    """At the end of the process; whoever is gone by then was not in use."""
+    if (found := courier()) is not None:
+        found.close()

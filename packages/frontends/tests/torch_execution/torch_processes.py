@@ -147,7 +147,7 @@ def check_counted() -> int:
             optimizer.step()
             return loss.item()
 
-        step = mw.parallelize_step(train, model, optimizer, strategy="zero", microbatches=1)
+        step = mw.parallelize_step(train, model, optimizer, microbatches=1)
         call: Any = train if is_eager else step
         losses.append([call(torch.full((8, 4), 0.1 * i)) for i in range(9)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -70,6 +70,7 @@ class Team:
         with self._watch.step(is_anothers) as watched:
             self.courier.begin()
             yield watched
+            self.courier.end()
 
     def share(self, mine: Mapping[str, Shards]) -> dict[str, jax.Array]:
         """Give results to all processes, and get all of them, each whole on one device."""

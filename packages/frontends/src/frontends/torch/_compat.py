@@ -6,13 +6,16 @@ meet optimizers, Python's numbers and random draws is not documented.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from unittest import mock
 
 import sympy  # type: ignore[import-untyped]
@@ -24,6 +27,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.distributed import distributed_c10d
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx, track_tensor_tree
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
@@ -513,6 +517,27 @@ def makes_new(target: torch._ops.OpOverload) -> bool:
 def default_store() -> Any:
     """What the processes of the default group joined by."""
     return dist.distributed_c10d._get_default_store()
+
+
+_groups: collections.Counter[tuple[int, ...]] = collections.Counter()
+
+
+def new_group(
+    ranks: Sequence[int], timeout: timedelta, backend: str | None = None
+) -> dist.ProcessGroup:
+    """A group that only its members make, each at its own time.
+
+    Torch names such a group by how many groups a process has, which differs between processes of
+    stages that have different meshes: they would wait for each other under two names. Here the name
+    counts those of the same members alone, which all of them make in the same order.
+    """
+    members = tuple(ranks)
+    _groups[members] += 1
+    text = f"meshwright {members} {_groups[members]}"
+    name = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    with mock.patch.object(distributed_c10d, "_hash_ranks_to_str", return_value=name):
+        made = dist.new_group(members, timeout, backend, use_local_synchronization=True)
+    return cast("dist.ProcessGroup", made)
 
 
 def place_of(tensor: Tensor) -> tuple[int, Any]:

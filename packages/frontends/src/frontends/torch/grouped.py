@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from shardspec import Mesh
 
+from frontends.torch import _compat
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Bound, Shards, Wait, dim_of, part_of
 from frontends.torch.local import Coordinates
@@ -38,9 +39,7 @@ class Grouped:
             ranks = _group_of(mesh.groups(over), rank)
             if ranks not in self._groups:
                 in_order = sorted(ranks)
-                self._groups[ranks] = dist.new_group(
-                    in_order, GROUP_TIMEOUT, use_local_synchronization=True
-                )
+                self._groups[ranks] = _compat.new_group(in_order, GROUP_TIMEOUT)
 
     def cut(self, step: shardspec.Step, shards: Shards) -> Shards:
         """The device's shard after a slice."""

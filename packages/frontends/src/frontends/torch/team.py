@@ -19,6 +19,7 @@ from frontends.homes import Result
 from frontends.instructions import Instruction, Key
 from frontends.lanes import Lane, lanes_of
 from frontends.plan import Plan
+from frontends.torch import _compat
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Shards
 from frontends.torch.engine import TorchEngine, assemble
@@ -78,6 +79,7 @@ class Team:
         with exchanging(), self._watch.step(is_anothers) as watched:
             self.courier.begin()
             yield watched
+            self.courier.end()
 
     def share(self, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Give results to all processes, and get all of them."""
@@ -136,6 +138,6 @@ def _check(plan: Plan) -> None:
 def _connect(number: int, lane: Lane, process_of: Mapping[int, int]) -> crossmesh.Transport:
     from crossmesh.torch_transport import TorchTransport
 
-    group = dist.new_group(lane.processes, GROUP_TIMEOUT, "gloo", use_local_synchronization=True)
+    group = _compat.new_group(lane.processes, GROUP_TIMEOUT, "gloo")
     rank = {process: i for i, process in enumerate(lane.processes)}
     return TorchTransport(group, {d: rank[p] for d, p in process_of.items() if p in rank})
