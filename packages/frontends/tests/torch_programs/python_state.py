@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 import time
 from collections.abc import Iterator
@@ -474,6 +476,43 @@ def printed_losses(way: Any) -> Iterator[Any]:
     step = way.step(train, model, optimizer)
     for _ in range(4):
         yield step(*data.labelled()), printed
+
+
+@program()
+def printed_tensors(way: Any) -> Iterator[Any]:
+    """Text of what eager prints, but for the name of a gradient's function."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+
+    def train(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        print("loss", loss.detach().round(decimals=3), round(2.5), sep=": ")
+        print((loss.detach() * 0 + 4).item())
+        return loss.detach()
+
+    step = way.step(train, model, optimizer)
+    for _ in range(3):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            loss = step(*data.labelled())
+        yield loss, printed.getvalue()
+
+
+@program("typed")
+def printed_lists_of_tensors(way: Any) -> Iterator[Any]:
+    data, model = Data(), mlp()
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        found = F.cross_entropy(model(batch[0]), batch[1])
+        print([found])
+        return found
+
+    step = way.loss(model, sgd(model), loss)
+    for _ in range(2):
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield step(data.labelled())
 
 
 @program()

@@ -44,6 +44,9 @@ from frontends.torch.supposed import Answers, IsFinite
 
 Tensor = torch.Tensor
 
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""Types of numbers without values."""
+
 DATA_DEPENDENT_SHAPES = (DynamicOutputShapeException,)
 """What tracing raises where a shape follows from numbers that are not there yet."""
 
@@ -812,6 +815,11 @@ def answer(number: Any, condition: Callable[[Any], Any]) -> bool:
 def is_stand_in(tensor: Tensor) -> bool:
     """Whether a tensor has no memory."""
     return isinstance(tensor, FakeTensor)
+
+
+def is_value(value: Any) -> bool:
+    """Whether it is a tensor or number that a program makes, and that has no value yet."""
+    return isinstance(value, (FakeTensor, *SYMBOLS))
 
 
 def is_inside_torch() -> bool:

@@ -35,13 +35,12 @@ from frontends.torch.memoized import forgotten
 from frontends.torch.origins import defined
 from frontends.torch.outside import check_apart, places_of
 from frontends.torch.read import AliasedError, Name, read
-from frontends.torch.reads import Reads
+from frontends.torch.reads import Reads, Told
 from frontends.torch.refusals import explained
 from frontends.torch.supposed import Answers, Decisions
 from frontends.torch.trees import Tree, flatten, removed
 
 Tensor = torch.Tensor
-_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Leavings:
     flags: tuple[tuple[Tensor, bool], ...]
     """Parameters that get gradients from then on, or get none any more."""
 
-    told: tuple[Callable[[], Any], ...]
+    told: tuple[Told, ...]
     """What is printed and logged."""
 
     removed: tuple[tuple[tuple[Any, ...], Any], ...]
@@ -312,7 +311,7 @@ class _Run:
             self._results = [number_of(v, self._left.names) or v for v in returned]
             self._left.look(settings)
             for value in self._results:
-                if not isinstance(value, (Tensor, Number, *_SYMBOLS)):
+                if not isinstance(value, (Tensor, Number, *_compat.SYMBOLS)):
                     check_real(value, "returns")
         found = [
             *self._objects.values(),
@@ -380,7 +379,7 @@ class _Run:
             tuple(n for n in gradients.left() if n not in self._left_gradients),
             tuple(n for n in gradients.parameters if n not in gradients.left()),
             self._left.flags,
-            tuple(self._reads.told),
+            self._left.told,
             self._removed,
             tuple(self._written),
             self._aliases,
@@ -438,12 +437,12 @@ def _number(name: str, is_int: bool) -> Argument:
 
 def _unless_constant(value: Any) -> Any:
     """A graph returns nothing for what is no value of the program."""
-    return value if isinstance(value, _SYMBOLS) else None
+    return value if isinstance(value, _compat.SYMBOLS) else None
 
 
 def _result(found: Any, value: Any) -> Any:
     """A leaf of what a step returned, as it was read of its graph."""
-    if not isinstance(value, (Tensor, *_SYMBOLS)):
+    if not isinstance(value, (Tensor, *_compat.SYMBOLS)):
         return value
     if isinstance(found, Name):
         return Returned(found, not isinstance(value, Tensor))

@@ -26,7 +26,6 @@ _OUT_OF_TORCH = ("tolist", "numpy", "__array__", "__dlpack__", "__reduce_ex__")
 _TEXT = ("__repr__", "__format__", "__str__")
 _SEEDS = ((torch, "manual_seed"), (torch, "seed"), (torch.random, "manual_seed"))
 _ASKED_OF_FLOATS = {"isfinite": IsFinite, "isnan": IsNan, "isinf": IsInfinite}
-_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @contextmanager
@@ -53,7 +52,7 @@ def followed(
             stack.enter_context(mock.patch.object(builtins, name, chosen))
         for name in (*_OUT_OF_TORCH, *_TEXT):
             stack.enter_context(_replaced(Tensor, name, _leaving(name, is_known)))
-        for kind in _SYMBOLS:
+        for kind in _compat.SYMBOLS:
             for name in ("__format__", "__str__", "__repr__"):
                 stack.enter_context(_replaced(kind, name, _as_text))
         for name, condition in _ASKED_OF_FLOATS.items():
@@ -140,7 +139,7 @@ def _tensor(original: Any) -> Any:
     """A tensor of a number, which may be one without a value."""
 
     def make(data: Any, *args: Any, **named: Any) -> Tensor:
-        if args or not isinstance(data, _SYMBOLS):
+        if args or not isinstance(data, _compat.SYMBOLS):
             return original(data, *args, **named)  # type: ignore[no-any-return]
         value: Any = data
         number = torch.get_default_dtype() if isinstance(data, torch.SymFloat) else torch.int64
@@ -155,7 +154,7 @@ def _chosen(original: Any, among: Callable[[Any, Any], Any]) -> Any:
     """The largest or smallest of some arguments, of which some are numbers without values."""
 
     def choose(*args: Any, **named: Any) -> Any:
-        if len(args) < 2 or named or not any(isinstance(a, _SYMBOLS) for a in args):
+        if len(args) < 2 or named or not any(isinstance(a, _compat.SYMBOLS) for a in args):
             return original(*args, **named)
         found = args[0]
         for each in args[1:]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any
@@ -22,14 +22,13 @@ from frontends.torch import _compat
 from frontends.torch.arguments import State
 from frontends.torch.frozen import Frozen, has_plain_attributes, inside
 from frontends.torch.host import number_of
-from frontends.torch.reads import MISSING, Place, Reads
+from frontends.torch.reads import MISSING, Place, Reads, Told
 from frontends.torch.trees import Leaf, Tree, flatten
 
 Tensor = torch.Tensor
 _MOST_OBJECTS = 100_000
 _CONTAINERS = (list, dict, set, collections.deque)
 _SIMPLE = (bool, int, float, str, bytes, type(None), type, ModuleType, FunctionType)
-_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +132,9 @@ class Left:
     rebound: dict[str, int] = field(default_factory=dict)
     """State that is a new tensor after the step, and which value that is."""
 
+    told: tuple[Told, ...] = ()
+    """What is printed and logged, of values that are known after a call."""
+
     flags: tuple[tuple[Tensor, bool], ...] = ()
     """Tensors whose `requires_grad` the step changes, and to what."""
 
@@ -185,6 +187,10 @@ class Left:
         for (group, key), value in settings.items():
             place = Place(self.state.optimizer.param_groups[group], key, key)
             self.effects.append(self._effect(place, value))
+        self.told = tuple(
+            replace(told, arguments=tuple(map(self._said, told.arguments)))
+            for told in self.reads.told
+        )
         done: set[tuple[int, Any]] = set()
         places = [(place, frozen.value) for place, frozen in self.reads.read.values()]
         places += [(w.place, w.before) for w in self.reads.written.values()]
@@ -207,6 +213,9 @@ class Left:
             self._contents(names, places_there[0], container, before)
             if len(self.effects) > n_effects:
                 self.containers.append(tuple(places_there))
+
+    def _said(self, argument: Any) -> Any:
+        return self._leaf(argument) if _compat.is_value(argument) else argument
 
     def _is_rebound(self, names: Mapping[int, str], before: Any, now: Any) -> bool:
         """Whether a new tensor takes the place of one of the state."""
@@ -259,7 +268,7 @@ class Left:
 
     def _template(self, value: Any, leaves: list[Any]) -> Tree:
         found, tree = flatten(value)
-        if not any(_is_value(leaf.value) for leaf in found):
+        if not any(_compat.is_value(leaf.value) for leaf in found):
             found, tree = [Leaf("", value)], Tree(None)
         leaves += [leaf.value for leaf in found]
         return tree
@@ -268,7 +277,7 @@ class Left:
         number = number_of(value, self.names)
         if number is not None:
             return number
-        if _is_value(value):
+        if _compat.is_value(value):
             if isinstance(value, torch.nn.Parameter):
                 raise UnsupportedStepError(
                     "a step keeps the parameters that it has; this one makes a new one: make it "
@@ -319,7 +328,7 @@ def check_real(value: Any, does: str) -> None:
         if id(one) in seen or isinstance(one, _SIMPLE):
             continue
         seen.add(id(one))
-        if _is_value(one):
+        if _compat.is_value(one):
             raise UnsupportedStepError(
                 "tensors that a step makes are returned, or kept, in lists, dicts, dataclasses and "
                 f"attributes; this one {does} a {type(value).__name__} that holds one of "
@@ -333,10 +342,6 @@ def check_real(value: Any, does: str) -> None:
             rest += one
         elif not isinstance(one, Tensor):
             rest += getattr(one, "__dict__", {}).values()
-
-
-def _is_value(leaf: Any) -> bool:
-    return _compat.is_stand_in(leaf) or isinstance(leaf, _SYMBOLS)
 
 
 def _changed(

@@ -27,7 +27,7 @@ import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -48,9 +48,10 @@ import numpy as np
 import torch
 
 from frontends.errors import UnsupportedStepError
-from frontends.torch import origins
+from frontends.torch import _compat, origins
 from frontends.torch.frozen import Frozen, freeze, inside
 from frontends.torch.named import Named, attributes_of, sets_attributes
+from frontends.torch.trees import leaves_of
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
 WHOLE: Any = type("Whole", (), {"__repr__": lambda self: "all attributes"})()
@@ -156,6 +157,17 @@ class Place:
             delattr(self.container, self.key)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a step prints or logs."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    """Texts, and tensors and numbers without values."""
+
+    named: Mapping[str, Any]
+
+
 @dataclass(slots=True)
 class Written:
     """A place that a step wrote."""
@@ -189,7 +201,7 @@ class Reads:
     named: Named = field(default_factory=Named)
     """What it names of libraries."""
 
-    told: list[Callable[[], Any]] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
     """What the step prints and logs, to be done when it has run."""
 
     _patched: dict[type, tuple[Any, Any]] = field(default_factory=dict)
@@ -634,7 +646,7 @@ class Reads:
         def call(*args: Any, **named: Any) -> None:
             is_on = self._armed and threading.get_ident() == self._thread
             if is_on and not _is_said_once(sys._getframe(1)):
-                self.told.append(functools.partial(original, *map(_text, args), **named))
+                self.told.append(Told(original, tuple(map(_text, args)), named))
             else:
                 original(*args, **named)
 
@@ -674,12 +686,19 @@ def _is_said_once(frame: FrameType | None) -> bool:
 
 
 def _text(argument: Any) -> Any:
-    """An argument of `print`, as it is now; records of a logger are as they are."""
-    if isinstance(argument, logging.Logger):
+    """An argument of `print` as it is now, unless it has no value yet; of a logger as it is."""
+    if isinstance(argument, logging.Logger) or _compat.is_value(argument):
         return argument
     if isinstance(argument, logging.LogRecord):
         argument.getMessage()
         return argument
+    leaves = leaves_of(argument)
+    if any(isinstance(leaf, torch.Tensor) or _compat.is_value(leaf) for leaf in leaves):
+        raise UnsupportedStepError(
+            "a step prints single tensors that it computes; this one prints others, or some in a "
+            f"{type(argument).__name__}, at {origins.calling_line()}: print them one by one, or "
+            "return them from the step and print them there"
+        )
     return str(argument)
 
 

@@ -193,8 +193,8 @@ class Variant:
             effect.apply(target, value_of)
         for parameter, flag in left.flags:
             parameter.requires_grad_(flag)
-        for tell in left.told:
-            tell()
+        for told in left.told:
+            told.function(*map(value_of, told.arguments), **told.named)
         return tree.fill(iter(made[:n_returned]))
 
 
