@@ -158,7 +158,7 @@ def test_numbers_that_differ_by_more_than_their_type_rounds_are_found(
     verified = step.verify(batch)
     assert 0 <= verified.results <= verified.tolerance == tolerance
     run = step.variants[0].run
-    monkeypatch.setattr(step.variants[0], "run", lambda leaves: run(leaves) * (1 - 3 * tolerance))
+    monkeypatch.setattr(step.variants[0], "run", lambda *args: run(*args) * (1 - 3 * tolerance))
     with pytest.raises(VerificationError, match=rf"to a relative {tolerance:g}; step 1 has"):
         step.verify(batch)
 
