@@ -369,9 +369,12 @@ class Reads:
                 self._owned(_attributes(obj), obj)
             elif name == "__dict__" and self._is_on("") and obj is not self.tracers:
                 own = _attributes(obj)
-                if own is not None and is_users(sys._getframe(1).f_code.co_filename):
+                reader = sys._getframe(1).f_code.co_filename
+                # Libraries look so at objects that they make for the step, and change.
+                if own is not None and is_users(reader) and not reader.startswith(_SITE):
                     self._owned(own, obj)
-                    self._record(own, WHOLE, own, f"attributes of a {type(obj).__name__}")
+                    if not any(map(_compat.is_value, own.values())):  # the step made the object
+                        self._record(own, WHOLE, own, f"attributes of a {type(obj).__name__}")
             try:
                 value = getter(obj, name)
             except AttributeError:
