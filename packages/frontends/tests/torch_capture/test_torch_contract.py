@@ -318,3 +318,23 @@ def test_functions_that_remember_give_tensors_with_values() -> None:
     expected = (single(torch.ones(2, 4)) * before).square().mean()
     assert float(step(torch.ones(2, 4))) == pytest.approx(float(expected.detach()), rel=1e-5)
     assert torch.equal(table(3), before)
+
+
+def test_a_model_of_a_library_is_captured_once() -> None:
+    """What the library makes and looks at in each step is no guard."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=64)
+    model = transformers.GPT2LMHeadModel(config)
+    optimizer = torch.optim.AdamW(model.parameters())
+    batches = [dict.fromkeys(("input_ids", "labels"), torch.randint(0, 64, (2, 8))) for _ in "123"]
+    step = mw.parallelize(
+        model,
+        optimizer,
+        lambda model, batch: model(**batch).loss,
+        batches[0],
+        cluster=Cluster.preset("virtual-cpu").resized(devices_per_host=1),
+        microbatches=1,
+    )
+    for batch in batches:
+        step(batch)
+    assert len(step.variants) == 1
