@@ -338,3 +338,42 @@ def test_a_model_of_a_library_is_captured_once() -> None:
     for batch in batches:
         step(batch)
     assert len(step.variants) == 1
+
+
+def test_objects_that_a_step_makes_are_no_guards() -> None:
+    """Nor are those that they hold."""
+
+    class Config:
+        def __init__(self) -> None:
+            self.size = 4
+
+    class Cache:
+        def __init__(self, config: Config) -> None:
+            self.config = copy.copy(config)
+            self.size = self.config.size
+            del self.config.size
+
+    model, config = torch.nn.Linear(4, 1), Config()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(x: torch.Tensor) -> torch.Tensor:
+        cache = Cache(config)
+        optimizer.zero_grad()
+        loss = model(x).square().mean() * cache.size
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = mw.parallelize_step(
+        train,
+        model,
+        optimizer,
+        cluster=Cluster.preset("virtual-cpu").resized(devices_per_host=1),
+        microbatches=1,
+    )
+    for _ in range(3):
+        step(torch.ones(2, 4))
+    assert len(step.variants) == 1
+    config.size = 5
+    step(torch.ones(2, 4))
+    assert len(step.variants) == 2

@@ -14,7 +14,7 @@ import queue
 import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -516,3 +516,33 @@ def what_a_weak_reference_refers_to_is_gone(way: Any) -> Iterator[Any]:
 @program()
 def states_of_generators_looked_at(way: Any) -> Iterator[Any]:
     yield from _scaled(way, lambda: 1.0 + torch.initial_seed(), torch.manual_seed)
+
+
+@program()
+def two_functions_of_one_place(way: Any) -> Iterator[Any]:
+    """Each with a counter of its own, which only its function knows; hidden from the collector."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+
+    def counting() -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[], int]]:
+        calls = 0
+
+        def train(x: Tensor, y: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y) * calls
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return train, lambda: calls
+
+    (first, n_first), (second, n_second) = counting(), counting()
+    gc.freeze()
+    try:
+        steps = [way.step(function, model, optimizer) for function in (first, second)]
+        for i in (0, 1, 1):
+            yield steps[i](*data.labelled()), n_first(), n_second()
+    finally:
+        gc.unfreeze()

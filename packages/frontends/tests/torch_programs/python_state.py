@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
+import json
 import random
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -498,6 +502,58 @@ def printed_tensors(way: Any) -> Iterator[Any]:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             loss = step(*data.labelled())
         yield loss, printed.getvalue()
+
+
+@program()
+def written_lines(way: Any) -> Iterator[Any]:
+    """Written once a call, though a decision on a loss makes it capture twice."""
+    data, model, file = Data(), mlp(), io.StringIO()
+    optimizer = sgd(model)
+
+    def train(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        file.writelines(["one step\n", "small\n" if loss.item() < 0.5 else "large\n"])
+        file.flush()
+        sys.stdout.write("seen\n")
+        json.dump({"lr": 0.1}, file)
+        return loss.detach()
+
+    step = way.step(train, model, optimizer)
+    for _ in range(3):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            loss = step(*data.labelled())
+        yield loss, printed.getvalue(), file.getvalue()
+
+
+@program("typed")
+def written_rows(way: Any) -> Iterator[Any]:
+    data, model, file = Data(), mlp(), io.StringIO()
+    rows = csv.DictWriter(file, ["lr"])
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        rows.writerow({"lr": 0.1})
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    step = way.loss(model, sgd(model), loss)
+    for _ in range(2):
+        yield step(data.labelled()), file.getvalue()
+
+
+@program("typed")
+def lines_of_a_file(way: Any) -> Iterator[Any]:
+    data, model = Data(), mlp()
+    file = Path(__file__).open(encoding="utf8")  # noqa: SIM115
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        scale = float(len(next(file)))
+        return F.cross_entropy(model(batch[0]), batch[1]) * scale
+
+    step = way.loss(model, sgd(model), loss)
+    for _ in range(2):
+        yield step(data.labelled())
 
 
 @program("typed")

@@ -12,7 +12,6 @@ Every value that the step reads is then one of
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from frontends.collector import objects_by_type
 from frontends.errors import BatchError, UnsupportedStepError
 from frontends.torch import _compat
 from frontends.torch.arguments import Argument, State, batch_numbers, describe, is_count, named
@@ -250,9 +250,11 @@ class _Run:
             *self._batch_tensors.values(),
         ]
         self._known = {id(tensor) for tensor in tensors}
-        objects = gc.get_objects()
+        objects = objects_by_type()
         # not isinstance(), which some objects answer with a warning
-        there = {id(o) for o in objects if issubclass(type(o), Tensor)}
+        of_tensors = [ones for kind, ones in objects.items() if issubclass(kind, Tensor)]
+        there = {id(one) for ones in of_tensors for one in ones}
+        self._reads.look_around(objects)
         with forgotten(objects):
             del objects
             program = _compat.Program(

@@ -12,6 +12,7 @@ import collections
 import enum
 import math
 import threading
+import weakref
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -28,6 +29,7 @@ _VIEWS: tuple[Any, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, MappingProxyType, *_VIEWS)
 _MAPPINGS = (dict, MappingProxyType)
 _BYTES = (bytearray, array.array, memoryview)
+_PROXIES = weakref.ProxyTypes
 _DEEPEST = 8
 _LARGEST = 100_000
 
@@ -145,6 +147,8 @@ class Frozen:
 
 def freeze(value: Any, depth: int = 0) -> Frozen:
     """A copy of a value to compare with; what lies deep inside is taken for an object."""
+    if type(value) in _PROXIES:  # whose object may be gone
+        return Frozen(value)
     if isinstance(value, np.ndarray):
         return Frozen(value, value.copy()) if value.dtype != object else Frozen(value)
     if isinstance(value, _BYTES):
@@ -196,6 +200,8 @@ def has_plain_attributes(value: Any) -> bool:
 
 def inside(value: Any, depth: int = 0) -> Iterator[Any]:
     """A value and, if it is a container, all that it holds."""
+    if type(value) in _PROXIES:  # whose object may be gone
+        return
     yield value
     if depth >= _DEEPEST or not isinstance(value, _CONTAINERS) or len(value) > _LARGEST:
         if has_plain_attributes(value):

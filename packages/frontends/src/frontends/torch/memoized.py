@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,13 +21,13 @@ _DEEPEST = 3
 
 
 @contextmanager
-def forgotten(objects: Sequence[Any]) -> Iterator[None]:
+def forgotten(objects: Mapping[type, Sequence[Any]]) -> Iterator[None]:
     """Capture inside.
 
     Args:
-        objects: All that Python's collector knows.
+        objects: All that Python's collector knows, by type.
     """
-    memos = [o for o in objects if type(o) is functools._lru_cache_wrapper and _is_users(o)]
+    memos = [memo for memo in objects.get(functools._lru_cache_wrapper, ()) if _is_users(memo)]
     for memo in memos:
         if memo.cache_info().currsize and _holds_tensors(memo, _DEEPEST):
             memo.cache_clear()

@@ -13,10 +13,11 @@ each call: such a step has `effects`, and is captured again at every call.
 
 from __future__ import annotations
 
+import _io
 import builtins
+import copy
 import dis
 import functools
-import gc
 import io
 import logging
 import os
@@ -72,10 +73,11 @@ _NOT_THE_USERS = (
     "<frozen",
 )
 _WATCHED_OF_TORCH = ("torch.nn", "torch.optim", "torch.amp", "torch.utils.data", "torch.cuda.amp")
-_WATCHED_OF_LIBRARY = ("argparse", "collections", "queue", "threading", "types", "weakref")
+_WATCHED_OF_LIBRARY = ("argparse", "collections", "csv", "queue", "threading", "types", "weakref")
 _LAYERS = str(Path(torch.nn.__file__).parent)
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.time_ns, time.process_time)
 _FILES = ((os, "stat"), (os, "listdir"), (os, "scandir"), (io, "open"))
+_COPIES = (copy.copy.__code__, copy.deepcopy.__code__)
 _STATES = ((torch, "initial_seed"), (torch, "get_rng_state"), (random, "getstate"))
 """Functions that say where generators of random numbers are."""
 
@@ -206,9 +208,15 @@ class Reads:
 
     _patched: dict[type, tuple[Any, Any]] = field(default_factory=dict)
     _codes: set[tuple[CodeType, int]] = field(default_factory=set)
-    _variables: dict[CodeType, dict[tuple[int, ...], dict[str, Frozen]]] = field(
-        default_factory=dict
-    )
+    _functions: dict[CodeType, list[FunctionType]] = field(default_factory=dict)
+    """Of the user, with closures or defaults, that were there before."""
+
+    _alike: dict[CodeType, dict[tuple[int, ...], list[FunctionType]]] = field(default_factory=dict)
+    """The same of code that ran, by `id` of what their variables were then."""
+
+    _closures: set[tuple[CodeType, tuple[int, ...]]] = field(default_factory=set)
+    """Whose variables are known, by `id` of their values."""
+
     _arguments: dict[int, Frozen] = field(default_factory=dict)
     """By `id`, containers that functions were called with, as they were."""
 
@@ -216,8 +224,17 @@ class Reads:
     """By `id`, attributes that were looked at, kept so that the number stays theirs; whose; and
     what they were."""
 
-    _iterators: frozenset[int] = frozenset()
-    """By `id`, generators and other iterators that there were before."""
+    _made: set[int] = field(default_factory=set)
+    """By `id`, attributes of objects that the step makes."""
+
+    _streams: frozenset[int] = frozenset()
+    """By `id`, files, generators and other iterators that there were before."""
+
+    _written_to: list[Any] = field(default_factory=list)
+    """Files that the step may write to."""
+
+    _stack: ExitStack = field(default_factory=ExitStack)
+    """Of what is undone when the step has run."""
 
     _armed: bool = False
     _thread: int = 0
@@ -226,7 +243,6 @@ class Reads:
     def recording(self, function: Callable[..., Any]) -> Iterator[None]:
         """Watch what a function reads, which is called inside."""
         self._thread = threading.get_ident()
-        self._iterators = frozenset(id(o) for o in gc.get_objects() if _is_iterator(o))
         self._note_given(function)
         for kind in (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler):
             self._watch(kind)
@@ -245,6 +261,10 @@ class Reads:
                 stack.enter_context(mock.patch.object(type(os.environ), "__getitem__", environment))
                 stack.enter_context(self._put_off(builtins, "print"))
                 stack.enter_context(self._put_off(logging.Logger, "handle"))
+                self._stack = stack
+                for stream in (sys.stdout, sys.stderr):
+                    with suppress(AttributeError):  # it is none, or has no attributes of its own
+                        self._writes_later(stream, of_users=True)
                 sys.settrace(self._called)
                 self._armed = True
                 yield
@@ -259,7 +279,7 @@ class Reads:
                     else:
                         setattr(patched, name, before_it)
             self._patched.clear()
-            self._find_variables()
+            self._find_defaults()
             self._find_written()
             self._forget_dead()
 
@@ -284,19 +304,44 @@ class Reads:
                 one.set_state(pickle.loads(state))
         return [type(one).__name__ for one, _ in drawn]
 
+    def look_around(self, objects: Mapping[type, Sequence[Any]]) -> None:
+        """Find what only a walk over all objects of the process can find, before a recording.
+
+        Args:
+            objects: By type.
+        """
+        streams = [ones for kind, ones in objects.items() if _is_iterator(kind) or _is_file(kind)]
+        self._streams = frozenset(id(one) for ones in streams for one in ones)
+        self._functions.clear()
+        for each in objects.get(FunctionType, ()):
+            is_known = each.__closure__ or each.__defaults__ or each.__kwdefaults__
+            if is_known and is_users(each.__code__.co_filename):
+                self._functions.setdefault(each.__code__, []).append(each)
+
     # -- what is met ---------------------------------------------------------------------------
 
     def _record(self, container: Any, key: Any, value: Any, name: str) -> None:
-        self._check_iterator(value, name)
+        self._check_stream(value, name)
         at = id(container), key
         if at not in self.read and at not in self.written:
             with self.paused():
                 self.read[at] = Place(container, key, name), freeze(value)
             self._note(value)
 
-    def _check_iterator(self, value: Any, name: str) -> None:
-        """What the user's code names it goes on with, be it by a loop or by `send()`."""
-        if _is_iterator(value) and id(value) in self._iterators:
+    def _check_stream(self, value: Any, name: str) -> None:
+        """What the user's code names it goes on with, be it by a loop, `send()` or `write()`."""
+        if id(value) not in self._streams:
+            return
+        if hasattr(value, "writerow"):
+            raise UnsupportedStepError(
+                "what a step writes to a file is written when it has run, but for what goes by a "
+                f"csv.writer as {name} here: write the row after the step"
+            )
+        if _is_file(type(value)) and (value.closed or value.writable()):
+            if value not in self._written_to:
+                self._written_to.append(value)
+                self._writes_later(value)
+        else:
             raise UnsupportedStepError(
                 "a step gets what changes by its arguments, so that it can be captured without "
                 f"using it up; this one goes on with {name}, a {type(value).__name__} that was "
@@ -314,10 +359,16 @@ class Reads:
 
     def _forget_dead(self) -> None:
         """What the step made for itself, and what is gone with it, it makes again."""
-        dead = {at for at, (_, owner, _) in self._owners.items() if owner() is None}
-        for places in (self.read, self.written):
-            for at in [at for at in places if at[0] in dead]:
-                del places[at]
+        self._arguments.clear()
+        # What was noted of an object keeps alive what it holds, which may be the step's, too.
+        while dead := {
+            at for at, (_, owner, _) in self._owners.items() if owner() is None or at in self._made
+        }:
+            for own in dead:
+                del self._owners[own]
+            for places in (self.read, self.written):
+                for at in [at for at in places if at[0] in dead]:
+                    del places[at]
         self._owners.clear()
 
     def _owned(self, own: Any, obj: Any) -> None:
@@ -325,6 +376,8 @@ class Reads:
         if own is not None and id(own) not in self._owners:
             with suppress(TypeError):  # it cannot be referred to weakly
                 self._owners[id(own)] = own, weakref.ref(obj), dict(own)
+                if not own and _is_made_here():
+                    self._made.add(id(own))
 
     def _note(self, value: Any) -> None:
         """Watch the attributes of whatever a value holds."""
@@ -367,14 +420,12 @@ class Reads:
         def get(obj: Any, name: str) -> Any:
             if self._is_on(name) and obj is not self.tracers:
                 self._owned(_attributes(obj), obj)
-            elif name == "__dict__" and self._is_on("") and obj is not self.tracers:
-                own = _attributes(obj)
-                reader = sys._getframe(1).f_code.co_filename
-                # Libraries look so at objects that they make for the step, and change.
-                if own is not None and is_users(reader) and not reader.startswith(_SITE):
-                    self._owned(own, obj)
-                    if not any(map(_compat.is_value, own.values())):  # the step made the object
-                        self._record(own, WHOLE, own, f"attributes of a {type(obj).__name__}")
+            elif (
+                name == "__dict__"
+                and self._is_on("")
+                and is_users(sys._getframe(1).f_code.co_filename)
+            ):
+                self._whole(obj)
             try:
                 value = getter(obj, name)
             except AttributeError:
@@ -395,6 +446,14 @@ class Reads:
         kind.__getattribute__ = get  # type: ignore[method-assign, assignment]
         kind.__setattr__ = put  # type: ignore[method-assign, assignment]
         self._patched[kind] = own
+
+    def _whole(self, obj: Any) -> None:
+        """All attributes of an object are looked at."""
+        own = _attributes(obj)
+        if own is not None and obj is not self.tracers:
+            self._owned(own, obj)
+            if not any(map(_compat.is_value, own.values())):  # the step made the object
+                self._record(own, WHOLE, own, f"attributes of a {type(obj).__name__}")
 
     def _is_on(self, name: str) -> bool:
         return self._armed and name[:2] != "__" and threading.get_ident() == self._thread
@@ -477,6 +536,11 @@ class Reads:
         if not is_users(code.co_filename):
             if code.co_filename.startswith(_LAYERS):
                 self._called_in_layer(frame)
+            elif code in _COPIES:
+                copied = frame.f_locals["x"]
+                kind: type = type(copied)
+                if _is_watched(kind):
+                    self._whole(copied)
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if first is not None:
@@ -484,13 +548,12 @@ class Reads:
         if code.co_freevars:
             found = {n: frame.f_locals[n] for n in code.co_freevars if n in frame.f_locals}
             for name, value in found.items():
-                self._check_iterator(value, name)
+                self._check_stream(value, name)
                 self._members(value, code)
-            known = self._variables.setdefault(code, {})
             ids = tuple(map(id, found.values()))
-            if ids not in known:
-                with self.paused():
-                    known[ids] = {name: freeze(value) for name, value in found.items()}
+            if (code, ids) not in self._closures:
+                self._closures.add((code, ids))
+                self._variables(code, found)
         at = code, id(frame.f_globals)
         if at in self._codes:
             return
@@ -567,15 +630,28 @@ class Reads:
                 container = members if is_module else owner
                 self._record(container, name, value, f"{owner.__name__}.{name}")
 
-    def _find_variables(self) -> None:
-        """The cells of closures whose code ran: only functions know them."""
-        functions: dict[CodeType, list[FunctionType]] = {}
+    def _variables(self, code: CodeType, found: Mapping[str, Any]) -> None:
+        """The cells of a closure that runs, which only its function knows.
+
+        Args:
+            code: Of the function; others that were made in the same place have it, too.
+            found: Its variables, by which it is told from those.
+        """
+        if code not in self._alike:
+            alike = self._alike[code] = {}
+            for function in self._functions.get(code, ()):
+                alike.setdefault(_ids(_cells(function)), []).append(function)
+        ids, alike = tuple(map(id, found.values())), self._alike[code]
+        for function in alike.get(ids) or self._functions.get(code, []):
+            cells = _cells(function)
+            if _ids(cells) == ids:
+                for name, value in found.items():
+                    self._record(cells[name], None, value, name)
+
+    def _find_defaults(self) -> None:
+        """Values that functions which ran take where they are given none."""
         ran = {code for code, _ in self._codes}
-        for each in gc.get_objects():
-            if type(each) is not FunctionType or each.__code__ not in ran:
-                continue
-            if each.__code__ in self._variables:
-                functions.setdefault(each.__code__, []).append(each)
+        for each in [one for code in ran for one in self._functions.get(code, [])]:
             for key in ("__defaults__", "__kwdefaults__"):
                 if value := getattr(each, key):
                     place = Place(each, key, f"defaults of {each.__name__}")
@@ -585,19 +661,9 @@ class Reads:
                         was = self._arguments.get(id(item)) or freeze(item)
                         place = Place(value, index, f"a default of {each.__name__}")
                         self.read.setdefault((id(value), index), (place, was))
-        for code, alike in functions.items():
-            calls = list(self._variables[code].values())
-            for function in alike:
-                cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-                for name, cell in cells.items():
-                    seen = [call[name] for call in calls if name in call]
-                    now = Place(cell, None, name).get()
-                    same = [frozen for frozen in seen if frozen.value is now]
-                    # of one function alone it is known that a variable is its own, if set anew
-                    frozen = next(iter(same or (seen if len(alike) == 1 else ())), None)
-                    if frozen is not None:
-                        self.read.setdefault((id(cell), None), (Place(cell, None, name), frozen))
-        self._variables.clear()
+        self._functions.clear()
+        self._closures.clear()
+        self._alike.clear()
 
     def _environment(self) -> Any:
         """What the step asks of the environment."""
@@ -655,18 +721,53 @@ class Reads:
 
         return mock.patch.object(owner, name, call)
 
+    def _writes_later(self, stream: Any, *, of_users: bool = False) -> None:
+        """Let what is written to a stream be written when the step has run.
+
+        Args:
+            stream: Open to be written.
+            of_users: Whether only what the user's own code writes is the step's.
+        """
+
+        def later(method: str) -> Any:
+            original = getattr(stream, method)
+
+            def call(*args: Any) -> Any:
+                is_on = self._armed and threading.get_ident() == self._thread
+                if not is_on or (of_users and not is_users(sys._getframe(1).f_code.co_filename)):
+                    return original(*args)
+                self.told.append(Told(original, args, {}))
+                return len(args[0]) if args else None
+
+            return mock.patch.object(stream, method, call)
+
+        for method in ("write", "flush"):
+            self._stack.enter_context(later(method))
+
     def _was_there(self, value: Any) -> bool:
         """Whether a value was read from somewhere, and not made by the step."""
         known = [frozen for _, frozen in self.read.values()]
-        calls = [call for kept in self._variables.values() for call in kept.values()]
-        known += [frozen for call in calls for frozen in call.values()]
         return any(item is value for frozen in known for item in inside(frozen.value))
 
 
-def _is_iterator(value: Any) -> bool:
-    """Whether a value is used up by whoever goes on with it, without Python code that says so."""
-    kind = type(value)
+def _cells(function: FunctionType) -> dict[str, CellType]:
+    """Of a closure, by name, but for those that hold nothing yet."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell for name, cell in cells if Place(cell, None, name).get() is not MISSING}
+
+
+def _ids(cells: Mapping[str, CellType]) -> tuple[int, ...]:
+    return tuple(id(cell.cell_contents) for cell in cells.values())
+
+
+def _is_iterator(kind: type) -> bool:
+    """Whether values are used up by whoever goes on with them, without Python code that says so."""
     return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
+
+
+def _is_file(kind: type) -> bool:
+    """Whether values are written to, or read of, without Python code that says so."""
+    return issubclass(kind, _io._IOBase) or kind.__module__ == "_csv"
 
 
 def _state(generator: Any) -> Any:
@@ -675,6 +776,14 @@ def _state(generator: Any) -> Any:
     if isinstance(generator, np.random.Generator):
         return pickle.dumps(generator.bit_generator.state)
     return pickle.dumps(generator.get_state(legacy=False))
+
+
+def _is_made_here() -> bool:
+    """Whether an object without attributes is looked at by its `__init__`."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "__init__"
 
 
 def _is_said_once(frame: FrameType | None) -> bool:
