@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,8 @@ import torch
 from frontends.torch.reads import is_users
 
 _DEEPEST = 3
+_LOOKED_INTO: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""How often those without tensors had been computed anew when they were looked into."""
 
 
 @contextmanager
@@ -28,15 +31,22 @@ def forgotten(objects: Mapping[type, Sequence[Any]]) -> Iterator[None]:
         objects: All that Python's collector knows, by type.
     """
     memos = [memo for memo in objects.get(functools._lru_cache_wrapper, ()) if _is_users(memo)]
-    for memo in memos:
-        if memo.cache_info().currsize and _holds_tensors(memo, _DEEPEST):
-            memo.cache_clear()
+    _forget(memos)
     try:
         yield
     finally:
-        for memo in memos:
-            if memo.cache_info().currsize and _holds_tensors(memo, _DEEPEST):
-                memo.cache_clear()
+        _forget(memos)
+
+
+def _forget(memos: Sequence[Any]) -> None:
+    for memo in memos:
+        info = memo.cache_info()
+        if not info.currsize or _LOOKED_INTO.get(memo) == info.misses:
+            continue
+        if _holds_tensors(memo, _DEEPEST):
+            memo.cache_clear()
+        else:
+            _LOOKED_INTO[memo] = info.misses
 
 
 def _is_users(memo: Any) -> bool:
