@@ -34,6 +34,7 @@ def places(high: int, *shape: int) -> Tensor:
 
 
 X, Y = numbers(4, 8), numbers(4, 8) + 1
+LENGTHS = torch.tensor([6, 4, 6, 5])
 IMAGES, KERNEL = numbers(4, 4, 8, 8), numbers(8, 4, 3, 3)
 HEADS = numbers(4, 4, 8, 4)
 Function = Callable[..., Any]
@@ -118,6 +119,14 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
     "loss": (
         lambda x, i: functional.cross_entropy(x, i, ignore_index=3),
         (X, places(8, 4)),
+    ),
+    "alignments": (
+        lambda x, i, n, m: functional.ctc_loss(x, i + 1, n, m, reduction="none"),
+        (numbers(6, 4, 8), places(7, 4, 3), LENGTHS, torch.tensor([3, 1, 2, 2])),
+    ),
+    "alignments in a row": (
+        lambda x, i, n, m: functional.ctc_loss(x, i + 1, n, m, reduction="none"),
+        (numbers(6, 4, 8), places(7, 8), LENGTHS, torch.tensor([3, 1, 2, 2])),
     ),
     "filled": (lambda x: (torch.ones_like(x), torch.arange(8) * 1.0), (X,)),
 }

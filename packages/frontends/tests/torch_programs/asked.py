@@ -76,6 +76,55 @@ def _cut(model: Any, b: Batch) -> Tensor:
     return model(b["x"])[:n].square().mean() + torch.arange(n).float().mean()
 
 
+def _different(model: Any, b: Batch) -> Tensor:
+    values, places, counts = b["labels"].unique(return_inverse=True, return_counts=True)
+    weights = counts[places] / (values.numel() + 1)
+    return (model(b["x"]).square().mean(1) * weights).mean()
+
+
+def _in_a_row(model: Any, b: Batch) -> Tensor:
+    runs = torch.unique_consecutive(b["mask"].long())
+    return model(b["x"]).square().mean() * (runs + 1).sum() / len(runs)
+
+
+def _often(model: Any, b: Batch) -> Tensor:
+    often = torch.bincount(b["labels"].clamp_min(0), minlength=3)
+    return model(b["x"]).square().mean() * often[:3].max() / len(often)
+
+
+def _listed(model: Any, b: Batch) -> Tensor:
+    sizes = b["mask"].long().add(1).tolist()
+    first, *rest = model(b["x"]).split([*sizes[:2], N - sum(sizes[:2]), 0])
+    return first.square().mean() * 2 + sum(part.square().sum() for part in rest)
+
+
+def _sized(model: Any, b: Batch) -> Tensor:
+    n, step = b["mask"].sum().item(), b["labels"].clamp(0, 1)[0].item() + 1
+    made = model(b["x"]).narrow(0, 0, n) * torch.arange(n)[:, None]
+    return made[::step].square().mean() + torch.arange(0, N, step).float().mean()
+
+
+def _as_an_array(model: Any, b: Batch) -> Tensor:
+    return model(b["x"]).square().mean() * float(b["mask"].numpy().mean())
+
+
+def _told(model: Any, b: Batch) -> Tensor:
+    """Libraries make the text of an error that is not raised."""
+    n = b["mask"].sum()
+    text = f"there are {n} of {b['mask'].sum().item():3d} examples"
+    if n > N:
+        raise ValueError(text)
+    return model(b["x"]).square().mean() * len(text)
+
+
+def _aligned(model: Any, b: Batch) -> Tensor:
+    steps = model(b["x"]).view(2, N // 2, SIZE).transpose(0, 1).log_softmax(-1)
+    is_there = b["labels"].view(2, -1)[:, :2] > 0
+    targets = b["labels"].view(2, -1)[:, :2].masked_select(is_there)
+    lengths = torch.full((2,), N // 2)
+    return F.ctc_loss(steps, targets, lengths, is_there.sum(-1), zero_infinity=True)
+
+
 def _shifted(model: Any, b: Batch) -> Tensor:
     """What is looked at was written in part."""
     labels = b["labels"].new_zeros(N)
@@ -111,6 +160,14 @@ for _loss in (
         _found,
         _put,
         _cut,
+        _different,
+        _in_a_row,
+        _often,
+        _listed,
+        _sized,
+        _as_an_array,
+        _told,
+        _aligned,
         _shifted,
     ),
     *(_dropped_at_random, _drawn_for_nothing),

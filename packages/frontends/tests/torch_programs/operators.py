@@ -177,7 +177,7 @@ _LOSSES: dict[str, tuple[Callable[[Any, Tensor], Tensor], tuple[int, ...], str]]
     ),
     "nonzero_mask": (lambda m, x: m(x)[x > 0].square().sum(), (6, 5), "equal"),
     "mask_of_results": (lambda m, x: m(x)[m(x) > 0].square().sum(), (6, 5), "typed"),
-    "unique": (lambda m, x: m(x).mean() * len((x * 2).round().unique()), (6, 5), "typed"),
+    "unique": (lambda m, x: m(x).mean() * len((x * 2).round().unique()), (6, 5), "equal"),
     "item_as_a_factor": (lambda m, x: m(x).square().mean() * x.abs().max().item(), (6, 5), "any"),
     "converted_to_numpy": (
         lambda m, x: m(x).square().mean() * float(x.detach().numpy().max()),

@@ -13,7 +13,9 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 DAILY = [
     "asked.branch",
     "asked.drawn_for_nothing",
+    "asked.aligned",
     "asked.found",
+    "asked.listed",
     "asked.parts_of_what_was_written_are_returned",
     "batches.user_dict",
     "batches.a_bool",

@@ -156,7 +156,9 @@ class Numbers(ShapeEnv):
         return all(self._item(symbol) is not None for symbol in unknown)
 
     def _item(self, symbol: Any) -> tuple[Node, Any] | None:
-        with _disable_current_modes():
+        # a stand-in's operator may ask, inside of which all tensors are taken for meta ones
+        with _disable_current_modes(), torch._C._PreserveDispatchKeyGuard():
+            torch._C._set_meta_in_tls_dispatch_include(False)
             return None if self.tensors is None else self.tensors.item(symbol)
 
     def value_of(self, number: Any) -> float | int | bool:
@@ -425,6 +427,9 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return bool((args[0] == args[1]).all())
         func, args, kwargs = of_known_shape(func, args, kwargs)
         result = func(*args, **kwargs)
+        if not all(map(_has_sizes, pytree.tree_leaves(result))):
+            args, kwargs = pytree.tree_map_only(torch.SymInt, int, (args, kwargs))
+            result = func(*args, **kwargs)
         if func._schema.is_mutable:  # below autograd, which counts the writes of the user's tensor
             for declared, value in zip(func._schema.arguments, args, strict=False):
                 if declared.alias_info is not None and declared.alias_info.is_write:
@@ -477,6 +482,11 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.nodes.append(proxy.node)
         self.add(tensor, fake)
         return fake
+
+
+def _has_sizes(value: Any) -> bool:
+    """Whether the shape of a result is one of Python's numbers, and none of torch's."""
+    return not isinstance(value, Tensor) or all(type(size) is int for size in value.shape)
 
 
 def stand_ins() -> _StandIns:
@@ -810,6 +820,18 @@ def answer(number: Any, condition: Callable[[Any], Any]) -> bool:
         condition: Makes a condition of sympy's.
     """
     return bool(number.node.shape_env.evaluate_expr(condition(number.node.expr)))
+
+
+def known_number(number: Any) -> Any:
+    """One of Python's, which is a guard, from one of torch's that is known before the step runs.
+
+    Raises:
+        GuardOnDataDependentSymNode: It is not known.
+    """
+    if not isinstance(number, SYMBOLS):
+        return number
+    found = number.node.shape_env.evaluate_expr(number.node.expr)
+    return number.node.pytype(found)
 
 
 def is_stand_in(tensor: Tensor) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._decomp import get_decompositions
 
+from frontends.torch.ctc import ctc, ctc_gradient
 from frontends.torch.grouped_products import grouped_mm
 
 aten = torch.ops.aten
@@ -212,6 +213,10 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _baddbmm,
     aten._grouped_mm.default: grouped_mm,
+    **dict.fromkeys((aten._ctc_loss.default, aten._ctc_loss.Tensor), ctc),
+    **dict.fromkeys(
+        (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), ctc_gradient
+    ),
     aten.linalg_vector_norm.default: _vector_norm,
     aten.var.correction: _var,
     aten.var_mean.correction: _var_mean,

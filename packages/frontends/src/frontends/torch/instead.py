@@ -1,7 +1,8 @@
 """What runs in place of some functions of torch while a step is captured.
 
-These leave torch where a capture cannot follow (a tensor as a list, an array or a text), seed
-generators, or change a tensor in ways that no operator says (`.data = ...`, `.grad = None`).
+These leave torch where a capture cannot follow (a tensor as an array or a text), seed generators,
+or change a tensor in ways that no operator says (`.data = ...`, `.grad = None`). Numbers that are
+known before the step runs (`known`) may leave it: they are guards then.
 """
 
 from __future__ import annotations
@@ -9,18 +10,24 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from frontends.errors import UnsupportedStepError
 from frontends.torch import _compat, origins
+from frontends.torch.refusals import refusal_at
 from frontends.torch.supposed import IsFinite, IsInfinite, IsNan
 
 Tensor = torch.Tensor
 _BASE: Any = torch._C.TensorBase
+
+_LONGEST = 1024
+"""Numbers that a tensor may have for Python to get them one by one [chosen]."""
 
 _OUT_OF_TORCH = ("tolist", "numpy", "__array__", "__dlpack__", "__reduce_ex__")
 _TEXT = ("__repr__", "__format__", "__str__")
@@ -92,19 +99,64 @@ def _leaving(name: str, is_known: Callable[[Tensor], bool]) -> Any:
         is_message = name in _TEXT and _compat.is_inside_torch()
         if not is_known(self) or is_message:
             return original(self, *args, **named)
+        if name in _BY_NUMBERS and self.numel() <= _LONGEST:
+            with suppress(GuardOnDataDependentSymNode):
+                return _BY_NUMBERS[name](self, *args, **named)
         what = "as text" if name in _TEXT else f"by {name}()"
-        raise UnsupportedStepError(
+        raise refusal_at(
             "a step is captured on tensors without values, and runs without its Python code; this "
-            f"one asks for the numbers of a tensor {what}, at {origins.calling_line()}: return "
-            "the tensor from the step, and look at it there"
+            f"one asks for the numbers of a tensor {what}",
+            origins.calling_line(),
+            "return the tensor from the step, and look at it there",
         )
 
     return leave
 
 
+def _listed(tensor: Tensor) -> Any:
+    """The numbers of a tensor, in lists as `tolist()` gives them."""
+    if not tensor.dim():
+        return tensor.item()
+    return [_listed(part) for part in tensor.detach().unbind(0)]
+
+
+def _known(numbers: Any) -> Any:
+    """Numbers in lists as those that Python has, if they are known before the step runs."""
+    if isinstance(numbers, list):
+        return [_known(number) for number in numbers]
+    return _compat.known_number(numbers)
+
+
+def _array(tensor: Tensor, dtype: Any = None, *, force: bool = False) -> Any:
+    """An array that nobody writes to, as in eager PyTorch it would be the tensor itself."""
+    if tensor.requires_grad and not force:
+        raise GuardOnDataDependentSymNode(None, "as an array of what gets a gradient")
+    kind = np.dtype(str(tensor.dtype).removeprefix("torch."))
+    made = np.array(_known(_listed(tensor)), kind).reshape(tensor.shape)
+    made.flags.writeable = False
+    return made if dtype is None else made.astype(dtype, copy=False)
+
+
+def _formatted(tensor: Tensor, spec: str) -> str:
+    if tensor.dim():
+        raise GuardOnDataDependentSymNode(None, "as a text of many numbers")
+    return format(_known(tensor.item()), spec)
+
+
+_BY_NUMBERS: dict[str, Callable[..., Any]] = {
+    "tolist": _listed,
+    "numpy": _array,
+    "__array__": _array,
+    "__format__": _formatted,
+}
+"""What can be done with tensors of few numbers, if these are known."""
+
+
 def _as_text(self: Any, *args: Any) -> str:
     if _compat.is_inside_torch():
         return str(self.node)
+    with suppress(GuardOnDataDependentSymNode):
+        return format(_known(self), *args)
     raise UnsupportedStepError(
         "a step is captured on tensors without values, and runs without its Python code; this one "
         f"makes a text of a number, at {origins.calling_line()}: return the number from the step, "

@@ -52,6 +52,7 @@ from frontends.errors import UnsupportedStepError
 from frontends.torch import _compat, origins
 from frontends.torch.frozen import Frozen, freeze, inside
 from frontends.torch.named import Named, attributes_of, sets_attributes
+from frontends.torch.refusals import note_draw
 from frontends.torch.trees import leaves_of
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "nothing"})()
@@ -80,6 +81,15 @@ _FILES = ((os, "stat"), (os, "listdir"), (os, "scandir"), (io, "open"))
 _COPIES = (copy.copy.__code__, copy.deepcopy.__code__)
 _STATES = ((torch, "initial_seed"), (torch, "get_rng_state"), (random, "getstate"))
 """Functions that say where generators of random numbers are."""
+
+_DRAWS = tuple(
+    (owner, name)
+    for owner, generator in ((random, random._inst), (np.random, np.random.mtrand._rand))
+    for name, each in vars(owner).items()
+    if getattr(each, "__self__", None) is generator
+    and name not in ("seed", "getstate", "setstate", "get_state", "set_state")
+)
+"""Functions that draw by the generators that Python and NumPy have one of."""
 
 _PATCHED = ("__getattribute__", "__setattr__")
 _NOT_READ = frozenset(
@@ -257,6 +267,8 @@ class Reads:
                     stack.enter_context(self._seen(owner, name))
                 for owner, name in _FILES:
                     stack.enter_context(self._seen(owner, name, through_library=True))
+                for owner, name in _DRAWS:
+                    stack.enter_context(self._draws(owner, name))
                 environment = self._environment()
                 stack.enter_context(mock.patch.object(type(os.environ), "__getitem__", environment))
                 stack.enter_context(self._put_off(builtins, "print"))
@@ -704,6 +716,17 @@ class Reads:
                     )
                 if name != "next" and is_users(caller):
                     self.effects.setdefault(f"a call of {name}()")
+            return original(*args, **named)
+
+        return mock.patch.object(owner, name, call)
+
+    def _draws(self, owner: Any, name: str) -> Any:
+        """Let it be noted where the step draws."""
+        original = getattr(owner, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            if self._armed and threading.get_ident() == self._thread:
+                note_draw()
             return original(*args, **named)
 
         return mock.patch.object(owner, name, call)

@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import random
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,24 @@ _WAYS_OUT = {
     "encoder_layerdrop and decoder_layerdrop) to 0",
     "expert_hit": "experts are run there one by one, if they have tokens: call "
     'model.set_experts_implementation("grouped_mm")',
+    "linear_sum_assignment": "outputs are matched with labels there: match them before the step, "
+    "in a forward pass of its own, and put the pairs into the batch",
+    "epsilon = np.random.rand": "parts of the input are masked at random there: set the "
+    "configuration's apply_spec_augment to False, or give the step the mask",
+    "np.random.permutation": "blocks are chosen at random there: set the configuration's "
+    'attention_type to "original_full", or draw before the step',
 }
 """What to set in models of libraries, by a word of the line that cannot be captured."""
+
+
+_drawn_at: ContextVar[list[str]] = ContextVar("lines that draw random numbers without torch")
+
+
+def note_draw() -> None:
+    """Let it be known, if a capture is refused for it, where random numbers are drawn."""
+    lines = _drawn_at.get([])
+    if not lines:
+        lines.append(origins.calling_line())
 
 
 @contextlib.contextmanager
@@ -32,22 +49,36 @@ def explained() -> Iterator[None]:
         UnsupportedStepError: What is run cannot be captured.
     """
     before = _states()
+    noted = _drawn_at.set([])
     try:
         yield
-        drawn = [name for name, state in _states().items() if state != before[name]]
-        if drawn:
-            raise UnsupportedStepError(
-                "random numbers of a step are drawn by torch, which draws new ones in every step; "
-                f"this one draws by {' and '.join(drawn)}, and would get those of its capture "
-                "again and again: take torch.rand, or draw them before the step and put them into "
-                "the batch"
-            )
+        if drawn := _drawn(before):
+            raise _of_draws(drawn)
     except BaseException as error:
+        drawn = _drawn(before)
         _restore(before)
         refusal = _explanation(error)
         if refusal is None:
             raise
-        raise refusal from error
+        raise _of_draws(drawn) if drawn else refusal from error
+    finally:
+        _drawn_at.reset(noted)
+
+
+def _drawn(before: dict[str, Any]) -> list[str]:
+    return [name for name, state in _states().items() if state != before[name]]
+
+
+def _of_draws(drawn: list[str]) -> UnsupportedStepError:
+    rule = (
+        "random numbers of a step are drawn by torch, which draws new ones in every step; this one "
+        f"draws by {' and '.join(drawn)}, and would get those of its capture again and again"
+    )
+    way_out = "take torch.rand, or draw them before the step and put them into the batch"
+    lines = _drawn_at.get()
+    if not lines:
+        return UnsupportedStepError(f"{rule}: {way_out}")
+    return refusal_at(rule, lines[0], way_out)
 
 
 def _explanation(error: BaseException) -> UnsupportedStepError | None:

@@ -15,7 +15,7 @@ from typing import Any
 import autoshard
 from autoshard import Rule, elementwise
 
-from frontends.torch import grouped_products, layer_rules, place_rules
+from frontends.torch import ctc, grouped_products, layer_rules, place_rules
 from frontends.torch.calls import Call
 from frontends.torch.described import Described
 from frontends.torch.flat import Kind
@@ -154,6 +154,8 @@ _RULES: dict[str, MakeRule] = {
     "mm": _kind("einsum", lambda d: {"formula": "ik,kj->ij"}),
     "bmm": _kind("einsum", lambda d: {"formula": "bik,bkj->bij"}),
     "grouped_mm": grouped_products.rule,
+    "ctc": ctc.rule,
+    "ctc_gradient": ctc.rule,
     "convolution": layer_rules.convolution,
     "convolution_backward": layer_rules.convolution_gradient,
     # Reductions.
@@ -209,6 +211,8 @@ _FLOPS: dict[str, Callable[[Described], float]] = {
     "mm": lambda d: autoshard.flops_of("einsum", d.operands, d.results, formula="ik,kj->ij"),
     "bmm": lambda d: autoshard.flops_of("einsum", d.operands, d.results, formula="bik,bkj->bij"),
     "grouped_mm": grouped_products.flops,
+    "ctc": ctc.flops,
+    "ctc_gradient": ctc.flops,
     "convolution": layer_rules.convolution_flops,
     "convolution_backward": layer_rules.convolution_flops,
     "_scaled_dot_product_flash_attention_for_cpu": layer_rules.attention_flops,
