@@ -19,7 +19,6 @@ from frontends.errors import (
     DeviceError,
     NoPlanError,
     PlanError,
-    UnsupportedStepError,
 )
 from frontends.jax import parallelize, plan_for
 from frontends.jax.testing import adamw, mlp
@@ -192,8 +191,6 @@ def test_rejects_what_cannot_be_cut_into_microbatches() -> None:
             cluster=CLUSTER,
             microbatches=2,
         )(W, X)
-    with pytest.raises(UnsupportedStepError, match="must compute a gradient"):
-        parallelize(lambda w, x: w + x.sum(), cluster=CLUSTER, microbatches=2)(W, X)
 
 
 def test_runs_without_microbatches_if_none_were_asked_for_and_none_can_be() -> None:

@@ -12,11 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pipesched
 import pytest
 from costmodel import Cluster
 from frontends.copies import copied_as
 from frontends.errors import AccumulationError, BatchError, DeviceError
+from frontends.jax import parallelize
 from frontends.jax.compile import Submeshes
 from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, Example, mlp, steps
@@ -121,6 +123,22 @@ def test_every_schedule_computes_the_single_device_step(
         jax.tree.leaves(example.arguments)
     )
     assert_equal(results, jax.jit(example.function)(*example.arguments))
+
+
+@pytest.mark.parametrize(("name", "meshes", "schedule"), SCHEDULES)
+def test_every_schedule_evaluates(name: str, meshes: Any, schedule: str) -> None:
+    def step(params: Any, average: Any, batch: Any) -> Any:
+        x = batch["x"]
+        for each in params:
+            x = jnp.tanh(x @ each["w"] + each["b"])
+        loss = jnp.mean((x - batch["y"]) ** 2)
+        return 0.9 * average + 0.1 * loss, loss, (x**2).sum(0)
+
+    example = replace(mlp(), function=step, opt_state=np.float32(1.0))
+    results = runtime(example, MESHES[meshes], 0, schedule, microbatches=4)(
+        jax.tree.leaves(example.arguments)
+    )
+    assert_equal(results, jax.jit(step)(*example.arguments))
 
 
 def test_all_schedules_that_run_are_tried() -> None:
@@ -247,6 +265,57 @@ def test_state_that_a_step_returned_is_taken_without_a_copy(
     placed.clear()
     run([*results[:-1], *leaves[-2:]])
     assert set(placed) == {(4, 8)}, "only microbatches are placed"
+
+
+@pytest.mark.parametrize("donate", [False, True])
+def test_few_numbers_of_state_may_be_combined_whatever_their_stages(donate: bool) -> None:
+    def step(state: Any, x: Any) -> Any:
+        value, gradient = jax.value_and_grad(lambda w: jnp.mean(network(w, x) ** 2))(state["w"])
+        weights = jax.tree.map(lambda w, g: w - 0.1 * g, state["w"], gradient)
+        first, last = (gradient[i][0, :2].sum() for i in (0, -1))
+        means = {"first": state["means"]["first"] + first, "last": state["means"]["last"] + last}
+        return {"w": weights, "means": means, "count": state["count"] + 1}, value
+
+    run = parallelize(
+        step,
+        cluster=Cluster.preset("two-hosts").resized(devices_per_host=2),
+        strategy="equal_layers",
+        microbatches=2,
+        n_layers=2,
+        donate=donate,
+    )
+    ours = theirs = {"w": WEIGHTS, "means": {"first": 0.0, "last": 0.0}, "count": 0}
+    ours = jax.tree.map(jnp.array, ours)
+    for _ in range(3):
+        (ours, _), (theirs, _) = run(ours, X), jax.jit(step)(theirs, X)
+        mean, expected = (
+            (s["means"]["first"] + s["means"]["last"]) / s["count"] for s in (ours, theirs)
+        )
+        assert_equal([mean], [expected])
+    assert len({w.sharding for w in ours["w"]}) == len(run.plan.stages) == 2
+
+
+def test_gradients_may_be_combined_whatever_their_stages() -> None:
+    gradients_of = jax.value_and_grad(lambda weights, x: jnp.mean(network(weights, x) ** 2))
+    run = parallelize(
+        gradients_of,
+        cluster=Cluster.preset("two-hosts").resized(devices_per_host=2),
+        strategy="equal_layers",
+        microbatches=2,
+        n_layers=2,
+    )
+    optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1))
+
+    def train(gradients_of: Any) -> Any:
+        weights, opt_state = WEIGHTS, optimizer.init(WEIGHTS)
+        for _ in range(2):
+            _, gradients = gradients_of(weights, X)
+            updates, opt_state = jax.jit(optimizer.update)(gradients, opt_state)
+            weights = optax.apply_updates(weights, updates)
+        return weights
+
+    assert_equal(train(run), train(jax.jit(gradients_of)))
+    assert len(run.plan.stages) == 2
 
 
 def test_state_may_be_given_away() -> None:

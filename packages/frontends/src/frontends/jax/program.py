@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from autoshard import Graph, Operator, Output, Phase, Rule, Value
 
-from frontends.errors import UnsupportedStepError
 from frontends.jax._compat import (
     ClosedJaxpr,
     JaxprEqn,
@@ -192,7 +191,8 @@ def phases_of(equations: Sequence[JaxprEqn]) -> list[int]:
     """Forward, backward or apply, for each equation, without marks by the user.
 
     Differentiation marks what it makes; whatever feeds a marked equation is compute too, and the
-    rest, which only reads gradients and losses, is apply (Alpa §6 needs the user to say so).
+    rest, which only reads gradients and losses, is apply (Alpa §6 needs the user to say so). A step
+    without gradients, which evaluates, is forward as a whole.
     """
     needed: set[Var] = set()
     is_compute = [False] * len(equations)
@@ -201,12 +201,8 @@ def phases_of(equations: Sequence[JaxprEqn]) -> list[int]:
         if is_differentiated(equation) or any(v in needed for v in equation.outvars):
             is_compute[i] = True
             needed.update(v for v in equation.invars if isinstance(v, Var))
-    if not any(is_backward(equation) for equation in equations):
-        raise UnsupportedStepError(
-            "a training step must compute a gradient with jax.grad, value_and_grad or vjp; "
-            "none was found in what the step returns. If it updates modules of flax.nnx in place, "
-            "give it as nnx.jit(step)"
-        )
+    if not any(map(is_backward, equations)):
+        return [FORWARD] * len(equations)
     phases = []
     after_backward: set[Var] = set()
     for equation, computes in zip(equations, is_compute, strict=True):
@@ -217,6 +213,51 @@ def phases_of(equations: Sequence[JaxprEqn]) -> list[int]:
         else:
             phases.append(FORWARD if computes else APPLY)
     return phases
+
+
+def without_gradients(
+    aliases: Mapping[int, int], jaxpr: Any, leaves: Sequence[Argument]
+) -> dict[int, int]:
+    """Which leaf of the result is new state, where gradients only have the shapes of state.
+
+    Outside of what is differentiated, a gradient is computed of other gradients and of numbers, as
+    where it is scaled or clipped; a new parameter of the old one.
+
+    Args:
+        aliases: By place in the result, the place of an argument that is shaped alike.
+        jaxpr: The flat program.
+        leaves: What its inputs are.
+    """
+    made_by = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
+    differentiated = [equation for equation in jaxpr.eqns if is_differentiated(equation)]
+    parameters = {v for equation in differentiated for v in equation.invars if isinstance(v, Var)}
+    state = {v for v, leaf in zip(jaxpr.invars, leaves, strict=True) if leaf.shape}
+    found = {}
+    for result, leaf in aliases.items():
+        own = jaxpr.invars[leaf]
+        if own in parameters:
+            ends = _ends(jaxpr.outvars[result], made_by)
+            is_of_gradients = any(v in made_by and is_backward(made_by[v]) for v in ends)
+            if is_of_gradients and ends.isdisjoint(state | {own}):
+                continue
+        found[result] = leaf
+    return found
+
+
+def _ends(atom: Any, made_by: Mapping[Var, JaxprEqn]) -> set[Var]:
+    """The inputs, and what differentiation made, that a value is computed of."""
+    work, seen, ends = [atom], set[Var](), set[Var]()
+    while work:
+        v = work.pop()
+        if isinstance(v, Literal) or v in seen:
+            continue
+        seen.add(v)
+        equation = made_by.get(v)
+        if equation is None or is_differentiated(equation):
+            ends.add(v)
+        else:
+            work += equation.invars
+    return ends
 
 
 def _roles(jaxpr: Any, phases: Sequence[int], leaves: Sequence[Argument]) -> list[str]:

@@ -6,7 +6,9 @@ same in all processes; each has the calls of its own stages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -31,6 +33,10 @@ from frontends.plan import Plan
 from frontends.planning import Progress
 from frontends.transfers import plan_transfers
 from frontends.watch import Watched
+
+_FEW = 4
+"""Numbers of a leaf of state, as counters, keys, scales and metrics are, that a step returns whole
+where the stages have devices of their own."""
 
 
 class Runtime:
@@ -82,6 +88,8 @@ class Runtime:
         planned = plan_transfers(plan, graph, cluster)
         found = find_results(layered, plan)
         results = [r if isinstance(r, np.ndarray) else found[r] for r in trace.results]
+        if jax.process_count() == 1 and len(plan.stages) > 1:
+            results = [r if isinstance(r, np.ndarray) else self._usable(r) for r in results]
         self._team = None
         if jax.process_count() > 1:
             whole = [r for r in results if not isinstance(r, np.ndarray) and r.is_whole]
@@ -122,8 +130,9 @@ class Runtime:
             arguments: The flattened arguments; state that a step returned is taken as it lies.
 
         Returns:
-            The flattened results. State lies on the devices of its stage; all else is whole, on one
-            device of each process, and may be combined with any array there.
+            The flattened results. State lies on the devices of its stage, but for leaves of a few
+            numbers in one process; all else is whole, on one device of each process, and may be
+            combined with any array there.
 
         Raises:
             BatchError: An argument has another shape or type than the step was planned for.
@@ -179,6 +188,11 @@ class Runtime:
             elsewhere.shape, elsewhere.sharding, [], dtype=elsewhere.dtype
         )
 
+    def _usable(self, result: Result) -> Result:
+        """Whole if it is state of a few numbers, which loops read and combine between steps."""
+        n = math.prod(self.step.graph.value(result.key[1].value).shape)
+        return replace(result, is_whole=result.is_whole or n <= _FEW)
+
     def _abstract(self, key: Key) -> jax.ShapeDtypeStruct:
         return self.submeshes.abstract(key[0], key[1])
 
@@ -198,6 +212,8 @@ class Runtime:
                 return array
             if not array.is_fully_addressable:
                 return self._from_others(key[1].value, array, where)
+            if array.size <= _FEW and self._team is None:  # without waiting for the step before
+                return jax.device_put(jnp.copy(array), where)
         # A copy: JAX may use a numpy array's memory in place, and the caller may change it later.
         return self.submeshes.put(np.array(array, self._dtypes[index]), where)
 

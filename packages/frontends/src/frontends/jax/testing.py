@@ -190,7 +190,8 @@ def steps(
 ) -> tuple[Callable[[Any, Any], Any], tuple[Any, Any]]:
     """A random step `(weights, batch) -> (weights, results)` and arguments for it.
 
-    Many of them mix examples, so that only one microbatch will do.
+    Many of them mix examples, so that only one microbatch will do. Some train nothing: they
+    evaluate, and return the loss in place of weights.
     """
     made = {"r": 1, "m": 1, "s": 0}
     program = []
@@ -214,10 +215,11 @@ def steps(
         results, gradient = jax.value_and_grad(loss, has_aux=True)(w, batch)
         return w - gradient, results
 
+    trains = draw(st.sampled_from((True, True, True, False)))
     rng = np.random.default_rng(4)
     tokens = (np.arange(_EXAMPLES) % 3).astype(np.int32)
     batch = {"x": np.asarray(_numbers(rng, _EXAMPLES, 4)), "token": tokens}
-    return step, (_numbers(rng, 4, 4), batch)
+    return step if trains else loss, (_numbers(rng, 4, 4), batch)
 
 
 def sgd(loss: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from frontends.jax.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.cut import Early, Flat, compute_early, cut
 from frontends.jax.keys import KeyExpansion, keys_of_draws
 from frontends.jax.loops import unrolled, without_stacks
-from frontends.jax.program import Constant, Program, Rules, phases_of
+from frontends.jax.program import Constant, Program, Rules, phases_of, without_gradients
 from frontends.step import Step, accumulate, fingerprint
 
 
@@ -114,7 +114,7 @@ def trace(
     Raises:
         BatchError: The batch cannot be cut into so many parts.
         AccumulationError: The step is not a sum over its examples.
-        UnsupportedStepError: The step has effects, or computes no gradient.
+        UnsupportedStepError: The step has effects, or returns nothing of its gradient.
     """
     return Capture(function, arguments, batch_argnums).at(microbatches)
 
@@ -129,7 +129,7 @@ class Capture:
 
     Raises:
         BatchError: The batch is empty.
-        UnsupportedStepError: The step has effects, or computes no gradient.
+        UnsupportedStepError: The step has effects, or returns nothing of its gradient.
     """
 
     def __init__(
@@ -155,7 +155,8 @@ class Capture:
         closed = _compat.without_repeated(closed, repeated)
         phases = [phase for index, phase in enumerate(phases) if index not in repeated]
         self._flat = Flat(closed, tuple(phases))
-        self._aliases = match_state(arguments, self._outputs, batch_argnums)
+        aliases = match_state(arguments, self._outputs, batch_argnums)
+        self._aliases = without_gradients(aliases, closed.jaxpr, self._arguments)
         self._early: list[Early] = []
         self._rules = {"time": Rules(masked=False), "space": Rules(masked=True)}
         self._full: tuple[Flat, Program] | None = None
@@ -370,4 +371,13 @@ def _flat(closed: ClosedJaxpr, outputs: Outputs) -> tuple[ClosedJaxpr, Outputs, 
         return of_keys(equation) if loop is None else (loop, True)
 
     flat = without_stacks(_compat.inline_calls(closed, expand))
-    return _compat.eliminate_dead_code(flat), Outputs(outputs.tree, numbers), keys
+    live = _compat.eliminate_dead_code(flat)
+    gradients = list(filter(_compat.is_backward, flat.jaxpr.eqns))
+    if gradients and not any(map(_compat.is_backward, live.jaxpr.eqns)):
+        raise UnsupportedStepError(
+            "what a step computes is lost if nothing that it returns depends on it; this one "
+            f"returns nothing of the gradient of {_compat.line_of(gradients[-1])}: return the new "
+            "parameters, give it as nnx.jit(step) if it updates modules of flax.nnx in place, or "
+            "call the loss without its gradient"
+        )
+    return live, Outputs(outputs.tree, numbers), keys
