@@ -546,3 +546,30 @@ def two_functions_of_one_place(way: Any) -> Iterator[Any]:
             yield steps[i](*data.labelled()), n_first(), n_second()
     finally:
         gc.unfreeze()
+
+
+@program()
+def large_containers(way: Any) -> Iterator[Any]:
+    """A replay buffer and a table, too large for a copy of each of their items."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+    buffer: list[Any] = [0.0] * 150_000
+    table = dict.fromkeys(range(150_000), 0.5)
+    recent: collections.deque[Any] = collections.deque([0.0] * 150_000, maxlen=150_000)
+
+    def train(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y) * table[7] + sum(buffer[-2:]) / 100
+        loss.backward()
+        optimizer.step()
+        buffer.append(loss.detach())
+        recent.append(loss.detach())
+        table[len(buffer)] = loss.detach()
+        return loss.detach()
+
+    step = way.step(train, model, optimizer)
+    for i in range(4):
+        if i == 2:
+            table[7] = 0.75
+        loss = step(*data.labelled())
+        yield loss, buffer[-5:], len(buffer), len(table), table[150_001 + i], [*recent][-5:]

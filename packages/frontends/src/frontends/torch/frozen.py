@@ -11,6 +11,7 @@ import array
 import collections
 import enum
 import math
+import operator
 import threading
 import weakref
 from collections.abc import Collection, Iterator
@@ -32,6 +33,30 @@ _BYTES = (bytearray, array.array, memoryview)
 _PROXIES = weakref.ProxyTypes
 _DEEPEST = 8
 _LARGEST = 100_000
+"""Items of a container into each of which a copy looks; of larger ones they are the same or not."""
+
+
+class Many(tuple[Any, ...]):
+    """The very items of a large list, or the keys and values of a large dict, one after another."""
+
+    @classmethod
+    def of(cls, value: Any) -> Many:
+        """Those that are in a container."""
+        if isinstance(value, _MAPPINGS):
+            return cls((*_keys(value), *value.values()))
+        return cls(value)
+
+    def are_in(self, value: Any) -> bool:
+        """Whether a container holds the same objects in the same order."""
+        now = Many.of(value)
+        return len(now) == len(self) and all(map(operator.is_, now, self))
+
+    def looked_into(self, value: Any) -> Any:
+        """The same as contents of a `Frozen` of a container that is not large."""
+        if not isinstance(value, _MAPPINGS):
+            return tuple(map(Frozen, self))
+        half = len(self) // 2
+        return dict(zip(self[:half], map(Frozen, self[half:]), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +89,8 @@ class Frozen:
             )
         if type(now) is not type(then):
             return False
+        if isinstance(contents, Many):
+            return contents.are_in(now)
         if isinstance(contents, np.ndarray):
             return bool(
                 now.shape == contents.shape
@@ -94,6 +121,10 @@ class Frozen:
             if isinstance(value, set) and value != contents:
                 value.clear()
                 value.update(contents)
+            return
+        if isinstance(contents, Many):
+            if not contents.are_in(value):
+                Frozen(value, contents.looked_into(value)).restore()
             return
         inside = contents.values() if isinstance(contents, dict) else contents
         for each in inside:
@@ -131,14 +162,17 @@ class Frozen:
 
     def places(self, path: str = "") -> Iterator[tuple[tuple[Any, ...], Frozen, str]]:
         """What was inside: the keys that lead there, what it was, and what follows a name."""
-        if isinstance(self.contents, dict):
-            items: Any = self.contents.items()
-        elif isinstance(self.contents, tuple):
-            items = enumerate(self.contents)
+        contents = self.contents
+        if isinstance(contents, Many):
+            contents = contents.looked_into(self.value)
+        if isinstance(contents, dict):
+            items: Any = contents.items()
+        elif isinstance(contents, tuple):
+            items = enumerate(contents)
         else:
             return
         for key, each in items:
-            is_attribute = isinstance(self.contents, dict) and not isinstance(self.value, _MAPPINGS)
+            is_attribute = isinstance(contents, dict) and not isinstance(self.value, _MAPPINGS)
             inner = f"{path}.{key}" if is_attribute else f"{path}[{key!r}]"
             yield (key,), each, inner
             for keys, other, text in each.places(inner):
@@ -156,8 +190,8 @@ def freeze(value: Any, depth: int = 0) -> Frozen:
     if depth >= _DEEPEST:
         return Frozen(value)
     if isinstance(value, _CONTAINERS) and not isinstance(value, torch.Size):
-        if len(value) > _LARGEST:
-            return Frozen(value)
+        if len(value) > _LARGEST and not isinstance(value, set | frozenset):
+            return Frozen(value, Many.of(value))
         if isinstance(value, dict):
             return Frozen(value, {k: freeze(dict.get(value, k), depth + 1) for k in _keys(value)})
         if isinstance(value, MappingProxyType):

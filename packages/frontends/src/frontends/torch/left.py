@@ -20,7 +20,7 @@ import torch
 from frontends.errors import UnsupportedStepError
 from frontends.torch import _compat
 from frontends.torch.arguments import State
-from frontends.torch.frozen import Frozen, has_plain_attributes, inside
+from frontends.torch.frozen import Frozen, Many, has_plain_attributes, inside
 from frontends.torch.host import number_of
 from frontends.torch.reads import MISSING, Place, Reads, Told
 from frontends.torch.trees import Leaf, Tree, flatten
@@ -352,6 +352,10 @@ def _changed(
     if isinstance(contents, frozenset):
         if isinstance(value, set) and value != contents:
             yield keys, value, contents
+        return
+    if isinstance(contents, Many):
+        if not contents.are_in(value):
+            yield keys, value, contents.looked_into(value)
         return
     if not isinstance(contents, dict | tuple):
         return
