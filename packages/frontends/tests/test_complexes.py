@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
+from frontends.complexes import with_complex
 from frontends.jax import parallelize
-from frontends.jax.complexes import with_complex
 from frontends.jax.testing import assert_same
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)

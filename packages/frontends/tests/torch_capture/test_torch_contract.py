@@ -320,6 +320,18 @@ def test_functions_that_remember_give_tensors_with_values() -> None:
     assert torch.equal(table(3), before)
 
 
+def test_a_dict_that_makes_what_is_looked_up_is_compared_by_what_it_holds() -> None:
+    class Makes(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            return super().__getitem__(key)()
+
+    made = Makes(layer=object)
+    frozen = freeze(made)
+    assert frozen.holds(made)
+    made["layer"] = dict
+    assert not frozen.holds(made)
+
+
 def test_a_model_of_a_library_is_captured_once() -> None:
     """What the library makes and looks at in each step is no guard."""
     transformers = pytest.importorskip("transformers")

@@ -106,10 +106,6 @@ def test_what_is_no_loss_is_refused_with_the_function(
         capture(loss)
 
 
-def turns(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_complex(model(x).reshape(-1, 2)).abs().mean()
-
-
 def draws_late(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return torch.poisson(model(x).exp()).mean()
 
@@ -118,7 +114,7 @@ def computes_late(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model(x).mean() * (model(x).sum().item() // 3)
 
 
-@pytest.mark.parametrize("loss", [turns, draws_late, computes_late])
+@pytest.mark.parametrize("loss", [draws_late, computes_late])
 def test_what_is_refused_after_the_step_ran_names_the_line(
     loss: Callable[[nn.Module, torch.Tensor], torch.Tensor],
 ) -> None:

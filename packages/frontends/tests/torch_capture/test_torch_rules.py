@@ -120,6 +120,17 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
         lambda x, i: functional.cross_entropy(x, i, ignore_index=3),
         (X, places(8, 4)),
     ),
+    "complex numbers": (
+        lambda x, y: (
+            torch.view_as_real(torch.complex(x, y).conj() * torch.polar(x, y)),
+            torch.view_as_complex(x.view(4, 4, 2)).angle(),
+        ),
+        (X, Y),
+    ),
+    "transforms": (
+        lambda x: (torch.fft.ifft2(x[None]).imag, torch.fft.rfft(x.detach(), dim=1).abs()),
+        (X,),
+    ),
     "alignments": (
         lambda x, i, n, m: functional.ctc_loss(x, i + 1, n, m, reduction="none"),
         (numbers(6, 4, 8), places(7, 4, 3), LENGTHS, torch.tensor([3, 1, 2, 2])),
@@ -132,22 +143,27 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
 }
 
 
+def differentiated(
+    function: Function, operands: Sequence[Tensor], with_gradients: bool
+) -> list[Any]:
+    """What a function makes, and its gradients by what it reads of floating point."""
+    given = [v.detach().requires_grad_(v.is_floating_point()) for v in operands]
+    results = pytree.tree_leaves(function(*given))
+    wanted = [v for v in given if v.requires_grad]
+    known = [r for r in results if isinstance(r, Tensor) and r.requires_grad]
+    if with_gradients and known:
+        seeds = [torch.ones_like(r) for r in known]
+        results += [
+            g for g in torch.autograd.grad(known, wanted, seeds, allow_unused=True) if g is not None
+        ]
+    return [r.detach() for r in results]
+
+
 def traced(function: Function, operands: Sequence[Tensor], with_gradients: bool) -> Flat:
     """What a function does, and its gradients by what it reads of floating point."""
 
     def whole(*values: Tensor) -> list[Any]:
-        given = [v.detach().requires_grad_(v.is_floating_point()) for v in values]
-        results = pytree.tree_leaves(function(*given))
-        wanted = [v for v in given if v.requires_grad]
-        known = [r for r in results if isinstance(r, Tensor) and r.requires_grad]
-        if with_gradients and known:
-            seeds = [torch.ones_like(r) for r in known]
-            results += [
-                g
-                for g in torch.autograd.grad(known, wanted, seeds, allow_unused=True)
-                if g is not None
-            ]
-        return [r.detach() for r in results]
+        return differentiated(function, values, with_gradients)
 
     program = _compat.Program(whole, list(operands), (), DECOMPOSITIONS)
     return read(program.module, [f"x{i}" for i in range(len(operands))]).flat
@@ -215,6 +231,32 @@ def run(
         )
         for i, (whole, spec) in enumerate(zip(wholes, result_specs, strict=True))
     ]
+
+
+def windows(x: Tensor, y: Tensor) -> Any:
+    """Of tensors that do not lie in the order of their dims."""
+    overlapping = x.t().as_strided((3, 4, 4), (2, 1, 8))
+    return overlapping, y.detach().t()[None].as_strided_scatter(x[:3], (3, 8), (8, 1))
+
+
+@pytest.mark.parametrize("name", [*CASES, "windows by strides"])
+def test_operators_do_not_look_at_how_their_operands_lie(name: str) -> None:
+    """As eager PyTorch's, of which each operand is known to lie as it does."""
+    function, operands = CASES.get(name, (windows, (X, Y)))
+    flat = traced(function, operands, with_gradients=name in CASES)
+    values = {f"x{i}": in_other_order(t) for i, t in enumerate(operands)} | {**flat.constants}
+    for line in flat.lines:
+        made = line.call([values[name] for name in line.inputs])
+        values.update(zip(line.outputs, map(in_other_order, made), strict=True))
+    expected = differentiated(function, operands, with_gradients=name in CASES)
+    for output, whole in zip(flat.outputs, expected, strict=True):
+        torch.testing.assert_close(values[output], whole)
+
+
+def in_other_order(tensor: Tensor) -> Tensor:
+    """The same numbers, in the order of the dims from the last to the first."""
+    order = tuple(reversed(range(tensor.dim())))
+    return tensor.detach().permute(order).contiguous().permute(order)
 
 
 def test_a_sum_with_a_number_stops_partial_sums() -> None:

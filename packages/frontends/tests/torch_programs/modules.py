@@ -328,7 +328,7 @@ def lazy(way: Any) -> Iterator[Any]:
         yield step(data.labelled())
 
 
-@program("any")
+@program()
 def complex_parameters(way: Any) -> Iterator[Any]:
     """A layer in the frequency domain."""
 
@@ -343,7 +343,7 @@ def complex_parameters(way: Any) -> Iterator[Any]:
     yield from _trained(way, Spectral(), (4, 8), make=adam)
 
 
-@program("any")
+@program()
 def real_views_of_complex_parameters(way: Any) -> Iterator[Any]:
     class Spectral(nn.Module):
         def __init__(self) -> None:

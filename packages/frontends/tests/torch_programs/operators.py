@@ -82,6 +82,30 @@ def _images(m: Any, x: Tensor) -> Tensor:
     return F.adaptive_avg_pool2d(F.pad(up, (1, 1, 1, 1), mode="reflect"), 3).square().mean()
 
 
+def _rotated(model: Any, x: Tensor) -> Tensor:
+    """Positions as the first Llama has them: pairs of numbers are complex ones."""
+    angles = torch.outer(torch.arange(8.0), 1.0 / 10.0 ** torch.arange(0, 1, 0.25))
+    turns = torch.polar(torch.ones_like(angles), angles)[: x.shape[1] // 2].mean(1)
+    pairs = torch.view_as_complex(model(x).view(x.shape[0], -1, 2))
+    turned = torch.view_as_real(pairs * turns).flatten(1)
+    return (turned * x).mean() + (pairs.conj() * turns).imag.sum()
+
+
+def _windows(m: Any, x: Tensor) -> Tensor:
+    """Windows that overlap, of a tensor that does not lie in the order of its dims."""
+    hidden = m(x)
+    y = (hidden[:, :2, None] * x[:, None, :4]).permute(1, 2, 0).reshape(2, 4, -1).transpose(0, 2)
+    windows = y.as_strided((3, len(x), 2, 2), (len(x), 1, len(x), 4 * len(x)))
+    written = y.detach().as_strided_scatter(windows[0], windows[0].shape, (1, len(x), 4 * len(x)))
+    return (windows.square() * torch.arange(2.0)).mean() + written.square().mean()
+
+
+def _repeated(m: Any, x: Tensor) -> Tensor:
+    """A repeated tensor can be viewed, whatever the strides of what is repeated."""
+    repeated = m(x).t().repeat(2, 1, 3)
+    return (repeated.view(2 * repeated.shape[1], -1) * torch.arange(2.0).repeat(3).sum()).mean()
+
+
 def _sampled(m: Any, x: Tensor) -> Tensor:
     grid = torch.tanh(m(x)).view(len(x), 4, 2, 2)
     return F.grid_sample(x.view(len(x), 1, 4, 4), grid, align_corners=False).square().mean()
@@ -131,19 +155,22 @@ _LOSSES: dict[str, tuple[Callable[[Any, Tensor], Tensor], tuple[int, ...], str]]
     "grid_sample": (_sampled, (4, 16), "equal"),
     "unfold_and_fold": (_unfolded, (4, 16), "equal"),
     "distances": (lambda m, x: torch.cdist(m(x), m(x.flip(0))).mean(), (6, 5), "equal"),
-    "spectrum": (lambda m, x: torch.fft.rfft2(m(x)).abs().square().mean(), (4, 4, 6), "any"),
+    "spectrum": (lambda m, x: torch.fft.rfft2(m(x)).abs().square().mean(), (4, 4, 6), "equal"),
     "stft": (
         lambda m, x: (
             torch.stft(m(x), 8, 4, window=torch.hann_window(8), return_complex=True).abs().mean()
         ),
         (4, 32),
-        "any",
+        "equal",
     ),
     "complex_numbers": (
         lambda m, x: torch.polar(m(x).abs() + 0.1, x).real.square().mean(),
         (6, 5),
-        "any",
+        "equal",
     ),
+    "windows": (_windows, (16, 8), "equal"),
+    "repeated": (_repeated, (6, 8), "equal"),
+    "rotated_pairs": (_rotated, (6, 8), "equal"),
     "special_functions": (
         lambda m, x: (torch.lgamma(m(x).abs() + 1) + torch.erf(x) + torch.i0(m(x))).mean(),
         (6, 5),

@@ -12,11 +12,11 @@ from costmodel import Cluster
 
 from frontends import collector
 from frontends.boundary import doing
+from frontends.complexes import with_complex
 from frontends.errors import DeviceError
 from frontends.given import argnums_of, check_given
 from frontends.jax import _compat, processes
 from frontends.jax.arguments import describe
-from frontends.jax.complexes import with_complex
 from frontends.jax.rules import shares_of_whole
 from frontends.jax.trace import Capture, Trace
 from frontends.pins import Pin

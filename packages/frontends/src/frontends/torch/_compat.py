@@ -425,7 +425,7 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, kwargs = pytree.tree_map_only(Tensor, self.of, (args, kwargs or {}))
         if func is torch.ops.aten.equal.default and args[0].shape == args[1].shape:
             return bool((args[0] == args[1]).all())
-        func, args, kwargs = of_known_shape(func, args, kwargs)
+        func, args, kwargs = of_known_shape(func, *_with_places(func, args, kwargs))
         result = func(*args, **kwargs)
         if not all(map(_has_sizes, pytree.tree_leaves(result))):
             args, kwargs = pytree.tree_map_only(torch.SymInt, int, (args, kwargs))
@@ -482,6 +482,26 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.nodes.append(proxy.node)
         self.add(tensor, fake)
         return fake
+
+
+def _with_places(
+    func: Any, args: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with sizes and places as Python's numbers, where these are known.
+
+    A part of a tensor is another one on each device, which numbers without values say nothing of.
+    """
+    declared = {a.name: a for a in func._schema.arguments}
+
+    def known(argument: Any, value: Any) -> Any:
+        if "int" not in str(argument.type):  # a summand or factor is a `number`
+            return value
+        with contextlib.suppress(GuardOnDataDependentSymNode):
+            return pytree.tree_map_only(torch.SymInt, known_number, value)
+        return value
+
+    found = tuple(known(a, v) for a, v in zip(func._schema.arguments, args, strict=False))
+    return found, {name: known(declared[name], value) for name, value in named.items()}
 
 
 def _has_sizes(value: Any) -> bool:

@@ -11,6 +11,7 @@ from costmodel import Cluster
 
 from frontends import collector
 from frontends.boundary import doing
+from frontends.complexes import with_complex
 from frontends.given import check_given
 from frontends.pins import Pin
 from frontends.plan import Plan
@@ -137,7 +138,7 @@ def plan_capture(
             capture.at,
             lambda trace: shares_of_whole(trace.step.graph, trace.calls),
             [argument.shape[0] for argument in capture.captured.arguments if argument.is_batch],
-            cluster,
+            with_complex(cluster, capture.dtypes),
             microbatches=microbatches,
             strategy=strategy,
             schedule=schedule,

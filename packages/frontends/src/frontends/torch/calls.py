@@ -13,6 +13,21 @@ import torch
 Tensor = torch.Tensor
 
 
+def _in_rows(tensor: Tensor) -> Tensor:
+    """With elements of the last dim side by side."""
+    return tensor if not tensor.dim() or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+_LAID: dict[str, Callable[[Tensor], Tensor]] = {
+    **dict.fromkeys(("native_group_norm", "native_group_norm_backward"), Tensor.contiguous),
+    "view_as_complex": Tensor.contiguous,
+    "_scaled_dot_product_flash_attention_for_cpu": _in_rows,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _in_rows,
+}
+"""How operands have to lie where an operator's kernel supposes it, and fails or reads what is not
+theirs. PyTorch looks at it before it calls such a kernel, on memory that is not a step's here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """Stands for a tensor among the arguments of a call."""
@@ -56,7 +71,11 @@ class Call:
             if _reads(value)
         ]
 
+        lay = _LAID.get(self.name)
+
         def run(operands: Sequence[Tensor]) -> list[Tensor]:
+            if lay is not None:
+                operands = [lay(operand) for operand in operands]
             given = arguments.copy()
             for at, get in by_place:
                 given[at] = get(operands)

@@ -371,7 +371,6 @@ class _Run:
         _check_draws(flat, draws, given | self._batch_tensors.keys())
         inputs = _read_inputs(flat, flat.outputs)
         arguments = [a for a in self._arguments if not a.is_given or a.name in inputs]
-        _check_types(flat)
         flat = replace(flat, inputs=tuple(a.name for a in arguments))
         gradients = self._gradients
         left = Leavings(
@@ -475,16 +474,6 @@ def _check_batch(leaves: Sequence[tuple[str, Any]]) -> None:
                 "tensors of a batch are PyTorch's; "
                 f"{name} is a {type(leaf).__module__}.{type(leaf).__name__}: give "
                 "torch.as_tensor of it to the step"
-            )
-
-
-def _check_types(flat: Flat) -> None:
-    for name, kind in flat.kinds.items():
-        if kind.dtype.is_complex:
-            raise UnsupportedStepError(
-                "numbers of a step that is planned are real, as prices of complex ones are not "
-                f"known; {name}{_made(flat, name)} is {kind.dtype}: compute with real "
-                "and imaginary parts, as torch.view_as_real gives them"
             )
 
 

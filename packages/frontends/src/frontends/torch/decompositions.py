@@ -153,6 +153,15 @@ def _log_softmax_gradient(
     return (gradient - output.exp() * total).to(input_dtype)
 
 
+def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    """In the order of its dims, as the operator makes it; torch's own says other strides."""
+    shape = [1] * (len(repeats) - x.dim()) + list(x.shape)
+    apart = x.reshape([size for n in shape for size in (1, n)])
+    wide = apart.expand([size for pair in zip(repeats, shape, strict=True) for size in pair])
+    whole = wide.clone(memory_format=torch.contiguous_format)
+    return whole.view([n * size for n, size in zip(repeats, shape, strict=True)])
+
+
 def _unscale(gradients: Sequence[Tensor], found: Tensor, inverse: Tensor) -> None:
     """Multiplies gradients, and notes in `found` whether one of their numbers is not finite."""
     for gradient in gradients:
@@ -197,7 +206,6 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
             aten.addmv,
             aten.mv,
             aten.dot,
-            aten.repeat,
             aten.std.correction,
             aten.logsumexp,
             aten.norm,
@@ -210,6 +218,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.mean.dim: _mean,
     aten.mean.default: _mean_of_all,
     aten.sum.default: _sum_of_all,
+    aten.repeat.default: _repeat,
     aten.addmm.default: _addmm,
     aten.baddbmm.default: _baddbmm,
     aten._grouped_mm.default: grouped_mm,

@@ -104,7 +104,9 @@ class Frozen:
             return (
                 len(items) == len(contents)
                 and (not isinstance(now, _MAPPINGS) or _keys(items) == [*contents])
-                and all(k in items and each.holds(items[k], loose) for k, each in contents.items())
+                and all(
+                    k in items and each.holds(_at(items, k), loose) for k, each in contents.items()
+                )
             )
         if isinstance(contents, frozenset):
             return bool(now == contents)
@@ -210,6 +212,11 @@ def _keys(items: Any) -> list[Any]:
         return list(items)
     is_ordered = isinstance(items, collections.OrderedDict)
     return list((collections.OrderedDict if is_ordered else dict).keys(items))
+
+
+def _at(items: Any, key: Any) -> Any:
+    """What a mapping holds, whatever a class of the user's makes of looking it up."""
+    return dict.get(items, key) if isinstance(items, dict) else items[key]
 
 
 def is_like(now: Any, then: torch.Tensor) -> bool:

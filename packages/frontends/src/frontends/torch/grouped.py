@@ -61,11 +61,17 @@ class Grouped:
 
         def begin(operands: Sequence[Shards]) -> Wait:
             sent, shapes = pack(steps, [shard for (shard,) in operands], order)
+            is_complex = sent.is_complex()  # which not all collectives take
+            if is_complex:
+                sent = torch.view_as_real(sent).flatten()
             received, work = issue(sent, group, operation)
 
             def wait() -> list[Shards]:
                 work.wait()
-                return [[tensor] for tensor in unpack(steps, received, shapes, order)]
+                found = received
+                if is_complex:
+                    found = torch.view_as_complex(received.view(*received.shape[:-1], -1, 2))
+                return [[tensor] for tensor in unpack(steps, found, shapes, order)]
 
             return wait
 

@@ -66,6 +66,7 @@ def followed(
             asked = _asked(getattr(math, name), condition)
             stack.enter_context(mock.patch.object(math, name, asked))
         for kind in (torch.SymInt, torch.SymFloat):
+            stack.enter_context(_replaced(kind, "__hash__", _hash(kind.__hash__)))
             stack.enter_context(_replaced(kind, "__bool__", lambda self: bool(self != 0)))
         for name, is_equal in (("__eq__", True), ("__ne__", False)):
             instead = _compared(getattr(torch.SymFloat, name), is_equal)
@@ -162,6 +163,16 @@ def _as_text(self: Any, *args: Any) -> str:
         f"makes a text of a number, at {origins.calling_line()}: return the number from the step, "
         "and print it there"
     )
+
+
+def _hash(original: Any) -> Any:
+    """A number by which something is looked up in a dict is known, and a guard."""
+
+    def hashed(self: Any) -> int:
+        is_of_torch = _compat.is_inside_torch()
+        return original(self) if is_of_torch else hash(_compat.known_number(self))
+
+    return hashed
 
 
 def _dense(original: Any, place: int, are_alike: Callable[[], bool]) -> Any:

@@ -23,16 +23,23 @@ from frontends.torch.flat import Flat, Kind, Line, full
 from frontends.torch.host import Number
 from frontends.torch.numbers import calls_on_numbers
 from frontends.torch.origins import Origin
+from frontends.torch.strided import STRIDED, by_strides
 
 aten = torch.ops.aten
 
 _SAME = frozenset(
     (
         *("alias", "clone", "contiguous", "detach", "lift", "lift_fresh", "lift_fresh_copy"),
-        *("detach_copy", "alias_copy", "_conj", "resolve_conj", "resolve_neg"),
+        *("detach_copy", "alias_copy", "resolve_conj", "resolve_neg"),
     )
 )
 """Calls whose result has the numbers of their first argument."""
+
+_LAZY = {
+    aten._conj.default: aten._conj_physical.default,
+    aten._neg_view.default: aten.neg.default,
+}
+"""Views that say how their memory is to be read, and what computes the same."""
 
 _FILLS = {
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero"), 0),
@@ -310,6 +317,10 @@ class _Reader:
             return self._general(node, target)
         if kind in _SAME:
             return source
+        if target in _LAZY:
+            return self._general(node, _LAZY[target])
+        if kind in STRIDED:
+            return self._strided(node, kind)
         if kind == "_local_scalar_dense":
             return self._converted(source, _number_type(value))
         if kind in ("_to_copy", "scalar_tensor"):
@@ -391,6 +402,25 @@ class _Reader:
             else argument
             for argument, declared in zip(arguments, target._schema.arguments, strict=False)
         ]
+
+    def _strided(self, node: Node, kind: str) -> Name:
+        """What reads or writes by strides, on memory of which it is known how elements lie."""
+        tensors = [self._ref(_node(a)) for a in node.args if isinstance(a, Node)]
+        given = [*node.args[len(tensors) :], *node.kwargs.values()]
+        by = by_strides(kind, _node(node.args[0]).meta["val"], given)
+        source = self._permuted(tensors[0], by.order)
+        if kind != "as_strided_scatter":
+            return self._emit(by.call, (source,), _kind_of(node.meta["val"]))
+        made = self._emit(by.call, (source, *tensors[1:]), self._kinds[source])
+        return self._permuted(made, tuple(by.order.index(k) for k in range(len(by.order))))
+
+    def _permuted(self, source: Name, order: tuple[int, ...]) -> Name:
+        if order == tuple(sorted(order)):
+            return source
+        kind = self._kinds[source]
+        call = Call(aten.permute.default, (Operand(0), list(order)), {})
+        shape = tuple(kind.shape[k] for k in order)
+        return self._emit(call, (source,), Kind(shape, kind.dtype))
 
     def _emit(self, call: Call, inputs: Sequence[str], kind: Kind) -> Name:
         name = Name(f"{call.name}.{len(self._lines)}")

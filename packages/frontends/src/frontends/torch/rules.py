@@ -15,7 +15,7 @@ from typing import Any
 import autoshard
 from autoshard import Rule, elementwise
 
-from frontends.torch import ctc, grouped_products, layer_rules, place_rules
+from frontends.torch import complex_rules, ctc, grouped_products, layer_rules, place_rules
 from frontends.torch.calls import Call
 from frontends.torch.described import Described
 from frontends.torch.flat import Kind
@@ -142,6 +142,7 @@ _RULES: dict[str, MakeRule] = {
     **dict.fromkeys(_GRADIENTS, _kind("derivative")),
     **dict.fromkeys(("add", "sub", "rsub"), _linear_in("self", "other")),
     "neg": _kind("neg"),
+    "_conj_physical": _kind("neg"),
     "mul": _product,
     "div": _quotient,
     "where": _linear_in("self", "other"),
@@ -154,6 +155,13 @@ _RULES: dict[str, MakeRule] = {
     "mm": _kind("einsum", lambda d: {"formula": "ik,kj->ij"}),
     "bmm": _kind("einsum", lambda d: {"formula": "bik,bkj->bij"}),
     "grouped_mm": grouped_products.rule,
+    # Complex numbers.
+    **dict.fromkeys(("view_as_real", "view_as_complex"), complex_rules.pair),
+    "complex": complex_rules.joined,
+    "polar": _nonlinear,
+    "angle": _nonlinear,
+    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), complex_rules.transform),
+    # Layers.
     "ctc": ctc.rule,
     "ctc_gradient": ctc.rule,
     "convolution": layer_rules.convolution,
@@ -196,7 +204,6 @@ _RULES: dict[str, MakeRule] = {
     "_softmax_backward_data": _kind("softmax_gradient", _dims),
     # Made of nothing.
     **dict.fromkeys(("arange", "empty_strided", "full"), _kind("full")),
-    # Layers.
     "native_layer_norm": layer_rules.layer_norm,
     "native_layer_norm_backward": layer_rules.layer_norm_gradient,
     "native_group_norm": layer_rules.group_norm,
@@ -211,6 +218,7 @@ _FLOPS: dict[str, Callable[[Described], float]] = {
     "mm": lambda d: autoshard.flops_of("einsum", d.operands, d.results, formula="ik,kj->ij"),
     "bmm": lambda d: autoshard.flops_of("einsum", d.operands, d.results, formula="bik,bkj->bij"),
     "grouped_mm": grouped_products.flops,
+    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), complex_rules.transform_flops),
     "ctc": ctc.flops,
     "ctc_gradient": ctc.flops,
     "convolution": layer_rules.convolution_flops,

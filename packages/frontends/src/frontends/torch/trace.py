@@ -178,6 +178,12 @@ class Capture:
         if self._captured.draws:
             self._compute_early(dict.fromkeys(self._captured.draws), {})
 
+    @property
+    def dtypes(self) -> set[str]:
+        """Of all values of the step, by their names."""
+        kinds = self._captured.flat.kinds.values()
+        return {str(kind.dtype).removeprefix("torch.") for kind in kinds}
+
     def at(self, microbatches: int) -> Trace:
         """The step in so many microbatches.
 
