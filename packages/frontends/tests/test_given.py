@@ -33,7 +33,6 @@ def step(w: Any, x: Any) -> Any:
         ({"microbatches": True}, r"got microbatches=True"),
         ({"microbatches": 2.0}, r"got microbatches=2.0"),
         ({"batch_argnums": "1"}, r"batch_argnums is the number .*got batch_argnums='1'"),
-        ({"batch_argnums": ()}, r"got batch_argnums=\(\)"),
     ],
 )
 def test_what_cannot_be_planned_with_is_refused_before_anything_is_traced(

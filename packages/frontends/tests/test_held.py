@@ -91,7 +91,7 @@ def test_steps_of_several_plans_hand_state_to_each_other(
         )
         if state is not expected:
             for _, (_, slot, _), where in runtime._placed:  # nothing needs to move
-                if slot.value in leaves:
+                if slot.value in leaves and leaves[slot.value].ndim:  # but counters
                     assert leaves[slot.value].sharding.is_equivalent_to(
                         where, leaves[slot.value].ndim
                     ), slot.value

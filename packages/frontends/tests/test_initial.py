@@ -79,7 +79,8 @@ def test_a_step_takes_state_as_it_lies() -> None:
     homes = {leaf.sharding.mesh for leaf in jax.tree.leaves(state)}
     assert len(homes) == len(step.plan.stages) == 2
     for before, after in zip(jax.tree.leaves(state), jax.tree.leaves(tuple(again)), strict=True):
-        assert after.sharding.is_equivalent_to(before.sharding, before.ndim)
+        is_counter = before.ndim == 0  # whole on one device, to be read
+        assert is_counter or after.sharding.is_equivalent_to(before.sharding, before.ndim)
 
 
 def test_no_device_holds_more_than_its_part() -> None:

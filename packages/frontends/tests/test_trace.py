@@ -251,13 +251,20 @@ def test_a_batch_is_cut_into_equal_parts(microbatches: int, message: str) -> Non
         traced(step, W, X, microbatches=microbatches)
 
 
-def test_rejects_a_batch_without_a_leading_dim() -> None:
+def test_numbers_and_keys_of_a_batch_are_the_same_for_all_its_examples() -> None:
     def step(w: Any, batch: Any) -> Any:
-        return LINEAR(w * batch["scale"], batch["x"])
+        x = batch["x"] + jax.random.normal(batch["key"], batch["x"].shape)
+        loss = sgd(lambda w, x: jnp.sum(jnp.tanh(x @ w)) / batch["n"] + batch["penalty"] * w.sum())
+        return loss(w, x)
 
-    batch = {"scale": np.float32(1), "x": X}
-    with pytest.raises(BatchError, match=r"batch\['scale'\] of shape \(\) and microbatches"):
-        traced(step, W, batch)
+    batch = {"n": np.int32(8), "x": X, "penalty": 0.1, "key": jax.random.key(0)}
+    found = traced(step, W, batch)
+    assert {a.name for a in found.arguments if a.is_fed} == {
+        "batch['n']",
+        "batch['penalty']",
+        "batch['key']",
+    }
+    assert_same(run_in_microbatches(found, (W, batch)), step(W, batch))
 
 
 def test_rejects_microbatches_without_a_batch() -> None:

@@ -18,12 +18,11 @@ def argnums_of(given: Any) -> tuple[int, ...]:
         BatchError: It is no number, and no sequence of numbers.
     """
     numbers = (given,) if _is_number(given) else given
-    if isinstance(numbers, str) or not isinstance(numbers, Sequence):
-        numbers = ()
-    if not numbers or not all(map(_is_number, numbers)):
+    is_several = isinstance(numbers, Sequence) and not isinstance(numbers, str)
+    if not is_several or not all(map(_is_number, numbers)):
         raise BatchError(
-            "batch_argnums is the number of an argument, or several, as (2,) or -1; "
-            f"got batch_argnums={given!r}"
+            "batch_argnums is the number of an argument, or several, as (2,) or -1, or () if there "
+            f"is no batch; got batch_argnums={given!r}"
         )
     return tuple(numbers)
 

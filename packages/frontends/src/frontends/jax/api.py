@@ -100,7 +100,8 @@ def plan_for(
             searched. And 1 if a plan without a pipeline is faster, or if the step is not a sum over
             its examples (with a warning).
         batch_argnums: Which arguments hold the batch, examples in the leading dim; the last by
-            default. All others are state that the step updates, or constants.
+            default, and `()` if there is no batch. Single numbers and keys in it are the same for
+            all examples. All others are state that the step updates, or constants.
         strategy: `auto` takes the fastest plan. `search`, `data_parallel`, `zero2`, `zero`,
             `megatron` and `equal_layers` take that one.
         schedule: One of `frontends.schedule.RUN`, as `zb-h1`; by default the fastest of `1f1b`,
@@ -132,7 +133,7 @@ def plan_for(
         return plan_traces(
             capture.at,
             lambda trace: shares_of_whole(trace.equations.values()),
-            [leaf.shape[0] if leaf.shape else 1 for leaf in leaves if leaf.is_batch],
+            [leaf.shape[0] for leaf in leaves if leaf.is_batch],
             with_complex(cluster, capture.dtypes),
             microbatches=microbatches,
             strategy=strategy,

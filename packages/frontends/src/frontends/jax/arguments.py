@@ -28,6 +28,11 @@ class Argument:
     """Whether it takes the type of what it meets, as Python's numbers do."""
 
     is_batch: bool
+    """Whether its leading dim holds examples."""
+
+    is_fed: bool = False
+    """Whether it comes with the batch, and has no dim that could hold examples."""
+
     keys: Any = None
     """The type of the random keys whose numbers these are, if the user passes keys."""
 
@@ -93,7 +98,8 @@ def describe(
 ) -> tuple[Argument, ...]:
     """Name, shape and type of every leaf of the arguments, in flattening order.
 
-    Typed random keys are described by their numbers.
+    Typed random keys are described by their numbers. Single numbers and keys of the batch are the
+    same for all its examples.
     """
     try:
         names = list(inspect.signature(function).bind(*arguments).arguments)
@@ -108,8 +114,10 @@ def describe(
             given = type_of(leaf, partial(str, name))
             aval = numbers_of(leaf)
             keys = given.dtype if given.dtype != aval.dtype else None
+            shape, has_dims = tuple(aval.shape), bool(given.shape)
+            is_batch, is_fed = i in batch and has_dims, i in batch and not has_dims
             described.append(
-                Argument(name, tuple(aval.shape), aval.dtype, aval.weak_type, i in batch, keys)
+                Argument(name, shape, aval.dtype, aval.weak_type, is_batch, is_fed, keys)
             )
     return tuple(described)
 

@@ -258,6 +258,7 @@ class Capture:
             variable
             for variable, argument in zip(jaxpr.invars, self._arguments, strict=True)
             if argument.is_batch
+            or argument.is_fed
             or argument.name.startswith("early.")
             or np.issubdtype(argument.dtype, np.integer)
         ]
@@ -302,7 +303,7 @@ def _check_divisible(leaves: Sequence[Argument], microbatches: int) -> None:
             "microbatches cut the batch, but no argument holds one: name it by batch_argnums"
         )
     for leaf in batch:
-        if not leaf.shape or leaf.shape[0] % microbatches:
+        if leaf.shape[0] % microbatches:
             raise BatchError(
                 "the batch's leading dim must be a multiple of microbatches; got "
                 f"{leaf.name} of shape {leaf.shape} and microbatches={microbatches}"
