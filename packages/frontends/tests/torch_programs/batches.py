@@ -503,7 +503,7 @@ def a_generator_of_batches(way: Any) -> Iterator[Any]:
         yield step(1.0)
 
 
-@program("any")
+@program()
 def packed_sequences(way: Any) -> Iterator[Any]:
     data, model = Data(), torch.nn.GRU(6, 8, batch_first=True)
 
@@ -514,6 +514,39 @@ def packed_sequences(way: Any) -> Iterator[Any]:
     for lengths in ([5, 3, 2], [5, 4, 1], [5, 3, 2]):
         rows = [data.normal(n, 6) for n in lengths]
         yield step(torch.nn.utils.rnn.pack_sequence(rows))
+
+
+@program()
+def sequences_of_several_lengths(way: Any) -> Iterator[Any]:
+    """Packed in the step, in an order of their own, and padded again behind the layer."""
+    data = Data()
+    model = torch.nn.LSTM(6, 8, num_layers=2, bidirectional=True)
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        pack, pad = torch.nn.utils.rnn.pack_padded_sequence, torch.nn.utils.rnn.pad_packed_sequence
+        packed = pack(batch["x"], batch["lengths"], enforce_sorted=False)
+        rows, lengths = pad(model(packed)[0], total_length=6, padding_value=0.5)
+        return (rows.square().sum((0, 2)) / lengths).mean()
+
+    step = way.loss(model, sgd(model), loss)
+    for lengths in ([5, 3, 2], [2, 5, 4], [5, 3, 2]):
+        yield step({"x": data.normal(5, 3, 6), "lengths": torch.tensor(lengths)})
+
+
+@program()
+def parts_at_places_in_a_tensor(way: Any) -> Iterator[Any]:
+    data, model = Data(), mlp()
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        x, places = batch
+        parts = torch.tensor_split(model(x), places)
+        halves = model(x).tensor_split(tensor_indices_or_sections=places[0])
+        total = sum((i + 1) * part.square().mean() for i, part in enumerate(parts))
+        return total + halves[0].mean()
+
+    step = way.loss(model, sgd(model), loss)
+    for places in ([2, 5], [3, 4], [2, 5]):
+        yield step((data.labelled()[0], torch.tensor(places)))
 
 
 @program()

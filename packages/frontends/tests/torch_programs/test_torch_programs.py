@@ -22,6 +22,8 @@ DAILY = [
     "batches.python_lists_of_numbers",
     "batches.other_lengths",
     "batches.the_same_tensor_twice",
+    "batches.packed_sequences",
+    "batches.parts_at_places_in_a_tensor",
     "dropout.on_a_transposed_tensor",
     "dropout.encoder_layer_batch_first",
     "gradients.never_zeroed",

@@ -854,6 +854,12 @@ def known_number(number: Any) -> Any:
     return number.node.pytype(found)
 
 
+def constant(numbers: Sequence[int]) -> Tensor:
+    """A tensor in memory, which operators in C++ may look into while others have stand-ins."""
+    with _disable_current_modes():
+        return torch.tensor(numbers)
+
+
 def is_stand_in(tensor: Tensor) -> bool:
     """Whether a tensor has no memory."""
     return isinstance(tensor, FakeTensor)

@@ -22,7 +22,7 @@ import torch
 
 from frontends.collector import objects_by_type
 from frontends.errors import BatchError, UnsupportedStepError
-from frontends.torch import _compat
+from frontends.torch import _compat, sequences
 from frontends.torch.arguments import Argument, State, batch_numbers, describe, is_count, named
 from frontends.torch.decompositions import DECOMPOSITIONS
 from frontends.torch.flat import Flat, known_from
@@ -299,6 +299,7 @@ class _Run:
             stack.enter_context(self._gradients.watched(tensors))
             gradients, alike = self._gradients, self.state.is_dense_or_not
             stack.enter_context(followed(self._is_known, gradients.is_none, alike))
+            stack.enter_context(sequences.watched())
             stack.enter_context(_compat.uncompiled())
             try:
                 with self._reads.recording(self._step):
