@@ -301,7 +301,11 @@ def test_meshes_of_the_step_itself_are_refused_and_hints_overruled() -> None:
 
 def test_what_is_static_under_an_inner_jit_is_to_be_named() -> None:
     inner = jax.jit(lambda w, x, n: step(w, x * n), static_argnums=2)
+
+    def outer(w: Any, x: Any, n: Any) -> Any:
+        return inner(w, x, n)
+
     with pytest.raises(UnsupportedStepError, match="give parallelize the same static_argnums"):
-        parallelize(inner, cluster=CLUSTER, batch_argnums=1)(W, X, 2)
-    ours = parallelize(inner, cluster=CLUSTER, batch_argnums=1, static_argnums=2)(W, X, 2)
+        parallelize(outer, cluster=CLUSTER, batch_argnums=1)(W, X, 2)
+    ours = parallelize(outer, cluster=CLUSTER, batch_argnums=1, static_argnums=2)(W, X, 2)
     assert_same(jax.tree.leaves(ours), inner(W, X, 2))

@@ -109,6 +109,18 @@ def test_static_values_of_another_type_are_others() -> None:
     compare(typed, [(X, n) for n in (1, True, 1.0, 1)], W, static_argnums=(2,), microbatches=2)
 
 
+def test_what_is_static_for_a_function_in_jit_need_not_be_said_again() -> None:
+    def chosen(w: Any, x: Any, mode: str, n: int = 1) -> Any:
+        return step(w, getattr(jnp, mode)(x) * n)
+
+    jitted = jax.jit(chosen, static_argnums=3, static_argnames="mode")
+    ours = parallelize(jitted, cluster=CLUSTER, batch_argnums=1, microbatches=2)
+    for mode, n in (("sin", 2), ("cos", 2), ("sin", 2), ("sin", 3)):
+        found, expected = ours(W, X, mode=mode, n=n), jitted(W, X, mode=mode, n=n)
+        assert_same(jax.tree.leaves(found), expected)
+    assert len(ours.variants) == 3
+
+
 def test_other_structures_of_the_batch_are_variants() -> None:
     def function(w: Any, batch: Any) -> Any:
         x = sum(leaf for leaf in jax.tree.leaves(batch))

@@ -374,6 +374,13 @@ def free(whole: jax.Array | np.ndarray[Any, Any]) -> jax.Array:
     )
 
 
+def statics_of(function: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Numbers and names of the arguments that are static for a function in `jit`; else none."""
+    info = getattr(getattr(function, "jitted_fn", function), "_jit_info", None)  # of NNX, or of JAX
+    numbers, names = getattr(info, "static_argnums", ()), getattr(info, "static_argnames", ())
+    return tuple(numbers or ()), tuple(names or ())
+
+
 def is_scalar_literal(atom: Atom) -> bool:
     """Whether `atom` is a constant number written into the program."""
     return isinstance(atom, Literal) and np.shape(atom.val) == ()
@@ -413,6 +420,7 @@ __all__ = [
     "process_of_distributed",
     "program",
     "repeated_equations",
+    "statics_of",
     "trace_context",
     "variable_like",
     "variable_of",

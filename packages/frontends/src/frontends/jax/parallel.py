@@ -16,6 +16,7 @@ from frontends.boundary import doing
 from frontends.errors import BatchError, HeldLayoutError, PlanError
 from frontends.given import argnums_of
 from frontends.held import HELD
+from frontends.jax import _compat
 from frontends.jax.adapters import Kept, adapter_of
 from frontends.jax.api import default_cluster, plan_for
 from frontends.jax.arguments import Argument
@@ -55,9 +56,16 @@ class ParallelStep:
     ) -> None:
         functools.update_wrapper(self, function)
         adapter = adapter_of(function)
-        self._function = function if adapter is None else adapter.function
+        numbers, names = _compat.statics_of(function)
+        if adapter is not None:
+            function = adapter.function
+        elif numbers or names:  # which are static here instead
+            function = inspect.unwrap(function, stop=lambda f: not any(_compat.statics_of(f)))
+        self._function = function
         self._cluster, self._options = cluster, options
-        self._signature = Signature(self._function, static_argnums, static_argnames, adapter)
+        self._signature = Signature(
+            self._function, (*static_argnums, *numbers), (*static_argnames, *names), adapter
+        )
         self._donate, self._deadline_s = donate, deadline_s
         self._most_variants = most_variants
         self._variants: dict[Key, Variant] = {}
@@ -348,7 +356,8 @@ def parallelize(
         function: The step; a decorator is returned without it.
         cluster: What to plan for; by default the devices of this process, as one host.
         static_argnums: Which arguments hold no arrays but plain values, which choose what the step
-            does. Each value of them is a variant.
+            does. Each value of them is a variant. Those of a function in `jax.jit` need not be
+            said again.
         static_argnames: The same by name.
         donate: Whether a step may write over the state that it is given; the caller's arrays are
             gone then, as with `donate_argnums` of `jax.jit`.
