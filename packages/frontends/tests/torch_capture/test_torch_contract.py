@@ -332,6 +332,26 @@ def test_a_dict_that_makes_what_is_looked_up_is_compared_by_what_it_holds() -> N
     assert not frozen.holds(made)
 
 
+def test_what_was_left_where_a_step_puts_another_tensor_is_no_guard() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.last = nn.Linear(4, 3), None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scale = 1.0 if self.last is None else 2.0
+            self.last = x.sum(1)
+            return self.layer(x) * scale
+
+    model = Keeps()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step = mw.parallelize(model, optimizer, lambda m, x: m(x).square().mean(), **QUICK)
+    for number in range(4):
+        step(torch.full((2, 4), float(number)))
+        assert torch.equal(model.last, torch.full((2,), 4.0 * number))
+    assert len(step.variants) == 2
+
+
 def test_a_model_of_a_library_is_captured_once() -> None:
     """What the library makes and looks at in each step is no guard."""
     transformers = pytest.importorskip("transformers")

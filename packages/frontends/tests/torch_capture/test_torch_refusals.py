@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,6 +61,25 @@ def test_what_depends_on_numbers_is_refused_with_its_line(
     assert f"{__file__}:" in message
     assert line in message
     assert way_out in message
+
+
+class OfSome(torch.autograd.Function):
+    """Whose gradient is of those that are large."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * len(x[x > 0])
+
+
+def test_what_depends_on_numbers_in_a_gradient_is_refused_with_its_line() -> None:
+    with pytest.raises(UnsupportedStepError, match=r"test_torch_refusals.py:\d+: `return gradient"):
+        capture(lambda model, x: OfSome.apply(model(x)).mean())
 
 
 @pytest.mark.parametrize(

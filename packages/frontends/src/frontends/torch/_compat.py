@@ -256,7 +256,7 @@ class Program:
             python: list[Any] = [value.item() for value in values[n_tensors:]]
             for number, known in zip(python, numbers, strict=True):
                 self.numbers.known[number.node.expr] = known
-            origins = Origins(sys._getframe())
+            origins = self._stand_ins.origins = Origins(sys._getframe())
             with _marked(lambda: {ORIGIN: origins.find()}), _Draws(), self._stand_ins:  # type: ignore[no-untyped-call]
                 made = function(*values[:n_tensors], *python)
                 with torch.no_grad():
@@ -363,6 +363,7 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         self.outside: list[Tensor] = []
         self.nodes: list[Node] = []
+        self.origins: Origins | None = None
 
     def rebind(self, tensor: Tensor, value: Tensor) -> None:
         """Let a tensor hold what another one does from now on, in that one's memory."""
@@ -426,7 +427,12 @@ class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.equal.default and args[0].shape == args[1].shape:
             return bool((args[0] == args[1]).all())
         func, args, kwargs = of_known_shape(func, *_with_places(func, args, kwargs))
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except DATA_DEPENDENT_SHAPES as error:
+            origin = None if self.origins is None else self.origins.find()
+            error.origin = origin  # type: ignore[attr-defined]
+            raise
         if not all(map(_has_sizes, pytree.tree_leaves(result))):
             args, kwargs = pytree.tree_map_only(torch.SymInt, int, (args, kwargs))
             result = func(*args, **kwargs)

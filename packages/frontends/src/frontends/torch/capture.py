@@ -421,12 +421,19 @@ class _Run:
         )
 
     def _loose(self, inputs: Collection[str]) -> frozenset[int]:
-        """Tensors that are looked up anew at each call; none if the step puts some elsewhere."""
+        """Tensors that are looked up anew at each call; none if the step puts some elsewhere.
+
+        Nor does it matter which tensor was left where the step puts another one, as a module does
+        that keeps what it made last, and looks whether there is any.
+        """
         kept = [leaf for effect in self._left.effects for leaf in effect.leaves]
         if any(isinstance(leaf, Tensor) for leaf in kept):
             return frozenset()
-        found = {n: p[0].get() for n, p in self._outside.items() if n in inputs}
-        return frozenset(map(id, found.values()))
+        found = [p[0].get() for n, p in self._outside.items() if n in inputs]
+        read = self._reads.read
+        replaced = [read[at][1].value for at in self._reads.written if at in read]
+        found += [value for value in replaced if isinstance(value, Tensor)]
+        return frozenset(map(id, found)) - frozenset(map(id, self.state.tensors.values()))
 
 
 def _given(name: str, tensor: Tensor) -> Argument:

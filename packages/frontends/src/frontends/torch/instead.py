@@ -8,6 +8,7 @@ known before the step runs (`known`) may leave it: they are guards then.
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -199,18 +200,43 @@ def _dense(original: Any, place: int, are_alike: Callable[[], bool]) -> Any:
 
 
 def _tensor(original: Any) -> Any:
-    """A tensor of a number, which may be one without a value."""
+    """A tensor of numbers, among which may be some without a value."""
 
     def make(data: Any, *args: Any, **named: Any) -> Tensor:
-        if args or not isinstance(data, _compat.SYMBOLS):
+        if args or isinstance(data, Tensor) or not _has_values_later(data):
             return original(data, *args, **named)  # type: ignore[no-any-return]
-        value: Any = data
-        number = torch.get_default_dtype() if isinstance(data, torch.SymFloat) else torch.int64
         requires = named.pop("requires_grad", False)
-        made = torch.scalar_tensor(value, **{**named, "dtype": named.get("dtype") or number})
-        return made.requires_grad_(requires)
+        dtype = named.pop("dtype", None) or functools.reduce(torch.promote_types, _dtypes(data))
+        return _stacked(data, dtype, named).requires_grad_(requires)
 
     return make
+
+
+def _has_values_later(data: Any) -> bool:
+    if isinstance(data, list | tuple):
+        return any(map(_has_values_later, data))
+    return _compat.is_value(data)
+
+
+def _dtypes(data: Any) -> Iterator[torch.dtype]:
+    """Of the numbers, as a tensor of each has it."""
+    if isinstance(data, list | tuple):
+        for item in data:
+            yield from _dtypes(item)
+    elif isinstance(data, Tensor):
+        yield data.dtype
+    elif isinstance(data, bool | torch.SymBool):
+        yield torch.bool
+    else:
+        yield torch.int64 if isinstance(data, int | torch.SymInt) else torch.get_default_dtype()
+
+
+def _stacked(data: Any, dtype: torch.dtype, named: dict[str, Any]) -> Tensor:
+    if isinstance(data, list | tuple):
+        return torch.stack([_stacked(item, dtype, named) for item in data])
+    if isinstance(data, Tensor):
+        return data.detach().to(dtype)
+    return torch.scalar_tensor(data, dtype=dtype, **named)
 
 
 def _chosen(original: Any, among: Callable[[Any, Any], Any]) -> Any:

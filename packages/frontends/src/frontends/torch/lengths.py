@@ -67,7 +67,7 @@ def of_known_shape(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -
         if func is aten.repeat_interleave.Tensor and named.get("output_size") is None:
             return func, args, {"output_size": int(args[0].sum())}
         # a mask that only says which elements get a number is no length
-        is_length = func is aten.index.Tensor or (func in _WRITES and args[2].numel() > 1)
+        is_length = func is aten.index.Tensor or (func in _WRITES and args[2].numel() != 1)
         if is_length and any(map(_is_mask, args[1])):
             return func, (args[0], _places(args[1]), *args[2:]), named
     return func, args, named

@@ -114,7 +114,8 @@ def _explanation(error: BaseException) -> UnsupportedStepError | None:
 
 
 def _refusal(rule: str, error: BaseException, way_out: str) -> UnsupportedStepError:
-    return refusal_at(rule, origins.user_line(error), way_out)
+    origin = getattr(error, "origin", None)  # of a gradient, which the user's code does not call
+    return refusal_at(rule, origin.lines if origin else origins.user_line(error), way_out)
 
 
 def refusal_at(rule: str, line: str, way_out: str) -> UnsupportedStepError:
