@@ -18,7 +18,8 @@ _WAYS_OUT = {
     "layerdrop": "layers are left out at random there: set the configuration's layerdrop (or "
     "encoder_layerdrop and decoder_layerdrop) to 0",
     "expert_hit": "experts are run there one by one, if they have tokens: call "
-    'model.set_experts_implementation("grouped_mm")',
+    'model.set_experts_implementation("grouped_mm") where the model knows it, or run each expert '
+    "for all tokens, with a weight of 0 for those of others",
     "linear_sum_assignment": "outputs are matched with labels there: match them before the step, "
     "in a forward pass of its own, and put the pairs into the batch",
     "epsilon = np.random.rand": "parts of the input are masked at random there: set the "
