@@ -278,15 +278,6 @@ def test_rejects_a_batch_argument_that_is_not_there(number: int) -> None:
         trace(LINEAR, (W, X), batch_argnums=(number,), microbatches=2)
 
 
-def test_rejects_side_effects() -> None:
-    def step(w: Any, x: Any) -> Any:
-        jax.debug.print("{}", x.sum())
-        return LINEAR(w, x)
-
-    with pytest.raises(UnsupportedStepError, match=r"free of side effects.*remove prints"):
-        traced(step, W, X)
-
-
 def test_rejects_a_step_that_returns_nothing_of_its_gradient() -> None:
     with pytest.raises(
         UnsupportedStepError, match=r"nothing of the gradient of .*test_trace.py.*: return the"

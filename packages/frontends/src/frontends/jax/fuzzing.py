@@ -226,7 +226,7 @@ _OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
     "scheduled": lambda: optax.sgd(optax.linear_schedule(0.1, 0.01, 3)),
 }
 LOSSES = ("mean", "sum", "masked", "penalised", "entropy", "max")
-EXTRAS = ("ema", "seen", "weak", "constant", "errors", "two losses", "unused")
+EXTRAS = ("ema", "seen", "weak", "constant", "errors", "two losses", "unused", "callback")
 _MODES: Mapping[str, Callable[[Any], Any]] = {"tanh": jnp.tanh, "sin": jnp.sin}
 
 
@@ -288,6 +288,8 @@ def function_of(program: Program) -> tuple[Callable[..., Any], Any]:
             results["constant"] = 1.5, jnp.arange(3)
         if "errors" in program.extras:
             results["errors"] = errors
+        if "callback" in program.extras:
+            jax.debug.callback(lambda *_: None, errors, value, params)
         count = state["count"] + 1
         new = {"params": params, "opt": opt, "count": count, "key": keys, "extra": extra}
         return new, results

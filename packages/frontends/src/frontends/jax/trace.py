@@ -22,6 +22,7 @@ from frontends.jax._compat import ClosedJaxpr, JaxprEqn, Var
 from frontends.jax.arguments import Argument, Outputs, describe, match_state, numbers_of
 from frontends.jax.boundary import Traced, computing_early, of_an_earlier_trace
 from frontends.jax.cut import Early, Flat, compute_early, cut
+from frontends.jax.effects import Callbacks, without_callbacks
 from frontends.jax.keys import KeyExpansion, keys_of_draws
 from frontends.jax.loops import unrolled, without_stacks
 from frontends.jax.program import Constant, Program, Rules, phases_of, without_gradients
@@ -58,6 +59,9 @@ class Trace:
     out_weak: tuple[bool, ...]
     """For each leaf of the result, whether it takes the type of what it meets."""
 
+    callbacks: Callbacks
+    """What is called with those of `results` that follow the leaves of the result."""
+
     def with_copies(self, original: Mapping[str, str]) -> Trace:
         """The same where operators have copies, which run the original ones' equations."""
         known = {copy: name for copy, name in original.items() if name in self.equations}
@@ -87,7 +91,9 @@ class Trace:
 
     def unflatten(self, results: Sequence[Any]) -> Any:
         """What the step returns to the user, from the values of `results`."""
-        found = []
+        n_leaves = len(self.out_keys)
+        self.callbacks.call(results[n_leaves:])
+        results, found = results[:n_leaves], []
         for result, dtype, weak in zip(results, self.out_keys, self.out_weak, strict=True):
             array = result if isinstance(result, jax.Array) else jnp.asarray(result)
             if dtype is not None:
@@ -114,7 +120,7 @@ def trace(
     Raises:
         BatchError: The batch cannot be cut into so many parts.
         AccumulationError: The step is not a sum over its examples.
-        UnsupportedStepError: The step has effects, or returns nothing of its gradient.
+        UnsupportedStepError: The step calls back from loops, or returns nothing of its gradient.
     """
     return Capture(function, arguments, batch_argnums).at(microbatches)
 
@@ -129,7 +135,7 @@ class Capture:
 
     Raises:
         BatchError: The batch is empty.
-        UnsupportedStepError: The step has effects, or returns nothing of its gradient.
+        UnsupportedStepError: The step calls back from loops, or returns nothing of its gradient.
     """
 
     def __init__(
@@ -149,7 +155,7 @@ class Capture:
         batch_argnums: Sequence[int],
     ) -> None:
         """Make the program flat, and sort its equations."""
-        closed, self._outputs, self._out_keys = _flat(closed, outputs)
+        closed, self._outputs, self._out_keys, self._callbacks = _flat(closed, outputs)
         phases = phases_of(closed.jaxpr.eqns)
         repeated = _compat.repeated_equations(closed, phases)
         closed = _compat.without_repeated(closed, repeated)
@@ -249,6 +255,7 @@ class Capture:
             self._outputs.tree,
             self._out_keys,
             tuple(bool(leaf.weak_type) for leaf in self._outputs.leaves),
+            self._callbacks,
         )
 
     def _free_inputs(self, flat: Flat) -> list[Var]:
@@ -335,21 +342,17 @@ def _traced(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Clo
     for equation in closed.jaxpr.eqns if leaked else ():
         if any(v in leaked for v in equation.invars if isinstance(v, Var)):
             raise of_an_earlier_trace(_compat.line_of(equation))
-    if closed.effects:
-        found = [
-            f"{equation.primitive.name}, at {_compat.line_of(equation)}"
-            for equation in _compat.effects_of(closed)
-        ]
-        raise UnsupportedStepError(
-            "a step that is planned must be free of side effects; this one has "
-            f"{', '.join(sorted(map(str, closed.effects)))} ({'; '.join(dict.fromkeys(found))}): "
-            "remove prints and callbacks from it"
-        )
     return closed, Outputs(out_tree, out_shapes)
 
 
-def _flat(closed: ClosedJaxpr, outputs: Outputs) -> tuple[ClosedJaxpr, Outputs, tuple[Any, ...]]:
-    """The flat program on the numbers of keys, the result's shapes, and which of it are keys."""
+def _flat(
+    closed: ClosedJaxpr, outputs: Outputs
+) -> tuple[ClosedJaxpr, Outputs, tuple[Any, ...], Callbacks]:
+    """The flat program on the numbers of keys, and what is to be known of what it returns.
+
+    Returns:
+        The program, the user's result, which of it are keys, and what is called with the rest.
+    """
     numbers = list(map(numbers_of, outputs.leaves))
     keys = tuple(
         given.dtype if given.dtype != plain.dtype else None
@@ -371,7 +374,8 @@ def _flat(closed: ClosedJaxpr, outputs: Outputs) -> tuple[ClosedJaxpr, Outputs, 
         loop = unrolled(equation)
         return of_keys(equation) if loop is None else (loop, True)
 
-    flat = without_stacks(_compat.inline_calls(closed, expand))
+    flat, callbacks = without_callbacks(_compat.inline_calls(closed, expand))
+    flat = without_stacks(flat)
     live = _compat.eliminate_dead_code(flat)
     gradients = list(filter(_compat.is_backward, flat.jaxpr.eqns))
     if gradients and not any(map(_compat.is_backward, live.jaxpr.eqns)):
@@ -381,4 +385,4 @@ def _flat(closed: ClosedJaxpr, outputs: Outputs) -> tuple[ClosedJaxpr, Outputs, 
             "parameters, give it as nnx.jit(step) if it updates modules of flax.nnx in place, or "
             "call the loss without its gradient"
         )
-    return live, Outputs(outputs.tree, numbers), keys
+    return live, Outputs(outputs.tree, numbers), keys, callbacks
