@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -232,32 +233,30 @@ def without_gradients(
     differentiated = [equation for equation in jaxpr.eqns if is_differentiated(equation)]
     parameters = {v for equation in differentiated for v in equation.invars if isinstance(v, Var)}
     state = {v for v, leaf in zip(jaxpr.invars, leaves, strict=True) if leaf.shape}
-    found = {}
-    for result, leaf in aliases.items():
-        own = jaxpr.invars[leaf]
-        if own in parameters:
-            ends = _ends(jaxpr.outvars[result], made_by)
-            is_of_gradients = any(v in made_by and is_backward(made_by[v]) for v in ends)
-            if is_of_gradients and ends.isdisjoint(state | {own}):
-                continue
-        found[result] = leaf
-    return found
+    return {
+        result: leaf
+        for result, leaf in aliases.items()
+        if jaxpr.invars[leaf] not in parameters
+        or not _is_gradient(jaxpr.outvars[result], jaxpr.invars[leaf], made_by, state)
+    }
 
 
-def _ends(atom: Any, made_by: Mapping[Var, JaxprEqn]) -> set[Var]:
-    """The inputs, and what differentiation made, that a value is computed of."""
-    work, seen, ends = [atom], set[Var](), set[Var]()
+def _is_gradient(atom: Any, own: Var, made_by: Mapping[Var, JaxprEqn], state: Set[Var]) -> bool:
+    """Whether a value is computed of gradients, and of `state` and `own` only through them."""
+    work, seen, is_of_gradients = deque([atom]), set[Var](), False
     while work:
-        v = work.pop()
+        v = work.popleft()  # the nearest first: new state is mostly the old one plus something
         if isinstance(v, Literal) or v in seen:
             continue
+        if v == own or v in state:
+            return False
         seen.add(v)
         equation = made_by.get(v)
-        if equation is None or is_differentiated(equation):
-            ends.add(v)
-        else:
-            work += equation.invars
-    return ends
+        if equation is not None and is_differentiated(equation):
+            is_of_gradients |= is_backward(equation)
+        elif equation is not None:
+            work.extend(equation.invars)
+    return is_of_gradients
 
 
 def _roles(jaxpr: Any, phases: Sequence[int], leaves: Sequence[Argument]) -> list[str]:
