@@ -409,3 +409,24 @@ def test_objects_that_a_step_makes_are_no_guards() -> None:
     config.size = 5
     step(torch.ones(2, 4))
     assert len(step.variants) == 2
+
+
+def test_what_a_functional_call_puts_in_the_place_of_parameters_is_not_the_users() -> None:
+    """It is read first while it is there; the model has its own again, and no guard knows it."""
+    model = nn.Sequential(nn.Linear(6, 3))
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        scaled = {name: p * 2 for name, p in model.named_parameters()}
+        loss = functional.cross_entropy(torch.func.functional_call(model, scaled, (x,)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = mw.parallelize_step(train, model, optimizer, **QUICK)
+    for _ in range(2):
+        step(torch.ones(4, 6), torch.zeros(4, dtype=torch.int64))
+        assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert len(step.variants) == 1

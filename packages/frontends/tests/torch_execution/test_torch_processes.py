@@ -46,3 +46,4 @@ def test_processes_compute_the_eager_step_and_communicate_as_planned(
     assert all(results["steps"] == found[0]["steps"] > 50 for results in found)
     assert all(results["variants"] == 3 for results in found)
     assert all(results["counted"] == 2 for results in found)
+    assert all(results["moved"] == 4 for results in found)

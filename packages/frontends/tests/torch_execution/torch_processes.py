@@ -162,6 +162,35 @@ def check_counted() -> int:
     return len(step.variants)
 
 
+def check_moved() -> int:
+    """Two layers change places, and one goes by another name: the weights go with them."""
+    losses: list[list[float]] = []
+    for is_eager in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+
+        def train(x: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> float:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        step = mw.parallelize_step(train, model, optimizer, microbatches=1)
+        call: Any = train if is_eager else step
+        x = torch.linspace(-1, 1, 64).view(8, 8)
+        found = []
+        for turn in range(5):
+            found.append(call(x))
+            model[0], model[1] = model[1], model[0]
+            if turn == 2:
+                model[2] = nn.Sequential(model[2])
+        losses.append(found)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    return len(step.variants)
+
+
 @contextlib.contextmanager
 def no_room(is_here: bool) -> Iterator[None]:
     """This process cannot write files of more than some bytes, as on a disk that is full."""
@@ -322,6 +351,7 @@ def main(folder: Path, strategies: Sequence[str]) -> None:
     found["steps"] = check_collectives(rank)
     found["variants"] = check_followed()
     found["counted"] = check_counted()
+    found["moved"] = check_moved()
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

@@ -565,3 +565,29 @@ def default_arguments_that_are_left_out(way: Any) -> Iterator[Any]:
     for i in range(4):
         x, y = data.labelled()
         yield step(x, y, data.uniform(3)) if i % 2 else step(x, y=y)
+
+
+@program(devices=1)
+def one_tensor_in_several_places(way: Any) -> Iterator[Any]:
+    """At some calls two parts of the batch are one tensor, or one that the step reads besides."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+    memory = {"last": data.normal(8, 6)}
+
+    def train(x: Tensor, other: Tensor, y: Tensor) -> Tensor:
+        away = (model(x) - model(memory["last"])).square().mean()
+        loss = F.cross_entropy(model(x + other), y) + 0.1 * away
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = way.step(train, model, optimizer)
+    for number in range(5):
+        x, y = data.labelled()
+        other = data.normal(8, 6)
+        if number == 0:
+            other = x
+        elif number == 2:
+            x = memory["last"]
+        yield step(x, other, y)

@@ -617,3 +617,25 @@ def surgery_on_conflicting_gradients(way: Any) -> Iterator[Any]:
     step = way.step(train, model, optimizer)
     for _ in range(4):
         yield step(*data.labelled())
+
+
+@program(devices=1)
+def unfrozen_in_a_step_that_only_adds_up(way: Any) -> Iterator[Any]:
+    """A callback unfreezes a layer where gradients are added up, and the next call updates."""
+    data, model = Data(), mlp()
+    optimizer = adam(model)
+    model[0].requires_grad_(False)
+
+    def train(x: Tensor, y: Tensor, number: int) -> Tensor:
+        if number == 2:
+            model[0].requires_grad_(True)
+        loss = F.cross_entropy(model(x), y)
+        (loss / 2).backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    step = way.step(train, model, optimizer)
+    for number in range(4):
+        yield step(*data.labelled(), number)

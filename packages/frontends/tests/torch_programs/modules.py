@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, prune
 
 from torch_programs.driver import program
 from torch_programs.pieces import Data, Tensor, adam, mlp, sgd
@@ -499,3 +499,27 @@ def positions_kept_in_a_cache(way: Any) -> Iterator[Any]:
     step = way.loss(model, sgd(model), _square)
     for length in (4, 4, 6, 4, 6):
         yield step(data.normal(2, length, 6)), tuple(model.table.shape)
+
+
+@program(devices=1)
+def layers_that_change_places(way: Any) -> Iterator[Any]:
+    """The third call finds them where the first did, the fourth where the second did."""
+    data = Data()
+    model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)))
+    step = way.loss(model, sgd(model), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    for _ in range(4):
+        yield step(data.labelled())
+        model[0], model[1] = model[1], model[0]
+
+
+@program(devices=1)
+def pruned_and_made_permanent(way: Any) -> Iterator[Any]:
+    """A parameter goes by another name for a while, and comes back."""
+    data, model = Data(), mlp()
+    optimizer = adam(model, eps=1e-3)
+    step = way.loss(model, optimizer, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    yield step(data.labelled())
+    prune.l1_unstructured(model[0], "weight", 0.3)
+    yield step(data.labelled()), model[0].weight
+    prune.remove(model[0], "weight")
+    yield step(data.labelled()), model[0].weight

@@ -393,3 +393,61 @@ def features_kept_by_a_closure(way: Any) -> Iterator[Any]:
     for _ in range(4):
         result = step(data.labelled())
         yield result, kept["hidden"].detach(), kept["n"]
+
+
+@program(devices=1)
+def methods_of_containers_as_callbacks(way: Any) -> Iterator[Any]:
+    """What is called with results is a method of a list, a set, a dict or a tensor."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+    losses: list[Any] = []
+    seen: set[int] = set()
+    total, latest = torch.zeros(()), {"n": 0}
+    report, callbacks = losses.append, {"seen": seen.add, "add": total.add_}
+
+    class Callbacks:
+        update = staticmethod(latest.update)
+
+    def train(x: Tensor, y: Tensor, number: int) -> Tensor:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        report(loss.item())
+        callbacks["seen"](number)
+        callbacks["add"](loss.detach())
+        Callbacks.update(n=number, loss=loss.detach())
+        return loss.detach()
+
+    step = way.step(train, model, optimizer)
+    for number in range(3):
+        yield step(*data.labelled(), number), list(losses), set(seen), total, dict(latest)
+
+
+@program(devices=1)
+def one_log_by_two_names(way: Any) -> Iterator[Any]:
+    """The second is looked at when the list has grown by the first."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+    log: list[Any] = []
+
+    class Recorder:
+        def __init__(self) -> None:
+            self.lines = log
+            self.parts = {"all": log}
+
+    recorder = Recorder()
+
+    def train(x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log.append(loss.detach())
+        recorder.lines.append(loss.item())
+        recorder.parts["all"].append(len(log))
+        return loss.detach()
+
+    step = way.step(train, model, optimizer)
+    for _ in range(3):
+        yield step(*data.labelled()), list(log)

@@ -732,3 +732,46 @@ def trainer_whose_settings_change(way: Any) -> Iterator[Any]:
     for i in range(5):
         trainer.clip, trainer.alpha = 0.1 * (i + 1), 0.1 * i
         yield step(*data.labelled())
+
+
+@program(devices=1)
+def numbers_of_tensors_of_one_element(way: Any) -> Iterator[Any]:
+    """A total that begins as a tensor of shape (1,), as in PyTorch's tutorials."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+
+    def train(x: Tensor, y: Tensor) -> Any:
+        loss = torch.zeros(1)
+        for part, labels in zip(x.split(4), y.split(4), strict=True):
+            loss += F.cross_entropy(model(part), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item() / x.size(0), loss.view(1, 1).item() * 2
+
+    step = way.step(train, model, optimizer)
+    for _ in range(2):
+        yield step(*data.labelled())
+
+
+@program(devices=1)
+def numbers_of_the_batch_as_keys(way: Any) -> Iterator[Any]:
+    """The history of a run by its epoch, and what was seen."""
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+    history: dict[Any, float] = {}
+    seen: set[int] = set()
+
+    def train(x: Tensor, y: Tensor, epoch: int, rate: float) -> float:
+        loss = rate * F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        history[epoch] = loss.item()
+        history["rate", epoch] = rate
+        seen.add(epoch)
+        return history[epoch]
+
+    step = way.step(train, model, optimizer)
+    for epoch in (0, 1, 1, 2):
+        yield step(*data.labelled(), epoch, 0.5 + epoch), dict(history), set(seen)

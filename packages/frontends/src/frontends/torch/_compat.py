@@ -876,7 +876,11 @@ def is_value(value: Any) -> bool:
     return isinstance(value, (FakeTensor, *SYMBOLS))
 
 
-def is_inside_torch() -> bool:
-    """Whether a method was called by torch itself, two frames above; printing calls methods."""
+def is_inside_torch(*, or_here: bool = True) -> bool:
+    """Whether a method was called by torch itself, two frames above; printing calls methods.
+
+    Args:
+        or_here: Whether it is so, too, if it was called by this package.
+    """
     file = sys._getframe(2).f_code.co_filename
-    return file.startswith(_NOT_THE_USERS)
+    return file.startswith(_NOT_THE_USERS if or_here else _NOT_THE_USERS[:1])

@@ -26,6 +26,7 @@ from frontends.torch import _compat, sequences
 from frontends.torch.arguments import Argument, State, batch_numbers, describe, is_count, named
 from frontends.torch.decompositions import DECOMPOSITIONS
 from frontends.torch.flat import Flat, known_from
+from frontends.torch.frozen import inside
 from frontends.torch.gradients import Gradients
 from frontends.torch.guards import BatchForm, Guards, StateForm, flags
 from frontends.torch.host import Number, number_of
@@ -379,7 +380,7 @@ class _Run:
             tuple(self._left.effects),
             tuple(self._left_gradients),
             tuple(n for n in gradients.left() if n not in self._left_gradients),
-            tuple(n for n in gradients.parameters if n not in gradients.left()),
+            gradients.emptied(),
             self._left.flags,
             self._left.told,
             self._removed,
@@ -391,7 +392,7 @@ class _Run:
             self.state,
             self._form,
             self._settings,
-            BatchForm.of(self._tree, self._batch),
+            BatchForm.of(self._tree, self._batch, self._elsewhere()),
             self._numbers,
             self._answers,
             tuple(self._reads.read.values()),
@@ -419,6 +420,14 @@ class _Run:
             Decisions(questions, known, self._computed),
             next(iter(self._reads.effects), None),
         )
+
+    def _elsewhere(self) -> dict[int, Tensor]:
+        """Tensors of the batch that are in other places, too, by `id`."""
+        given = {id(tensor): tensor for tensor in self._batch_tensors.values()}
+        found = {id(tensor) for tensor in self.state.tensors.values()}
+        for _, frozen in self._reads.read.values():
+            found.update(id(i) for i in inside(frozen.value) if isinstance(i, Tensor))
+        return {key: tensor for key, tensor in given.items() if key in found}
 
     def _loose(self, inputs: Collection[str]) -> frozenset[int]:
         """Tensors that are looked up anew at each call; none if the step puts some elsewhere.

@@ -59,6 +59,14 @@ class Followed:
         self._is_behind, self._written = False, {}
         self._versions = {name: (t, t._version) for name, t in state.items()}
 
+    def moved(self, state: Mapping[str, Tensor]) -> None:
+        """The state is in these tensors from now on, some of which may be others."""
+        known = self._versions
+        self._versions = {
+            name: known[name] if name in known and known[name][0] is t else (t, t._version)
+            for name, t in state.items()
+        }
+
     def stepped(self) -> None:
         """A step has trained what lies on the devices."""
         self._is_behind = True

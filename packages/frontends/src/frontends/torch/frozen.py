@@ -10,11 +10,12 @@ from __future__ import annotations
 import array
 import collections
 import enum
+import functools
 import math
 import operator
 import threading
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -162,6 +163,16 @@ class Frozen:
         now = [key for key in _keys(self.value) if key in self.contents]
         return now != [key for key in self.contents if key in self.value]
 
+    def containers(self) -> Iterator[Frozen]:
+        """Itself and what was inside, but for what holds nothing."""
+        if self.contents is None:
+            return
+        yield self
+        if isinstance(self.contents, dict | tuple):
+            values = self.contents.values() if isinstance(self.contents, dict) else self.contents
+            for each in values:
+                yield from each.containers()
+
     def places(self, path: str = "") -> Iterator[tuple[tuple[Any, ...], Frozen, str]]:
         """What was inside: the keys that lead there, what it was, and what follows a name."""
         contents = self.contents
@@ -181,28 +192,39 @@ class Frozen:
                 yield (key, *keys), other, text
 
 
-def freeze(value: Any, depth: int = 0) -> Frozen:
-    """A copy of a value to compare with; what lies deep inside is taken for an object."""
+def freeze(
+    value: Any, depth: int = 0, known: Mapping[int, Frozen] = MappingProxyType({})
+) -> Frozen:
+    """A copy of a value to compare with; what lies deep inside is taken for an object.
+
+    Args:
+        value: Any value.
+        depth: How deep it lies inside of what is copied.
+        known: By `id`, containers that were copied before, and may have changed since.
+    """
     if type(value) in _PROXIES:  # whose object may be gone
         return Frozen(value)
     if isinstance(value, np.ndarray):
         return Frozen(value, value.copy()) if value.dtype != object else Frozen(value)
     if isinstance(value, _BYTES):
         return Frozen(value, bytes(value))
+    if id(value) in known:
+        return known[id(value)]
     if depth >= _DEEPEST:
         return Frozen(value)
+    inner = functools.partial(freeze, depth=depth + 1, known=known)
     if isinstance(value, _CONTAINERS) and not isinstance(value, torch.Size):
         if len(value) > _LARGEST and not isinstance(value, set | frozenset):
             return Frozen(value, Many.of(value))
         if isinstance(value, dict):
-            return Frozen(value, {k: freeze(dict.get(value, k), depth + 1) for k in _keys(value)})
+            return Frozen(value, {k: inner(dict.get(value, k)) for k in _keys(value)})
         if isinstance(value, MappingProxyType):
-            return Frozen(value, {k: freeze(v, depth + 1) for k, v in value.items()})
+            return Frozen(value, {k: inner(v) for k, v in value.items()})
         if isinstance(value, set | frozenset):
             return Frozen(value, frozenset(value))
-        return Frozen(value, tuple(freeze(item, depth + 1) for item in value))
+        return Frozen(value, tuple(map(inner, value)))
     if has_plain_attributes(value):
-        return Frozen(value, {k: freeze(v, depth + 1) for k, v in vars(value).items()})
+        return Frozen(value, {k: inner(v) for k, v in vars(value).items()})
     return Frozen(value)
 
 

@@ -37,7 +37,8 @@ class Gradients:
         mine |= {
             n for n, p in self._all.items() if any(p is q for g in groups for q in g["params"])
         }
-        self.parameters = {n: p for n, p in self._all.items() if n in mine and p.requires_grad}
+        self._mine = {n: p for n, p in self._all.items() if n in mine}
+        self.parameters = {n: p for n, p in self._mine.items() if p.requires_grad}
         self.there = {n: is_there(p) for n, p in self.parameters.items()}
         """Which parameters have one when the step begins."""
 
@@ -73,9 +74,14 @@ class Gradients:
                 self._stand_ins[name] = tensors[name_of(name)]
                 parameter.grad = self._stand_ins[name]
         handle = register_optimizer_step_post_hook(self._stepped)
+        given = {name: p.grad for name, p in self._mine.items()}
         try:
             yield
-            self._after = {name: p.grad for name, p in self.parameters.items()}
+            self._after = {
+                name: p.grad
+                for name, p in self._mine.items()
+                if name in self.parameters or p.grad is not given[name]
+            }
         finally:
             handle.remove()
             for name, parameter in self._all.items():
@@ -93,8 +99,15 @@ class Gradients:
         return id(tensor) in self._was_none
 
     def left(self) -> dict[str, Tensor]:
-        """The gradients that the step leaves, by the parameter's name."""
+        """The gradients that the step leaves, by the parameter's name.
+
+        Those of parameters that get gradients from this step on are among them.
+        """
         return {n: g for n, g in self._after.items() if g is not None}
+
+    def emptied(self) -> tuple[str, ...]:
+        """Parameters that have no gradient when the step is done."""
+        return tuple(n for n, g in self._after.items() if g is None)
 
     def are_read(self, inputs: Collection[str]) -> bool:
         """Whether the step depends on gradients that are not there: capture it without them.

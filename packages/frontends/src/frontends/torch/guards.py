@@ -59,16 +59,37 @@ class BatchForm:
     """Of leaves that are neither tensors nor numbers."""
 
     names: tuple[str, ...]
+    same: tuple[tuple[int, int | Tensor], ...]
+    """Places of tensors that are the one at an earlier place, or one that is elsewhere, too."""
 
     @classmethod
-    def of(cls, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> BatchForm:
-        """The form of a batch with some named leaves."""
+    def of(
+        cls,
+        tree: Tree,
+        leaves: Sequence[tuple[str, Any]],
+        elsewhere: Mapping[int, Tensor] | None = None,
+    ) -> BatchForm:
+        """The form of a batch with some named leaves.
+
+        Args:
+            tree: Of the batch.
+            leaves: Of the batch.
+            elsewhere: By `id`, tensors that the step may also read from other places.
+        """
         forms = tuple(form_of(leaf) for _, leaf in leaves)
         values = tuple(
             freeze(leaf) if form[0] == "value" else None
             for (_, leaf), form in zip(leaves, forms, strict=True)
         )
-        return cls(tree.bare(), forms, values, tuple(name for name, _ in leaves))
+        met: dict[int, int | Tensor] = dict(elsewhere or {})
+        same: list[tuple[int, int | Tensor]] = []
+        for place, (_, leaf) in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                if id(leaf) in met:
+                    same.append((place, met[id(leaf)]))
+                else:
+                    met[id(leaf)] = place
+        return cls(tree.bare(), forms, values, tuple(name for name, _ in leaves), tuple(same))
 
     def difference(self, tree: Tree, leaves: Sequence[tuple[str, Any]]) -> str | None:
         """How another batch differs; None if it does not."""
@@ -79,6 +100,10 @@ class BatchForm:
                 return f"{name}, {_shown(form)} and then {_shown(form_of(leaf))}"
             if value is not None and not value.holds(leaf):
                 return f"{name}, {value.value!r:.60} and then {leaf!r:.60}"
+        for place, other in self.same:
+            name, leaf = leaves[place]
+            if leaf is not (leaves[other][1] if isinstance(other, int) else other):
+                return f"{name}, which was the same tensor as another one that the step reads"
         return None
 
 

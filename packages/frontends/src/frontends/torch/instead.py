@@ -170,7 +170,7 @@ def _hash(original: Any) -> Any:
     """A number by which something is looked up in a dict is known, and a guard."""
 
     def hashed(self: Any) -> int:
-        is_of_torch = _compat.is_inside_torch()
+        is_of_torch = _compat.is_inside_torch(or_here=False)
         return original(self) if is_of_torch else hash(_compat.known_number(self))
 
     return hashed

@@ -231,6 +231,7 @@ class Left:
         self, names: Mapping[int, str], place: Place, container: Any, before: Any
     ) -> None:
         if isinstance(container, dict):
+            container = {_plain(key): value for key, value in container.items()}
             now = {
                 key: value
                 for key, value in container.items()
@@ -241,7 +242,7 @@ class Left:
             }
             removed = tuple(key for key in before if key not in container)
             if [k for k in container if k in before] != [k for k in before if k in container]:
-                now, removed = dict(container), tuple(before)
+                now, removed = container, tuple(before)
             if now or removed:
                 self.effects.append(self._effect(place, now, "keys", removed))
             return
@@ -312,6 +313,13 @@ class Left:
                 return index
         self.values.append(value)
         return len(self.values) - 1
+
+
+def _plain(key: Any) -> Any:
+    """A key without torch's numbers, which stand for what they are at the capture."""
+    if type(key) is tuple:
+        return tuple(map(_plain, key))
+    return _compat.known_number(key) if isinstance(key, _compat.SYMBOLS) else key
 
 
 def _equal(now: Any, before: Any) -> bool:

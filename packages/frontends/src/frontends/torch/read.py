@@ -322,7 +322,7 @@ class _Reader:
         if kind in STRIDED:
             return self._strided(node, kind)
         if kind == "_local_scalar_dense":
-            return self._converted(source, _number_type(value))
+            return self._converted(self._reshaped(source, ()), _number_type(value))
         if kind in ("_to_copy", "scalar_tensor"):
             return self._converted(source, value.dtype)
         if kind in _RESHAPES and target._overloadname != "dtype":

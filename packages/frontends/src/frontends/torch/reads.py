@@ -34,6 +34,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import (
+    BuiltinMethodType,
     CellType,
     CodeType,
     FrameType,
@@ -230,6 +231,9 @@ class Reads:
     _arguments: dict[int, Frozen] = field(default_factory=dict)
     """By `id`, containers that functions were called with, as they were."""
 
+    _containers: dict[int, Frozen] = field(default_factory=dict)
+    """By `id`, containers as they were when they were met first."""
+
     _owners: dict[int, tuple[Any, weakref.ref[Any], dict[Any, Any]]] = field(default_factory=dict)
     """By `id`, attributes that were looked at, kept so that the number stays theirs; whose; and
     what they were."""
@@ -337,8 +341,22 @@ class Reads:
         at = id(container), key
         if at not in self.read and at not in self.written:
             with self.paused():
-                self.read[at] = Place(container, key, name), freeze(value)
+                if (frozen := self._was(container, key, value)) is not None:
+                    self.read[at] = Place(container, key, name), frozen
+                    for each in frozen.containers():
+                        self._containers.setdefault(id(each.value), each)
             self._note(value)
+
+    def _was(self, container: Any, key: Any, value: Any) -> Frozen | None:
+        """What a value is compared with: what it was when it, or where it is, was met first.
+
+        `functional_call` puts other tensors among a module's parameters for a while, and a list
+        has grown before another attribute is looked at that is it, too. None if there was nothing.
+        """
+        known = self._containers.get(id(container)) if isinstance(container, dict) else None
+        if known is not None and isinstance(known.contents, dict):
+            return known.contents.get(key)
+        return freeze(value, known=self._containers)
 
     def _check_stream(self, value: Any, name: str) -> None:
         """What the user's code names it goes on with, be it by a loop, `send()` or `write()`."""
@@ -387,7 +405,11 @@ class Reads:
         """The attributes of an object live as long as it does."""
         if own is not None and id(own) not in self._owners:
             with suppress(TypeError):  # it cannot be referred to weakly
-                self._owners[id(own)] = own, weakref.ref(obj), dict(own)
+                seen = self._containers.get(id(own))
+                before = dict(own)
+                if seen is not None and isinstance(seen.contents, dict):
+                    before = {name: each.value for name, each in seen.contents.items()}
+                self._owners[id(own)] = own, weakref.ref(obj), before
                 if not own and _is_made_here():
                     self._made.add(id(own))
 
@@ -406,6 +428,8 @@ class Reads:
                 self._note(item())
             elif isinstance(item, MethodType):
                 self._watch(type(item.__self__))
+            elif isinstance(item, BuiltinMethodType) and _is_object(item.__self__):
+                self._record(item, "__self__", item.__self__, f"the owner of {item.__name__}")
             elif isinstance(item, random.Random | np.random.Generator | np.random.RandomState):
                 self.generators.setdefault(id(item), (item, _state(item)))
             elif isinstance(item, type):
@@ -641,6 +665,8 @@ class Reads:
             elif is_module or not (callable(value) or hasattr(value, "__get__")):
                 container = members if is_module else owner
                 self._record(container, name, value, f"{owner.__name__}.{name}")
+            else:  # as it may be a method of another object
+                self._note(getattr(value, "__func__", value))
 
     def _variables(self, code: CodeType, found: Mapping[str, Any]) -> None:
         """The cells of a closure that runs, which only its function knows.
@@ -781,6 +807,11 @@ def _cells(function: FunctionType) -> dict[str, CellType]:
 
 def _ids(cells: Mapping[str, CellType]) -> tuple[int, ...]:
     return tuple(id(cell.cell_contents) for cell in cells.values())
+
+
+def _is_object(owner: Any) -> bool:
+    """Whether a method belongs to an object, as `log.append`, and is no function of a module."""
+    return owner is not None and not isinstance(owner, ModuleType | type)
 
 
 def _is_iterator(kind: type) -> bool:

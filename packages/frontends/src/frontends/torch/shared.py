@@ -28,6 +28,7 @@ class SharedState:
         """What has no values yet."""
 
         self._memories: set[int] = set()
+        self._state: Mapping[str, Tensor] | None = None
 
     def follow(self, state: Mapping[str, Tensor]) -> None:
         """From now on the state is in these tensors of the user's; what it was in before, stays.
@@ -35,6 +36,9 @@ class SharedState:
         Args:
             state: By name.
         """
+        if state is self._state:
+            return
+        self._state = state
         for name, user in state.items():
             if self._users.get(name) is not user:
                 self._users[name] = user

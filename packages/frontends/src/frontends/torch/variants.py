@@ -282,7 +282,7 @@ class Variants:
         while True:
             self.move_to(variant)
             try:
-                result = variant.run(leaves, self._value_of)
+                result = variant.run(leaves, functools.partial(self._value_of, variant))
                 break
             except OtherwiseError as other:
                 if other.n_certain <= len(certain):
@@ -311,21 +311,25 @@ class Variants:
         certain = other.answers[: other.n_certain]
         found, tree = flatten(variant.form.batch(args, named_))
         for known in self.made:
+            value_of = functools.partial(self._value_of, known)
             if known.capture.captured.decisions.are(certain) and not known.difference(
-                variant.form, tree, named(found), self._value_of
+                variant.form, tree, named(found), value_of
             ):
                 return known
         answers = Answers(certain, other.answers)
         batch = variant.form.batch(args, named_)
         return self._make(variant.form, batch, [str(other)], answers)
 
-    def _value_of(self, name: str) -> Tensor:
-        """The value that a tensor of the state has now; in several processes, all ask for it."""
-        last = self._last
-        if self._followed is not None and last is not None and not self._followed.is_written(name):
-            return last.runtime.whole_of(name)
-        state = self.current.capture.state.tensors
-        return state[name].detach()
+    def _value_of(self, variant: Variant, name: str) -> Tensor:
+        """What a tensor of a variant's state holds now; where there are several, all processes ask.
+
+        A variant that ran before the last one may have had other tensors under the same names.
+        """
+        tensor, last, followed = variant.capture.state.tensors[name], self._last, self._followed
+        if last is not None and followed is not None and not followed.is_written(name):
+            is_there = last.capture.state.tensors.get(name) is tensor
+            return last.runtime.whole_of(name) if is_there else tensor.detach()
+        return tensor.detach()
 
     def at(self, args: Sequence[Any], named_: Mapping[str, Any]) -> Variant:
         """The variant that a call takes; captured and planned if there is none."""
@@ -335,7 +339,8 @@ class Variants:
         leaves = named(found)
         reasons: list[str] = []
         for variant in sorted(self.made, key=lambda v: v is not self._last):
-            reason = variant.difference(form, tree, leaves, self._value_of)
+            value_of = functools.partial(self._value_of, variant)
+            reason = variant.difference(form, tree, leaves, value_of)
             if reason is None:
                 return variant
             reasons.append(reason)
@@ -386,7 +391,7 @@ class Variants:
             return
         for name, tensor in self._last.capture.state.tensors.items():
             if is_count(name, tensor):
-                tensor.copy_(self._value_of(name))
+                tensor.copy_(self._value_of(self._last, name))
 
     def _plan(self, capture: Capture) -> Planned[Trace]:
         assert self._cluster is not None
@@ -443,19 +448,30 @@ class Variants:
 
     def move_to(self, variant: Variant) -> None:
         """Let the state be where a variant's plan keeps it, and as the user has written it."""
-        if self._followed is None:
-            return
         state = variant.capture.state.tensors
-        last, fresh = self._last, variant._runtime is None
+        if self._followed is None:
+            self._shared.follow(state)
+            return
+        last = self._last
+        if last is not None and last is not variant:
+            self._leave_behind(last, state, self._followed)
         runtime = variant.runtime
         if last is not None and last is not variant:
             known = last.capture.state.tensors
             same = [n for n, tensor in state.items() if known.get(n) is tensor]
             runtime.take_from(last.runtime, same)
-            new = state if not fresh else {}
-            runtime.load({n: t for n, t in new.items() if n not in same and not t.is_meta})
+            runtime.load({n: t for n, t in state.items() if n not in same and not t.is_meta})
         if written := self._followed.written():
-            runtime.load({n: tensor for n, tensor in written.items() if n in state})
+            runtime.load({n: tensor for n, tensor in written.items() if state.get(n) is tensor})
+        self._followed.moved(state)
+
+    @torch.no_grad()
+    def _leave_behind(self, last: Variant, state: Mapping[str, Tensor], followed: Followed) -> None:
+        """Write back what is no part of the next state, or goes by another name there."""
+        for name, tensor in last.capture.state.tensors.items():
+            is_moved = state.get(name) is not tensor and not tensor.is_meta
+            if is_moved and not followed.is_written(name):
+                tensor.copy_(last.runtime.whole_of(name))
 
     def forget_writes(self) -> None:
         """What was written to the model is not meant for the next step."""
