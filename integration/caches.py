@@ -28,7 +28,7 @@ _STATIC = re.compile(r"^\s*(?:static|thread_local)\s+(?!const|inline)[^()]*[;={]
 
 
 def caches_of(package: Path) -> set[str]:
-    """The names of a package's caches, such as `autoshard.tables.column`.
+    """The names of a package's caches, such as `autoshard.space.strategy_tables.column`.
 
     Args:
         package: Its folder, as `packages/autoshard`.

@@ -36,20 +36,30 @@ MPI = {
 """What MPI does until all have called it; nothing of MPI has a deadline."""
 
 ENDS = {
-    "autoshard/chain.py bounding.result()": "computes, as the search beside it does",
-    "autoshard/progress.py self._thread.join()": "it prints a line, and has been told to end",
+    "autoshard/solvers/bound_and_search.py bounding.result()": (
+        "computes, as the search beside it does"
+    ),
+    "autoshard/solvers/progress.py self._thread.join()": (
+        "it prints a line, and has been told to end"
+    ),
     "frontends/jax/compile.py program.result()": "XLA compiles",
     "frontends/jax/data.py ahead.result()": "the user's data set reads an example",
-    "stagecut/workers.py future.result()": "the user's function; a process that ends breaks it",
-    "stagecut/workers.py pool.shutdown()": "as above, or the processes have been told to end",
-    "stagecut/workers.py parent.poll(None)": "a thread whose one work is to wait for the parent",
+    "stagecut/base/workers.py future.result()": (
+        "the user's function; a process that ends breaks it"
+    ),
+    "stagecut/base/workers.py pool.shutdown()": "as above, or the processes have been told to end",
+    "stagecut/base/workers.py parent.poll(None)": (
+        "a thread whose one work is to wait for the parent"
+    ),
     "pipesched/testing/interpret.py _Run(program).result()": "its own: it computes",
     "frontends/torch/reads.py container.get()": "what is at a place, of no queue",
     "frontends/torch/reads.py place.get()": "as above",
     "frontends/torch/reads.py Place(cell, None, name).get()": "as above",
     "frontends/torch/grouped.py work.wait()": "gloo, for as long as the group was made for",
     "crossmesh/torch.py local.wait()": "as long as the group of the tensor was made for",
-    "crossmesh/torch_batched.py work.wait()": "as long as the group of the caller was made for",
+    "crossmesh/engines/torch_batched.py work.wait()": (
+        "as long as the group of the caller was made for"
+    ),
     "costmodel/calibrate/torch.py sent.wait()": "gloo, for as long as the group was made for",
     "costmodel/calibrate/mpi.py": "a thread ends the process when its deadline has passed",
     "frontends/mpi.py world.bcast(here)": "roll_call has seen all processes of this host come",

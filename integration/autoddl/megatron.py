@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 
 from autoshard import Value
-from autoshard.conversion import converter_of, spec_set
+from autoshard.space.conversion import converter_of, spec_set
 from costmodel import Cluster
 from shardspec import Mesh, Partial, Spec
 

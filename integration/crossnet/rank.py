@@ -80,7 +80,7 @@ class Gloo:
         self._dist.barrier()
 
     def transport(self, ranks: Ranks, rank_of: Mapping[int, int]) -> Transport:
-        from crossmesh.torch_transport import TorchTransport
+        from crossmesh.engines.torch_transport import TorchTransport
 
         return TorchTransport(self._groups[ranks], rank_of)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from crossmesh import Links, Order, Strategy, TransferPlan, lower_bound_s, plan, simulate
-from crossmesh.cases import cases, rows_as_hosts
+from crossmesh.report.cases import cases, rows_as_hosts
 from shardspec import Layout, Mesh, Spec
 
 Shape = tuple[int, int, int]

@@ -28,12 +28,12 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from costmodel import Cluster, Device, Link, fastest
-from costmodel.fits import LinkFit
-from costmodel.machine import Machine
+from costmodel.measured.fits import LinkFit
+from costmodel.measured.machine import Machine
+from costmodel.measured.points import CollectivePoint, MatmulPoint, StreamPoint
 from costmodel.operators import matmul, work_time
-from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
 from costmodel.profile import Profile
-from costmodel.rounds import rounds
+from costmodel.time.algorithm_table import rounds
 from netlab import Lab, parse_rate
 from shardspec import Mesh
 

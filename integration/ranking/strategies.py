@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardspec import Layout, Mesh, Partial, Spec, Step, reshard
-from shardspec.reshard import WHOLE_AXES
+from shardspec.resharding.reshard import WHOLE_AXES
 
 from ranking.program import ITEMSIZE_BYTES, Collective, Matmul, Operation, Program, Task
 

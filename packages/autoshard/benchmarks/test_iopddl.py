@@ -20,8 +20,8 @@ import os
 from pathlib import Path
 
 import pytest
-from autoshard.benchmark import HEAD, instances, row, run_one
-from autoshard.benchmark_picture import draw
+from autoshard.cli.benchmark import HEAD, instances, row, run_one
+from autoshard.cli.benchmark_picture import draw
 
 HERE = Path(__file__).parent
 FOLDER = Path(os.environ.get("AUTOSHARD_IOPDDL", HERE.parent / "tests" / "instances"))

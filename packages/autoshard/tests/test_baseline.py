@@ -4,18 +4,11 @@ import math
 from dataclasses import replace
 
 import pytest
-from autoshard import (
-    BaselineError,
-    InfeasibleError,
-    Sharding,
-    baseline,
-    baseline_inputs,
-    relay,
-    shard,
-)
-from autoshard.baseline import BASELINES
+from autoshard import BaselineError, InfeasibleError, Sharding, baseline, baseline_inputs, shard
 from autoshard.programs import Program, deep_mlp_step, mlp_step
 from autoshard.shard import Prepared, _with_alternatives
+from autoshard.space import copy_sets
+from autoshard.space.baseline import BASELINES
 from costmodel import Cluster, Device, Link
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,7 +134,7 @@ def test_a_bound_of_the_model_only_is_called_so(monkeypatch):
     every = shard(graph, SQUARE, prices, compare=False)
     assert every.is_bound_of_all
     assert "few copies" not in str(every)
-    monkeypatch.setattr(relay, "COPY_SETS", 1)
+    monkeypatch.setattr(copy_sets, "COPY_SETS", 1)
     other = cluster(latency_s=3.7e-6)  # tables of links that were met are kept
     some = shard(graph, SQUARE, other, compare=False)
     assert not some.is_bound_of_all

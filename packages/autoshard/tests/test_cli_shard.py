@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from autoshard import Graph, GraphBuilder, Problem, Sharding
-from autoshard.cli import main
+from autoshard.cli.commands import main
 from shardspec import Spec
 
 

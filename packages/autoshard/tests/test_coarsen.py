@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 from autoshard import InfeasibleError, Problem, evaluate, solve
-from autoshard.coarsen import cone_roots, critical_operators, decided_by, merge, nearest
-from autoshard.grouped import grouped, solve_grouped
+from autoshard.problem.groups import grouped, solve_grouped
 from autoshard.programs import gpt_step, mlp_step
+from autoshard.solvers.coarsen import cone_roots, critical_operators, decided_by, merge, nearest
 from autoshard.testing import brute_force, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from autoshard import evaluate
 from autoshard._core import Arrays, Dual, Instance, Search, decided_by
-from autoshard.instance import arrays_of, instance_of, problem_of
+from autoshard.problem._arrays import arrays_of, instance_of, problem_of
 from autoshard.testing import brute_force, problems
 from hypothesis import given
 from hypothesis import strategies as st

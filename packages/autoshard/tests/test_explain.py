@@ -4,10 +4,10 @@ import math
 
 import pytest
 from autoshard import GraphBuilder, GraphError, baseline_inputs, shard
-from autoshard.candidates import candidates, replaced
-from autoshard.explain import explain
-from autoshard.ledger import entries
-from autoshard.memory import peak_bytes
+from autoshard.answer.costs import entries
+from autoshard.answer.explain import explain
+from autoshard.answer.memory import peak_bytes
+from autoshard.answer.what_if import candidates, replaced
 from autoshard.programs import gpt_step, mlp_step
 from costmodel import Cluster
 from hypothesis import given, settings

@@ -6,9 +6,9 @@ from threading import Timer
 import numpy as np
 import pytest
 from autoshard import InfeasibleError, Problem, evaluate, solve
-from autoshard.highs import solve_highs
-from autoshard.linearise import Linear
-from autoshard.live import Live
+from autoshard.problem.full_times import Live
+from autoshard.solvers.highs import solve_highs
+from autoshard.solvers.linearise import Linear
 from autoshard.testing import brute_force, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st

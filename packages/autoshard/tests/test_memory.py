@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from autoshard import OptionError, footprint, live_bytes, prepare
-from autoshard.judge import recompute_memory
+from autoshard.answer.judge import recompute_memory
 from autoshard.programs import mlp_step
 from autoshard.testing import graphs
 from costmodel import Cluster

@@ -17,7 +17,7 @@ from autoshard import (
     shard,
     stored_specs,
 )
-from autoshard.largest import fewest_sharded
+from autoshard.answer.largest_first import fewest_sharded
 from autoshard.programs import mlp_step
 from autoshard.testing import check_sharding, tiny_graphs, toy_cluster
 from hypothesis import assume, example, given, settings

@@ -7,9 +7,10 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
-from autoshard import Incumbent, progress
-from autoshard.cli import main
-from autoshard.progress import Progress
+from autoshard import Incumbent
+from autoshard.cli.commands import main
+from autoshard.solvers import progress
+from autoshard.solvers.progress import Progress
 
 INSTANCE = Path(__file__).parent / "instances" / "asplos-2025-iopddl-B.json.gz"
 

@@ -4,7 +4,8 @@ import contextlib
 import json
 
 import pytest
-from autoshard import AutoshardError, Graph, GraphError, RecordError, Sharding, record, shard
+from autoshard import AutoshardError, Graph, GraphError, RecordError, Sharding, shard
+from autoshard.base import record
 from autoshard.programs import gpt_step, mlp_step
 from hypothesis import given, settings
 from hypothesis import strategies as st

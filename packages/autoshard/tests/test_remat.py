@@ -2,7 +2,7 @@
 
 import pytest
 from autoshard import GraphError, baseline, rematerialize
-from autoshard.lifetime import saved_activations
+from autoshard.graph.lifetime import saved_activations
 from autoshard.programs import mlp_step
 from autoshard.testing import check_sharding, toy_cluster
 from shardspec import Mesh

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from autoshard import InfeasibleError, evaluate, solve
-from autoshard.neighbours import Neighbours, State
+from autoshard.solvers.local import Neighbours, State
 from autoshard.testing import brute_force, problems
 from autoshard.testing.sbp import FIGURE_8, PER_NODE, grids, sbp_chain
 from hypothesis import given, settings

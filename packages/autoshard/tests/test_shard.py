@@ -22,8 +22,8 @@ from autoshard import (
     labelled,
     shard,
 )
-from autoshard.baseline import BASELINES
 from autoshard.programs import Program, gpt_step, mlp_step
+from autoshard.space.baseline import BASELINES
 from autoshard.testing import check_results, check_sharding
 from costmodel import Cluster, Device, Link
 from hypothesis import given, settings

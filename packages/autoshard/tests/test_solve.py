@@ -2,8 +2,8 @@ import itertools
 import math
 from dataclasses import replace
 
-import autoshard.auto as auto_module
-import autoshard.ilp as ilp_module
+import autoshard.solvers.auto as auto_module
+import autoshard.solvers.ilp as ilp_module
 import numpy as np
 import pytest
 from autoshard import InfeasibleError, Problem, WidthError, evaluate, solve

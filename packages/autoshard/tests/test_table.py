@@ -2,9 +2,9 @@
 
 import pytest
 from autoshard import shard
-from autoshard.ledger import Move, Work, entries
+from autoshard.answer.costs import Move, Work, entries
+from autoshard.answer.table import repetition
 from autoshard.programs import Program, gpt_step, mlp_step
-from autoshard.table import repetition
 from costmodel import Cluster
 from hypothesis import given
 from hypothesis import strategies as st

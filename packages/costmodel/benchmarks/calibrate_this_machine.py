@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 
 from costmodel.cli import main
-from costmodel.plot import plot
 from costmodel.profile import Profile
+from costmodel.report.plot import plot
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 RESULTS = DOCS / "results" / "calibration"

@@ -21,7 +21,7 @@ os.environ["JAX_ENABLE_X64"] = "1"
 import jax  # noqa: E402  (reads the environment)
 import numpy as np  # noqa: E402
 from costmodel import Cluster, Device, Link  # noqa: E402
-from costmodel.machine import Machine  # noqa: E402
+from costmodel.measured.machine import Machine  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 FLOAT32_BYTES = 4

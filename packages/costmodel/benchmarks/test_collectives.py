@@ -25,7 +25,7 @@ from costmodel import (
     fastest,
     step_time,
 )
-from costmodel.algorithms import _candidates, _lines
+from costmodel.time.choose import _candidates, _lines
 from shardspec import Layout, Mesh, Spec, reshard
 
 SMALL = Cluster.preset("two-hosts")

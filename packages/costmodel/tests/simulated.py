@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product, zip_longest
 
 from costmodel import GroupLinks, Tier
-from costmodel.link import slowest
+from costmodel.hardware.link import slowest
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from costmodel.cli import _parser, main
 from costmodel.profile import Profile
-from costmodel.table import table
+from costmodel.report.table import table
 
 SMALL = Path(__file__).with_name("small_profile.json")
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from costmodel import Device
 from costmodel.errors import FitError, MissingExtraError, UnknownNameError
-from costmodel.fit import fit_compute, fit_curve, fit_line, fit_link
-from costmodel.points import CollectivePoint, MatmulPoint
-from costmodel.rounds import rounds
+from costmodel.measured.fit import fit_compute, fit_curve, fit_line, fit_link
+from costmodel.measured.points import CollectivePoint, MatmulPoint
+from costmodel.time.algorithm_table import rounds
 from hypothesis import given
 from hypothesis import strategies as st
 

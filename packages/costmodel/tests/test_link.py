@@ -3,7 +3,7 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 from costmodel import GroupLinks, Link, MeshLinks, QuantityError
-from costmodel.link import slowest
+from costmodel.hardware.link import slowest
 from costmodel.testing import links
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ from costmodel import (
     stage_memory_bytes,
     transformer_layer_bytes,
 )
-from costmodel.pipeline import SCHEDULES
+from costmodel.memory.held_microbatches import SCHEDULES
 from hypothesis import given
 from hypothesis import strategies as st
 

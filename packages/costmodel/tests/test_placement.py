@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 from costmodel import Cluster, Device, GroupLinks, Host, Level, Link, Tier, testing
-from costmodel.link import slowest
+from costmodel.hardware.link import slowest
 from costmodel.testing import meshes_on, nested_clusters
 from hypothesis import given
 from hypothesis import strategies as st

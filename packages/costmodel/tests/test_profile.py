@@ -12,11 +12,11 @@ from costmodel.errors import (
     OtherMachineWarning,
     ProfileFormatError,
 )
-from costmodel.fits import CurveFit, Estimate, LinkFit, Piece
-from costmodel.machine import Machine
-from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
+from costmodel.measured.fits import CurveFit, Estimate, LinkFit, Piece
+from costmodel.measured.machine import Machine
+from costmodel.measured.points import CollectivePoint, MatmulPoint, StreamPoint
 from costmodel.profile import Profile
-from costmodel.table import table
+from costmodel.report.table import table
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -22,7 +22,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
-from crossmesh._native import core
+from crossmesh.base._native import core
 
 N_BYTES = 4 * 2**20
 ROUNDS = 50

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 from crossmesh import Execution, TransferPlan, execute, plan
+from crossmesh.base.reduce import number_type
+from crossmesh.base.tensor import item_bytes
 from crossmesh.errors import CrossmeshError
-from crossmesh.tensor import item_bytes
-from crossmesh.terms import number_type
-from crossmesh.transport import CONTROL, DATA
+from crossmesh.run.transport import CONTROL, DATA
 from shardspec import Layout, Mesh, Spec, shard
 
 PLENTY_S = 60.0
@@ -105,7 +105,7 @@ def batched(folder):
     """As `plans`, of plans of copies whose devices are ranks, with tensors of torch."""
     import torch
     import torch.distributed as dist
-    from crossmesh.torch_batched import execute_batched
+    from crossmesh.engines.torch_batched import execute_batched
 
     rank, wrong = dist.get_rank(), 0
     for text in json.loads(Path(folder, "copies.json").read_text()):
@@ -328,7 +328,7 @@ def mpi_rank(story, folder):
 
 def gloo_rank(rank, n_ranks, story, folder):
     import torch.distributed as dist
-    from crossmesh.torch_transport import TorchTransport
+    from crossmesh.engines.torch_transport import TorchTransport
 
     where = f"file://{folder}/store"
     timeout = timedelta(seconds=PLENTY_S)
@@ -344,7 +344,7 @@ def gloo_rank(rank, n_ranks, story, folder):
 
 
 def fork_gloo_ranks(n_ranks, story, folder):
-    import crossmesh.torch_transport  # noqa: F401  # once, as importing torch takes long
+    import crossmesh.engines.torch_transport  # noqa: F401  # once, as importing torch takes long
 
     for rank in range(n_ranks):
         if not os.fork():

@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from crossmesh import MismatchError, RankError, RankShardError, ShardError
-from crossmesh.agreement import DONE, READY, Agreement, children_of, parent_of
+from crossmesh.run.agreement import DONE, READY, Agreement, children_of, parent_of
 from crossmesh.testing_transport import Wires
 from hypothesis import given, settings
 from hypothesis import strategies as st

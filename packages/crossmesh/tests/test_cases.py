@@ -1,7 +1,7 @@
 import pytest
-from crossmesh.cases import cases, rows_as_hosts
-from crossmesh.compare import PAPER, WAYS, compare, compare_case, compare_text
-from crossmesh.tally import timed
+from crossmesh.report.cases import cases, rows_as_hosts
+from crossmesh.report.compare import PAPER, WAYS, compare, compare_case, compare_text
+from crossmesh.report.totals import timed
 from shardspec import Mesh
 
 OPTIMA = [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 0.5]

@@ -5,7 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from crossmesh import _core, reference
+from crossmesh import _core
+from crossmesh.reference import reference
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from crossmesh.cli import main
+from crossmesh.cli.commands import main
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "docs/crossmesh.md", ROOT / "packages/crossmesh/README.md"]

@@ -14,9 +14,9 @@ from crossmesh import (
     execute_local,
     plan,
 )
-from crossmesh.executor import Execution
-from crossmesh.tensor import _EXTENSIONS, _OPAQUE, can_add, dtype_name, holds, item_bytes
-from crossmesh.terms import number_type
+from crossmesh.base.reduce import number_type
+from crossmesh.base.tensor import _EXTENSIONS, _OPAQUE, can_add, dtype_name, holds, item_bytes
+from crossmesh.run.executor import Execution
 from crossmesh.testing import SAME_SIZE
 from crossmesh.testing_transport import Wires, ranks_shards, take_turns
 from shardspec import Layout, Mesh, Spec, shard

@@ -3,13 +3,13 @@ from typing import get_args
 
 import numpy as np
 from crossmesh import Execution, Order, Strategy, execute_local, plan
-from crossmesh.carrier import OPEN_CHUNKS, Carrier
-from crossmesh.channels import Channels
-from crossmesh.geometry import tiles
-from crossmesh.program import program
-from crossmesh.terms import number_type
+from crossmesh.base.geometry import tiles
+from crossmesh.base.reduce import number_type
+from crossmesh.run.carrier import OPEN_CHUNKS, Carrier
+from crossmesh.run.channels import Channels
 from crossmesh.testing import batches
 from crossmesh.testing_transport import Wires, ranks_shards, take_turns
+from crossmesh.transfer.messages import program
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec, shard

@@ -2,8 +2,8 @@ import math
 
 import pytest
 from crossmesh import Links, PlanError, UnitTask, plan, simulate
-from crossmesh.explain import explain
-from crossmesh.tally import busy_s, bytes_between, gap_text, timed, total_bytes
+from crossmesh.report.explain import explain
+from crossmesh.report.totals import busy_s, bytes_between, gap_text, timed, total_bytes
 from crossmesh.testing import batches, transfers
 from hypothesis import given
 from hypothesis import strategies as st

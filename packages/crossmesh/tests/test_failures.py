@@ -20,9 +20,9 @@ from crossmesh import (
     execute,
     plan,
 )
-from crossmesh.shards import check_apart
 from crossmesh.testing import shards_of
 from crossmesh.testing_transport import Wires, WireTransport, take_turns
+from crossmesh.transfer.arrays import check_apart
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec

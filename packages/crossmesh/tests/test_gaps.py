@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from crossmesh.gaps import CLASSES, draw_pair, gaps, gaps_text, planned, within_bar
+from crossmesh.report.gaps import CLASSES, draw_pair, gaps, gaps_text, planned, within_bar
 from crossmesh.testing import check_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 from crossmesh import shard_boxes
-from crossmesh.geometry import holders, n_elements, reduction, tiles
+from crossmesh.base.geometry import holders, n_elements, reduction, tiles
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec, UnknownDeviceError, shard

@@ -4,7 +4,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from crossmesh import LocalTransport, ShardError, Strategy, execute_local, plan
-from crossmesh.terms import number_type
+from crossmesh.base.reduce import number_type
 from crossmesh.testing import batches, check_delivery, shards_of, transfers
 from hypothesis import given
 from hypothesis import strategies as st

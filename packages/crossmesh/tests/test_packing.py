@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from crossmesh import reference, shard_boxes
-from crossmesh._native import core
-from crossmesh.packing import Packed, Places
+from crossmesh import shard_boxes
+from crossmesh.base._native import core
+from crossmesh.reference import reference
+from crossmesh.run.packing import Packed, Places
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

@@ -3,7 +3,7 @@ import sys
 import pytest
 from crossmesh import MissingExtraError, PlanError, plan
 from crossmesh import picture as draw
-from crossmesh.cases import cases
+from crossmesh.report.cases import cases
 from crossmesh.testing import transfers
 from hypothesis import given, settings
 from shardspec import Layout, Mesh, Spec
@@ -62,7 +62,7 @@ def test_rejects_other_suffixes(tmp_path, name):
 
 
 def test_says_how_to_install_what_it_needs(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys.modules["crossmesh.picture"], "find_spec", lambda name: None)
+    monkeypatch.setattr(sys.modules["crossmesh.report.picture"], "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'meshwright-crossmesh\[plot\]'") as e:
         draw(case_4(), tmp_path / "plan.png")
     assert e.value.extra == "plot"

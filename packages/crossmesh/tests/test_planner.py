@@ -13,7 +13,7 @@ from crossmesh import (
     plan,
     simulate,
 )
-from crossmesh.drafts import drafts_of
+from crossmesh.search.unit_tasks import drafts_of
 from crossmesh.testing import Batch, Transfer, batches, check_plan, transfers
 from hypothesis import given
 from hypothesis import strategies as st

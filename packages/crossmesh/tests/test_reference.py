@@ -1,6 +1,7 @@
 import numpy as np
-from crossmesh import _core, reference
-from crossmesh.geometry import tiles
+from crossmesh import _core
+from crossmesh.base.geometry import tiles
+from crossmesh.reference import reference
 from crossmesh.testing import transfers
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,11 +2,11 @@ import math
 
 import pytest
 from crossmesh import Links, PlanError, TransferPlan, lower_bound_s, plan, simulate
-from crossmesh.cases import cases
-from crossmesh.search import Order
-from crossmesh.task import Strategy
+from crossmesh.base.task import Strategy
+from crossmesh.report.cases import cases
 from crossmesh.testing import transfers
 from crossmesh.testing_network import check_timeline
+from crossmesh.transfer.solver import Order
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from crossmesh import PlanError, Strategy, plan
+from crossmesh.engines.torch_batched import batches, execute_batched
 from crossmesh.errors import MismatchError, ShardError, TransportError
-from crossmesh.search import Order
 from crossmesh.testing import batches as transfers_of_many
-from crossmesh.torch_batched import batches, execute_batched
+from crossmesh.transfer.solver import Order
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec

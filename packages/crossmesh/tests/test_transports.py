@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from crossmesh import PlanError, Strategy, plan
+from crossmesh.base.tensor import item_bytes
+from crossmesh.engines.torch_transport import TorchTransport
 from crossmesh.errors import TransportError
 from crossmesh.mpi import MpiTransport
-from crossmesh.search import Order
-from crossmesh.tensor import item_bytes
 from crossmesh.testing import SAME_SIZE, batches
-from crossmesh.torch_transport import TorchTransport
+from crossmesh.transfer.solver import Order
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launching import run

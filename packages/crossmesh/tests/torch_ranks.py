@@ -24,8 +24,8 @@ from crossmesh import (
     ShardError,
     plan,
 )
+from crossmesh.engines.torch_batched import execute_batched
 from crossmesh.torch import TorchTransport, plan_state_dict, redistribute, transfer_state_dict
-from crossmesh.torch_batched import execute_batched
 from shardspec import Layout, Mesh, NotationError, Partial, Spec, shard
 from shardspec.notation.torch import from_placements, to_placements
 from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard, distribute_tensor

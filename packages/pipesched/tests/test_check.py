@@ -15,7 +15,7 @@ from pipesched import (
     check,
     make,
 )
-from pipesched.check import Semantics
+from pipesched.judge.check import Semantics
 from pipesched.testing import can_be_run, made, schedules, steps
 
 valid = made() | schedules() | steps(communicates=None)

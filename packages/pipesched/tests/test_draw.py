@@ -18,7 +18,7 @@ from pipesched import (
     simulate,
     with_communication,
 )
-from pipesched.looks import LOOKS
+from pipesched.report.style import LOOKS
 from pipesched.testing import schedules, steps
 
 COSTS = Costs(1.0, 2.0, transfer_s=0.5, reduce_s=1.0, update_s=2.0)

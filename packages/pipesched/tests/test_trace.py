@@ -17,7 +17,7 @@ from pipesched import (
     simulate,
     to_trace,
 )
-from pipesched.edge import ENDPOINTS
+from pipesched.base.edge import ENDPOINTS
 from pipesched.testing import steps
 
 COSTS = Costs(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import SpecError, Split, SubAxis
-from shardspec.axis import merged, overlap
+from shardspec.base.axis import merged, overlap
 
 FACTORS = st.integers(2, 4)
 PARTS = st.builds(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, LayoutError, Mesh, Spec
-from shardspec.chunking import all_sizes, canonical, interval, runs
+from shardspec.base.chunking import all_sizes, canonical, interval, runs
 
 RULES = ("ceil", "nested", "balanced", "padded")
 SIZES = st.integers(0, 40)

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from shardspec.cli import main
+from shardspec.cli.commands import main
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "docs/shardspec.md", ROOT / "packages/shardspec/README.md"]

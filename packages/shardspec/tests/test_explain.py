@@ -11,8 +11,8 @@ from shardspec import (
     explain,
     reshard,
 )
+from shardspec.report.phrases import block_text
 from shardspec.testing import EVERY_RULE, layout_pairs, layouts, meshes
-from shardspec.words import block_text
 
 MESH = Mesh((2, 2), ("x", "y"))
 TABLE_1 = {  # of Alpa, for a 4x4 matrix; its device 1 of S01R is a slip, N/4:3N/4 for N/4:N/2

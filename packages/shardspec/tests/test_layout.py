@@ -20,9 +20,9 @@ from shardspec import (
     UnknownDeviceError,
     assemble,
 )
-from shardspec.axis import index
-from shardspec.chunking import all_sizes
-from shardspec.shards import partial_place
+from shardspec.base.axis import index
+from shardspec.base.chunking import all_sizes
+from shardspec.refine.shards import partial_place
 from shardspec.testing import (
     EVERY_RULE,
     check_covers_once,

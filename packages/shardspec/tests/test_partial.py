@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from shardspec import Partial, SpecError, SubAxis
-from shardspec.shards import combine
+from shardspec.refine.shards import combine
 
 KINDS = ("sum", "max", "min", "product", "avg")
 NUMBERS = st.integers(-3, 3).map(Fraction)

@@ -12,7 +12,7 @@ from shardspec import (
     picture,
     reshard,
 )
-from shardspec.sheet import palette
+from shardspec.report.canvas import palette
 from shardspec.testing import EVERY_RULE, layout_pairs, layouts
 
 MESH = Mesh((2, 2), ("x", "y"))

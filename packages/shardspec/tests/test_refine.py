@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec, SubAxis
-from shardspec.refine import FREE, PARTIAL, refine
+from shardspec.refine.refine import FREE, PARTIAL, refine
 from shardspec.testing import EVERY_RULE, every_spec, layout_pairs
 
 EVERYTHING = layout_pairs(

@@ -28,7 +28,7 @@ from shardspec import (
     shard,
     simulate,
 )
-from shardspec.refine import refine
+from shardspec.refine.refine import refine
 from shardspec.testing import EVERY_RULE, check_plan, every_spec, layout_pairs
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"

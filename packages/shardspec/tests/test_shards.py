@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Partial, ShardsError, Spec, assemble, shard
-from shardspec.shards import combine
+from shardspec.refine.shards import combine
 from shardspec.testing import EVERY_RULE, layouts
 
 LINE = Mesh((2,), ("x",))

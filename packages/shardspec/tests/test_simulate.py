@@ -19,7 +19,7 @@ from shardspec import (
     shard,
     simulate,
 )
-from shardspec.shards import combine
+from shardspec.refine.shards import combine
 from shardspec.testing import EVERY_RULE, layout_pairs
 
 LINE = Mesh((2,), ("x",))

@@ -12,7 +12,7 @@ from shardspec import (
     SubAxis,
     UnknownAxisError,
 )
-from shardspec.strided import candidates, rhino_spec, strides
+from shardspec.layout.strided import candidates, rhino_spec, strides
 from shardspec.testing import layouts, meshes
 
 PAIR = Mesh((2,), ("x",))

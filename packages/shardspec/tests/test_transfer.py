@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec, reshard, transfers
-from shardspec.bound import held_elements, kept_elements
+from shardspec.refine.lower_bound import held_elements, kept_elements
+from shardspec.resharding.transfer import common
 from shardspec.testing import EVERY_RULE, every_spec, layout_pairs
 from shardspec.testing.plans import elements
-from shardspec.transfer import common
 
 RUNS = st.lists(st.integers(0, 30), unique=True, max_size=12).map(
     lambda bounds: tuple(zip(*[iter(sorted(bounds))] * 2, strict=False))

@@ -27,10 +27,10 @@ import pytest
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from stagecut import Places, StageCost
-from stagecut.ask import Asker
-from stagecut.network import Network
-from stagecut.prices import Prices
-from stagecut.search import Limits, shortest_step
+from stagecut.slice.price_requests import Asker
+from stagecut.slice.prices import Prices
+from stagecut.slice.search import Limits, shortest_step
+from stagecut.slice.transfers import Network
 
 N_MICROBATCHES = 64
 ROUNDS = {"rounds": 3, "warmup_rounds": 1}

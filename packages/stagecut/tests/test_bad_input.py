@@ -24,7 +24,7 @@ from stagecut import (
     split_graph,
     submesh_shapes,
 )
-from stagecut.timeline import simulate
+from stagecut.plan.timeline import simulate
 
 NO_AMOUNTS = [-1, -0.5, math.nan, math.inf, "1", ()]
 NO_COUNTS = [*NO_AMOUNTS, 0, 1.5, np.float64(2.0)]

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from stagecut.cli import main
+from stagecut.cli.commands import main
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "docs/stagecut.md", ROOT / "packages/stagecut/README.md"]

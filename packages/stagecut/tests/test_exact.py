@@ -23,7 +23,7 @@ from stagecut import (
     slice_stages,
     submesh_shapes,
 )
-from stagecut.schedule import SCHEDULES
+from stagecut.base.held_microbatches import SCHEDULES
 
 
 @dataclass(frozen=True)

@@ -146,13 +146,13 @@ def test_a_search_that_ends_early_says_how_good_its_slicing_is_at_least(monkeypa
         )
 
     assert solve().time_s == solve().lower_bound_s == 6.0
-    monkeypatch.setattr("stagecut.skips.MOST_STEPS", 3)
+    monkeypatch.setattr("stagecut.slice.skip_edges.MOST_STEPS", 3)
     slicing = solve()
     assert (slicing.time_s, slicing.lower_bound_s) == (6.0, 3.25)
 
 
 def test_a_search_that_ends_before_any_slicing_fits_does_not_say_that_there_is_none(monkeypatch):
-    monkeypatch.setattr("stagecut.skips.MOST_STEPS", 1)
+    monkeypatch.setattr("stagecut.slice.skip_edges.MOST_STEPS", 1)
     edges = [Boundary(0, 6, (2,))]
     with pytest.raises(UnfinishedSearchError, match="in 1 steps, and there may be one"):
         slice_stages(3, (1, 3), 1, uniform, 7, edges=edges, transfer_s=lambda *_: 0.0, n_stages=3)

@@ -13,8 +13,8 @@ from stagecut import (
     StageCost,
     plan_stages,
 )
-from stagecut.schedule import SCHEDULES
-from stagecut.stage_plan import StagePlan
+from stagecut.base.held_microbatches import SCHEDULES
+from stagecut.plan.stage_plan import StagePlan
 from stagecut.testing import slicing_problems
 
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stagecut import InvalidInputError, pipeline_time_s
-from stagecut.schedule import SCHEDULES
-from stagecut.timeline import simulate
+from stagecut.base.held_microbatches import SCHEDULES
+from stagecut.plan.timeline import simulate
 
 times = st.lists(st.integers(0, 16).map(float), min_size=1, max_size=6)
 schedules = st.sampled_from(sorted(SCHEDULES))

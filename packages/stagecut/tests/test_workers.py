@@ -10,10 +10,10 @@ from math import hypot
 import pytest
 from costmodel import Cluster
 from stagecut import InvalidInputError, slice_stages
-from stagecut.demo import demo, joined
+from stagecut.base.workers import workers
+from stagecut.cli.demo import demo, joined
 from stagecut.models import model
 from stagecut.profiles import Profile
-from stagecut.workers import workers
 
 NEVER_ENDS = r"""
 import os, signal, sys, time

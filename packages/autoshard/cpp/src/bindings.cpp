@@ -222,7 +222,7 @@ py::tuple parts(const Instance& instance) {
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
-  m.doc() = "Reduction, bounds and search of autoshard; `autoshard.auto` puts them together.";
+  m.doc() = "Reduction, bounds and search of autoshard; `autoshard.solvers.auto` puts them together.";
 
   py::class_<Arrays>(m, "Arrays", "A problem's arrays; an edge's table begins at its start.")
       .def(py::init<Array<std::int64_t>, Array<double>, Array<double>, Array<std::int64_t>,

@@ -7,11 +7,11 @@ within a memory limit; `collectives` lists what the result sends. Alpa (OSDI 202
 
 from importlib.metadata import version
 
-from autoshard.arithmetic import arithmetic_dtype
-from autoshard.baseline import Baseline, baseline_inputs
-from autoshard.builder import GraphBuilder
-from autoshard.conversion import Conversion
-from autoshard.difference import Difference, diff
+from autoshard.answer.diff import Difference, diff
+from autoshard.answer.explain import Explanation, explain
+from autoshard.answer.memory import Footprint, Held, footprint, held, live_bytes
+from autoshard.answer.sharding import Sharding
+from autoshard.answer.sharding_fields import Alternative, Collective, collectives
 from autoshard.errors import (
     AutoshardError,
     BaselineError,
@@ -27,25 +27,14 @@ from autoshard.errors import (
     VerificationError,
     WidthError,
 )
-from autoshard.evaluate import Evaluation, evaluate
-from autoshard.explain import Explanation, explain
-from autoshard.flops import flops_of
-from autoshard.graph import (
-    Graph,
-    Operator,
-    Output,
-    Phase,
-    Value,
-    structural_hash,
-    verify,
-)
-from autoshard.memory import Footprint, Held, footprint, held, live_bytes
-from autoshard.options import MemoryRule, Options
+from autoshard.graph.graph import Graph, structural_hash, verify
+from autoshard.graph.graph_fields import Operator, Output, Phase, Value
+from autoshard.graph.rule import Factor, Reduction, Rule
 from autoshard.picture import picture
-from autoshard.pin import Pin
-from autoshard.problem import Problem
-from autoshard.remat import rematerialize
-from autoshard.rule import Factor, Reduction, Rule
+from autoshard.problem.evaluate import Evaluation, evaluate
+from autoshard.problem.pin import Pin
+from autoshard.problem.problem import Problem
+from autoshard.problem.solution import Incumbent, Solution
 from autoshard.rules import (
     RULES,
     broadcast,
@@ -58,11 +47,17 @@ from autoshard.rules import (
     transpose,
     whole,
 )
-from autoshard.run import Incumbent, Run, Solution
+from autoshard.rules.builder import GraphBuilder
+from autoshard.rules.flops import flops_of
 from autoshard.shard import Prepared, baseline, prepare, shard
-from autoshard.sharding import Alternative, Collective, Sharding, collectives
-from autoshard.solve import METHODS, solve
-from autoshard.strategy import Strategy, enumerate_strategies, stored_specs
+from autoshard.solvers.session import Run
+from autoshard.solvers.solve import METHODS, solve
+from autoshard.space.arithmetic import arithmetic_dtype
+from autoshard.space.baseline import Baseline, baseline_inputs
+from autoshard.space.conversion import Conversion
+from autoshard.space.options import MemoryRule, Options
+from autoshard.space.remat import rematerialize
+from autoshard.space.strategy import Strategy, enumerate_strategies, stored_specs
 
 __version__ = version("meshwright-autoshard")
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from autoshard.cli import main
+from autoshard.cli.commands import main
 
 if __name__ == "__main__":
     sys.exit(main())

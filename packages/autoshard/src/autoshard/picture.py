@@ -12,17 +12,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-from autoshard.boundary import is_sharding
+from autoshard.answer.costs import Work, entries
+from autoshard.answer.memory import live_bytes
+from autoshard.answer.sharding_fields import ShardingFields, is_sharding
+from autoshard.answer.table import summary
 from autoshard.errors import MissingExtraError, PictureError
-from autoshard.ledger import Work, entries
-from autoshard.lifetime import Kind
-from autoshard.memory import live_bytes
-from autoshard.table import summary
-
-if TYPE_CHECKING:
-    from autoshard.sharding import Sharding
+from autoshard.graph.lifetime import Kind
 
 _NOTHING, _SUMS, _CARRIES = "nothing", "reduces: results are partial", "carries partial sums"
 _COLOURS = {_NOTHING: "#dddddd", _SUMS: "#b2182b", _CARRIES: "#f4a582"}
@@ -34,7 +31,7 @@ _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
-def picture(sharding: Sharding, path: str | Path) -> None:
+def picture(sharding: ShardingFields, path: str | Path) -> None:
     """Write a PNG or SVG file.
 
     Raises:
@@ -80,7 +77,7 @@ def picture(sharding: Sharding, path: str | Path) -> None:
         figure.savefig(path, dpi=120, metadata=metadata)
 
 
-def axis_roles(sharding: Sharding) -> list[list[str]]:
+def axis_roles(sharding: ShardingFields) -> list[list[str]]:
     """What each mesh axis does in each operator: rows are axes, columns operators.
 
     It splits dim d of the first result (`splits dim d`), or a loop that is reduced, or operands and
@@ -102,7 +99,7 @@ def axis_roles(sharding: Sharding) -> list[list[str]]:
     return rows
 
 
-def _draw_axes(panel: Any, sharding: Sharding) -> None:
+def _draw_axes(panel: Any, sharding: ShardingFields) -> None:
     from matplotlib.colors import to_rgb
     from matplotlib.patches import Patch
 
@@ -127,7 +124,7 @@ def _draw_axes(panel: Any, sharding: Sharding) -> None:
     _legend(panel, patches)
 
 
-def _draw_seconds(panel: Any, sharding: Sharding) -> None:
+def _draw_seconds(panel: Any, sharding: ShardingFields) -> None:
     n = len(sharding.graph.operators)
     compute, moved = [0.0] * n, dict[str, list[float]]()
     index = 0
@@ -146,7 +143,7 @@ def _draw_seconds(panel: Any, sharding: Sharding) -> None:
     _legend(panel)
 
 
-def _draw_held(panel: Any, sharding: Sharding) -> None:
+def _draw_held(panel: Any, sharding: ShardingFields) -> None:
     found = {kind: live_bytes(sharding, kind) for kind in get_args(Kind)}
     limit = sharding.options.memory_bytes
     unit, name = _scale(max(sharding.peak_bytes, limit or 0), _UNITS)

@@ -14,11 +14,11 @@ from typing import get_args
 from costmodel import Cluster
 from shardspec import Mesh
 
-from autoshard.baseline import Baseline, baseline_inputs, check_baseline
-from autoshard.boundary import of_class
-from autoshard.build import Built, build
-from autoshard.conversion import Converter, converter_of
-from autoshard.decode import decode
+from autoshard.answer.decode import decode
+from autoshard.answer.largest_first import Stored, fewest_sharded
+from autoshard.answer.sharding import Sharding
+from autoshard.answer.sharding_fields import Alternative
+from autoshard.base.checks import of_class
 from autoshard.errors import (
     AutoshardError,
     BaselineError,
@@ -26,15 +26,17 @@ from autoshard.errors import (
     OptionError,
     PinError,
 )
-from autoshard.graph import Graph, verify
-from autoshard.largest import Stored, fewest_sharded
-from autoshard.options import MemoryRule, Options
-from autoshard.pin import Pin, kept_strategies, restricted
-from autoshard.quick import Level, solve_quickly
-from autoshard.run import CLOSED, Incumbent, relative_gap
-from autoshard.sharding import Alternative, Sharding
-from autoshard.solve import solve
-from autoshard.words import seconds_text
+from autoshard.graph.graph import Graph, verify
+from autoshard.problem.from_graph import Built, build
+from autoshard.problem.pin import Pin, kept_strategies, restricted
+from autoshard.problem.solution import Incumbent, relative_gap
+from autoshard.solvers.session import CLOSED
+from autoshard.solvers.solve import solve
+from autoshard.solvers.staged import Level, solve_quickly
+from autoshard.space.baseline import Baseline, baseline_inputs, check_baseline
+from autoshard.space.conversion import Converter, converter_of
+from autoshard.space.options import MemoryRule, Options
+from autoshard.space.phrases import seconds_text
 
 STEPS = 50
 """Of each solve that is not proved before: a budget of steps, so that the same sharding comes out
@@ -269,7 +271,7 @@ class Prepared:
         """An error of `_best` with the smallest limit that does, by trying.
 
         A search that finds nothing knows the smallest peak that it has come across; and the problem
-        and a sharding may hold copies for different times (see `build`).
+        and a sharding may hold copies for different times (see `from_graph`).
         """
         if error.smallest_usage is None or options.memory_bytes is None:
             return error

@@ -2,20 +2,6 @@
 
 from importlib.metadata import version
 
-from costmodel.activation import ActivationBytes, transformer_layer_bytes
-from costmodel.algorithms import Choice, algorithms_of, collective_time, fastest
-from costmodel.alpa import AlpaMesh
-from costmodel.cluster import Cluster
-from costmodel.collectives import (
-    all_gather_time,
-    all_reduce_time,
-    all_to_all_time,
-    broadcast_time,
-    permute_time,
-    point_to_point_time,
-    reduce_scatter_time,
-)
-from costmodel.device import Device, operator_time
 from costmodel.errors import (
     ClusterFormatError,
     CostmodelError,
@@ -25,15 +11,29 @@ from costmodel.errors import (
     UnknownDtypeError,
     UnknownNameError,
 )
-from costmodel.link import GroupLinks, Link, MeshLinks, Tier
-from costmodel.memory import stage_memory_bytes
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import Device, operator_time
+from costmodel.hardware.link import GroupLinks, Link, MeshLinks, Tier
+from costmodel.hardware.presets import presets
+from costmodel.hardware.topology import Host, Level
+from costmodel.memory.activation import ActivationBytes, transformer_layer_bytes
+from costmodel.memory.held_microbatches import InFlight, in_flight
+from costmodel.memory.memory import stage_memory_bytes
+from costmodel.memory.optimizer import ParameterBytes, StateBytes
 from costmodel.operators import Work, work_time
-from costmodel.optimizer import ParameterBytes, StateBytes
-from costmodel.pipeline import InFlight, in_flight
-from costmodel.presets import presets
-from costmodel.resharding import reshard_time, sequence_time, step_time
-from costmodel.rounds import Kind
-from costmodel.topology import Host, Level
+from costmodel.time.algorithm_table import Kind
+from costmodel.time.alpa import AlpaMesh
+from costmodel.time.choose import Choice, algorithms_of, collective_time, fastest
+from costmodel.time.resharding import reshard_time, sequence_time, step_time
+from costmodel.time.ring import (
+    all_gather_time,
+    all_reduce_time,
+    all_to_all_time,
+    broadcast_time,
+    permute_time,
+    point_to_point_time,
+    reduce_scatter_time,
+)
 
 __all__ = [
     "ActivationBytes",

@@ -21,9 +21,9 @@ from costmodel.calibrate.measure import SIZES, Progress
 from costmodel.calibrate.run import Job, calibrate
 from costmodel.calibrate.waiting import fail
 from costmodel.errors import CostmodelError, OtherMachineWarning, shown
-from costmodel.machine import n_cores
+from costmodel.measured.machine import n_cores
 from costmodel.profile import Profile
-from costmodel.table import table
+from costmodel.report.table import table
 
 _MOST_A_CORE = 16  # processes: more wait for each other, and each takes a framework's memory
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -78,7 +78,7 @@ def _show(options: argparse.Namespace) -> int:
         print(f"warning: {warning.message}", file=sys.stderr)
     print(table(profile), flush=True)
     if options.plot is not None:
-        from costmodel.plot import plot
+        from costmodel.report.plot import plot
 
         plot(profile, options.plot)
         print(f"wrote {options.plot}")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.dtype import itemsize_bytes
+from costmodel.base.checks import Quantity, checked, counts
+from costmodel.base.dtype import itemsize_bytes
 from costmodel.errors import QuantityError
 from costmodel.operators import Work
-from costmodel.quantity import Quantity, checked, counts
 
 
 def elementwise(

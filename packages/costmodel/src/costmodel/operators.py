@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.device import Device, operator_time
-from costmodel.dtype import itemsize_bytes
+from costmodel.base.checks import Quantity, checked, counts, plain
+from costmodel.base.dtype import itemsize_bytes
 from costmodel.errors import QuantityError, shown
-from costmodel.quantity import Quantity, checked, counts, plain
+from costmodel.hardware.device import Device, operator_time
 
 
 @dataclass(frozen=True, slots=True)

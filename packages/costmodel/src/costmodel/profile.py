@@ -11,10 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from costmodel import fit
-from costmodel.cluster import Cluster
-from costmodel.collectives import Bytes
-from costmodel.device import Device
+from costmodel.base.checks import assign, checked, count
+from costmodel.base.json import decode, encode, parsed, problems
 from costmodel.errors import (
     FitError,
     OtherMachineWarning,
@@ -23,13 +21,15 @@ from costmodel.errors import (
     UnknownNameError,
     shown,
 )
-from costmodel.fits import Fits, LinkFit
-from costmodel.link import Link
-from costmodel.machine import Machine
-from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
-from costmodel.quantity import assign, checked, count
-from costmodel.records import decode, encode, parsed, problems
-from costmodel.rounds import rounds
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import Device
+from costmodel.hardware.link import Link
+from costmodel.measured import fit
+from costmodel.measured.fits import Fits, LinkFit
+from costmodel.measured.machine import Machine
+from costmodel.measured.points import CollectivePoint, MatmulPoint, StreamPoint
+from costmodel.time.algorithm_table import rounds
+from costmodel.time.ring import Bytes
 
 _VERSION = 1
 
@@ -77,7 +77,7 @@ class Profile:
         """Fit the points and keep both.
 
         Raises:
-            FitError: There are too few points; see `costmodel.fit`.
+            FitError: There are too few points; see `costmodel.measured.fit`.
             MissingExtraError: scipy is not installed.
         """
         of = (tuple(collectives), tuple(matmuls), tuple(streams))
@@ -147,7 +147,7 @@ class Profile:
         Args:
             kind: A collective that was measured.
             n: Members of the group; 2 for "point_to_point".
-            n_bytes: As in `costmodel.collectives`; a number, or an array of them.
+            n_bytes: As in `costmodel.time.ring`; a number, or an array of them.
 
         Returns:
             Seconds, an array if `n_bytes` is one; 0 in a group of one.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from shardspec import Mesh
 
-from costmodel.cluster import Cluster
-from costmodel.device import Curve, Device
-from costmodel.link import Link
-from costmodel.topology import Host, Level
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import Curve, Device
+from costmodel.hardware.link import Link
+from costmodel.hardware.topology import Host, Level
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "int32")
 

@@ -6,6 +6,11 @@ out between processes, over any `Transport`; `execute_local` between the devices
 
 from importlib.metadata import version
 
+from crossmesh.base.geometry import shard_boxes
+from crossmesh.base.links import Links
+from crossmesh.base.task import Copy, Hop, Piece, Strategy, UnitTask
+from crossmesh.base.tensor import Tensor
+from crossmesh.engines.local import LocalTransport, execute_local
 from crossmesh.errors import (
     ChecksumError,
     CrossmeshError,
@@ -21,19 +26,14 @@ from crossmesh.errors import (
     TransferError,
     TransportError,
 )
-from crossmesh.executor import Execution, execute
-from crossmesh.explain import explain
-from crossmesh.geometry import shard_boxes
-from crossmesh.links import Links
-from crossmesh.local import LocalTransport, execute_local
-from crossmesh.picture import picture
-from crossmesh.plan import TransferPlan
-from crossmesh.planner import plan
-from crossmesh.search import Order
-from crossmesh.simulate import TimedHop, Timeline, lower_bound_s, simulate
-from crossmesh.task import Copy, Hop, Piece, Strategy, UnitTask
-from crossmesh.tensor import Tensor
-from crossmesh.transport import Transport
+from crossmesh.report.explain import explain
+from crossmesh.report.picture import picture
+from crossmesh.run.executor import Execution, execute
+from crossmesh.run.transport import Transport
+from crossmesh.search.planner import plan
+from crossmesh.transfer.plan import TransferPlan
+from crossmesh.transfer.simulate import TimedHop, Timeline, lower_bound_s, simulate
+from crossmesh.transfer.solver import Order
 
 __version__ = version("meshwright-crossmesh")
 

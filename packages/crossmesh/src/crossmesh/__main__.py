@@ -2,6 +2,6 @@
 
 import sys
 
-from crossmesh.cli import main
+from crossmesh.cli.commands import main
 
 sys.exit(main())

@@ -12,9 +12,9 @@ import numpy as np
 from shardspec import Layout, Mesh
 from shardspec.notation.jax import from_sharding
 
+from crossmesh.engines.local import LocalTransport
 from crossmesh.errors import MissingExtraError, PlanError, ShardError
-from crossmesh.local import LocalTransport
-from crossmesh.planner import plan
+from crossmesh.search.planner import plan
 
 try:
     import jax

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from crossmesh.errors import MissingExtraError, PlanError, TransportError
-from crossmesh.transport import DATA, Bytes
+from crossmesh.run.transport import DATA, Bytes
 
 try:
     from mpi4py import MPI

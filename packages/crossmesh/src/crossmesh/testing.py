@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Rule, shard
 from shardspec.testing import EVERY_RULE, layouts, meshes, specs
 
-from crossmesh.links import Links
-from crossmesh.plan import TransferPlan
-from crossmesh.task import UnitTask
-from crossmesh.tensor import Tensor
+from crossmesh.base.links import Links
+from crossmesh.base.task import UnitTask
+from crossmesh.base.tensor import Tensor
+from crossmesh.transfer.plan import TransferPlan
 
 Array = npt.NDArray[np.generic]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from crossmesh.links import Links
-from crossmesh.plan import TransferPlan
-from crossmesh.search import Flow, Send
-from crossmesh.simulate import TimedHop, Timeline
-from crossmesh.task import UnitTask
+from crossmesh.base.links import Links
+from crossmesh.base.task import UnitTask
+from crossmesh.transfer.plan import TransferPlan
+from crossmesh.transfer.simulate import TimedHop, Timeline
+from crossmesh.transfer.solver import Flow, Send
 
 CLOSE = 1e-9
 """Relative rounding that sums of some thousand times may have [chosen]."""

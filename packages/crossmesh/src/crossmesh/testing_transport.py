@@ -4,9 +4,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
 from crossmesh.errors import TransportError
-from crossmesh.executor import Execution
-from crossmesh.packing import Array
-from crossmesh.transport import DATA, Bytes
+from crossmesh.run.executor import Execution
+from crossmesh.run.packing import Array
+from crossmesh.run.transport import DATA, Bytes
 
 
 class Wires:

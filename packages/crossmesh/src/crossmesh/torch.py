@@ -12,13 +12,13 @@ import numpy.typing as npt
 from shardspec import Layout
 from shardspec.notation.torch import from_placements
 
+from crossmesh.base.links import Links
+from crossmesh.base.reasons import error_of, reason_of
 from crossmesh.errors import MissingExtraError, PlanError, ShardError
-from crossmesh.executor import execute, refuse
-from crossmesh.links import Links
-from crossmesh.plan import TransferPlan
-from crossmesh.planner import plan
-from crossmesh.reasons import error_of, reason_of
-from crossmesh.transport import Transport
+from crossmesh.run.executor import execute, refuse
+from crossmesh.run.transport import Transport
+from crossmesh.search.planner import plan
+from crossmesh.transfer.plan import TransferPlan
 
 try:
     import torch
@@ -30,9 +30,9 @@ try:
 except ImportError:
     raise MissingExtraError("crossmesh.torch", "torch") from None
 
-from crossmesh.torch_batched import execute_batched, group_failed, others_of, refuse_batched
-from crossmesh.torch_dtypes import as_array, check_plain, name_of
-from crossmesh.torch_transport import TorchTransport
+from crossmesh.engines.torch_batched import execute_batched, group_failed, others_of, refuse_batched
+from crossmesh.engines.torch_dtypes import as_array, check_plain, name_of
+from crossmesh.engines.torch_transport import TorchTransport
 
 __all__ = ["TorchTransport", "plan_state_dict", "redistribute", "transfer_state_dict"]
 

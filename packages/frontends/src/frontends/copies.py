@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import autoshard
 from autoshard import Conversion, Graph, Operator, Sharding, Strategy, Value
-from autoshard.tables import table_of
+from autoshard.space.strategy_tables import table_of
 from shardspec import Layout, Spec, reshard_whole_axes
 
 from frontends.expand import MEMORY_BY, LayerSeconds, layer_seconds

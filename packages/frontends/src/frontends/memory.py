@@ -1,4 +1,4 @@
-"""What a device holds while a stage runs, by kind, from the live ranges of autoshard.memory.
+"""What a device holds while a stage runs, by kind, from the live ranges of autoshard.answer.memory.
 
 A phase runs as one program, which makes some things differ from what autoshard assumes:
 

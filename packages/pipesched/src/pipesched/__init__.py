@@ -7,16 +7,11 @@ that a runtime executes, and `draw` and `plot` show it.
 
 from importlib.metadata import version
 
-from pipesched.action import Action
-from pipesched.check import Semantics, check
-from pipesched.check_program import check_program
-from pipesched.closed_forms import ClosedForm, closed_form
-from pipesched.communicate import with_communication, with_reductions, without_communication
-from pipesched.compare import compare
-from pipesched.costs import Costs
-from pipesched.delay import delay_weight_gradients
-from pipesched.draw import draw, legend
-from pipesched.edge import Edge, Endpoint, chain
+from pipesched.base.action import Action
+from pipesched.base.edge import Edge, Endpoint, chain
+from pipesched.base.event import Event, Transfer
+from pipesched.base.kind import Kind
+from pipesched.base.placement import Placement
 from pipesched.errors import (
     ArgumentError,
     EdgeError,
@@ -24,11 +19,8 @@ from pipesched.errors import (
     MissingExtraError,
     ParseError,
     PipeschedError,
-    ProgramError,
-    ScheduleError,
     UnknownScheduleError,
 )
-from pipesched.event import Event, Transfer
 from pipesched.generators import (
     NAMES,
     chimera,
@@ -49,13 +41,18 @@ from pipesched.generators import (
     zb_h2,
     zb_v,
 )
-from pipesched.kind import Kind
+from pipesched.judge.broken import ProgramError, ScheduleError
+from pipesched.judge.check import Semantics, check
+from pipesched.judge.check_program import check_program
+from pipesched.judge.closed_forms import ClosedForm, closed_form
 from pipesched.lower import lower
-from pipesched.memory import Held
-from pipesched.placement import Placement
-from pipesched.plot import plot
-from pipesched.plot_memory import plot_memory
-from pipesched.program import (
+from pipesched.report.draw import draw, legend
+from pipesched.report.plot import plot
+from pipesched.report.plot_memory import plot_memory
+from pipesched.report.trace import to_trace
+from pipesched.schedule.costs import Costs
+from pipesched.schedule.csv import from_torch_csv, to_torch_csv
+from pipesched.schedule.program import (
     Accumulate,
     Apply,
     Buffer,
@@ -70,12 +67,18 @@ from pipesched.program import (
     Send,
     parse_instruction,
 )
-from pipesched.schedule import Schedule
-from pipesched.search import Found, search
-from pipesched.simulate import simulate
-from pipesched.timeline import Timeline
-from pipesched.torch_csv import from_torch_csv, to_torch_csv
-from pipesched.trace import to_trace
+from pipesched.schedule.schedule import Schedule
+from pipesched.simulation.communicate import (
+    with_communication,
+    with_reductions,
+    without_communication,
+)
+from pipesched.simulation.compare import compare
+from pipesched.simulation.delay import delay_weight_gradients
+from pipesched.simulation.memory import Held
+from pipesched.simulation.simulate import simulate
+from pipesched.simulation.timeline import Timeline
+from pipesched.solver.search import Found, search
 
 __version__ = version("meshwright-pipesched")
 

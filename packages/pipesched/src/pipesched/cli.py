@@ -14,22 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from pipesched.check import Semantics, check
-from pipesched.compare import compare
-from pipesched.costs import Costs
-from pipesched.delay import delay_weight_gradients
-from pipesched.draw import draw, legend
+from pipesched.base.placement import Placement
 from pipesched.errors import ArgumentError, ParseError, PipeschedError
 from pipesched.generators import NAMES, make
-from pipesched.placement import Placement
-from pipesched.plot import plot
-from pipesched.plot_memory import plot_memory
-from pipesched.schedule import Schedule
-from pipesched.search import search
-from pipesched.simulate import simulate
-from pipesched.timeline import Timeline
-from pipesched.torch_csv import from_torch_csv, to_torch_csv
-from pipesched.trace import to_trace
+from pipesched.judge.check import Semantics, check
+from pipesched.report.draw import draw, legend
+from pipesched.report.plot import plot
+from pipesched.report.plot_memory import plot_memory
+from pipesched.report.trace import to_trace
+from pipesched.schedule.costs import Costs
+from pipesched.schedule.csv import from_torch_csv, to_torch_csv
+from pipesched.schedule.schedule import Schedule
+from pipesched.simulation.compare import compare
+from pipesched.simulation.delay import delay_weight_gradients
+from pipesched.simulation.simulate import simulate
+from pipesched.simulation.timeline import Timeline
+from pipesched.solver.search import search
 
 _CHUNKED = ("interleaved-1f1b", "looped-bfs", "inference")  # their stages a rank can be chosen
 _V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipe-v")  # two stages a rank

@@ -6,13 +6,12 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from pipesched.action import Action
-from pipesched.amounts import check_kind
-from pipesched.check import check
-from pipesched.communicate import with_reductions
-from pipesched.edge import ENDPOINTS, Edge, Endpoint, checked_edges
-from pipesched.kind import Kind
-from pipesched.program import (
+from pipesched.base.action import Action
+from pipesched.base.checks import check_kind
+from pipesched.base.edge import ENDPOINTS, Edge, Endpoint, checked_edges
+from pipesched.base.kind import Kind
+from pipesched.judge.check import check
+from pipesched.schedule.program import (
     Accumulate,
     Apply,
     Free,
@@ -25,7 +24,8 @@ from pipesched.program import (
     Saved,
     Send,
 )
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
+from pipesched.simulation.communicate import with_reductions
 
 
 def lower(schedule: Schedule, edges: Iterable[Edge] | None = None) -> Program:

@@ -2,9 +2,10 @@
 
 from importlib.metadata import version
 
-from .axis import Axis, Entry, Split, SubAxis
-from .chunking import Chunking, Rule
-from .errors import (
+from shardspec.base.axis import Axis, Entry, Split, SubAxis
+from shardspec.base.chunking import Chunking, Rule
+from shardspec.base.partial import Operation, Partial, Reduction
+from shardspec.errors import (
     LayoutError,
     MeshError,
     MissingExtraError,
@@ -19,22 +20,21 @@ from .errors import (
     UnknownAxisError,
     UnknownDeviceError,
 )
-from .explain import explain
-from .layout import Layout
-from .mesh import Mesh
-from .partial import Operation, Partial, Reduction
-from .picture import picture
-from .remesh import on_mesh
-from .reshard import COLLECTIVES, WHOLE_AXES, reshard, reshard_whole_axes
-from .schedule import StepKind
-from .shards import assemble, shard
-from .sheet import Picture
-from .simulate import simulate
-from .spec import Spec
-from .step import ReshardPlan, Step
-from .terminal import draw
-from .transfer import Transfer, transfers
-from .transpose import LocalTranspose
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.layout.spec import Spec
+from shardspec.refine.shards import assemble, shard
+from shardspec.refine.transpose import LocalTranspose
+from shardspec.remesh import on_mesh
+from shardspec.report.canvas import Picture
+from shardspec.report.explain import explain
+from shardspec.report.picture import picture
+from shardspec.report.terminal import draw
+from shardspec.resharding.construct import StepKind
+from shardspec.resharding.reshard import COLLECTIVES, WHOLE_AXES, reshard, reshard_whole_axes
+from shardspec.resharding.step import ReshardPlan, Step
+from shardspec.resharding.transfer import Transfer, transfers
+from shardspec.simulate import simulate
 
 __all__ = [
     "COLLECTIVES",

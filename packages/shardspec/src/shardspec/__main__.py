@@ -1,6 +1,6 @@
 """`python -m shardspec`."""
 
-from .cli import main
+from shardspec.cli.commands import main
 
 if __name__ == "__main__":
     main()

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .axis import Axis, Entry, Split, SubAxis
-from .chunking import Chunking, all_sizes
-from .errors import LayoutError
-from .layout import Layout
-from .mesh import Mesh
-from .partial import Partial
-from .spec import Spec
+from shardspec.base.axis import Axis, Entry, Split, SubAxis
+from shardspec.base.chunking import Chunking, all_sizes
+from shardspec.base.partial import Partial
+from shardspec.errors import LayoutError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.layout.spec import Spec
 
 Ints = NDArray[np.int64]
 

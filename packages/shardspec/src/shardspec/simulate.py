@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from .axis import overlap
-from .chunking import Run
-from .layout import Layout
-from .shards import Array, check_shards, combine, neutral
-from .step import ReshardPlan, Step
-from .transfer import common, transfers
+from shardspec.base.axis import overlap
+from shardspec.base.chunking import Run
+from shardspec.layout.layout import Layout
+from shardspec.refine.shards import Array, check_shards, combine, neutral
+from shardspec.resharding.step import ReshardPlan, Step
+from shardspec.resharding.transfer import common, transfers
 
 
 def simulate(plan: ReshardPlan, shards: Mapping[int, Array]) -> dict[int, Array]:

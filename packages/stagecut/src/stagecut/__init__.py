@@ -2,35 +2,15 @@
 
 from importlib.metadata import version
 
-from stagecut.ask import PriceCache
-from stagecut.baseline import equal_layers
-from stagecut.blocks import at_marks, repeated_blocks
-from stagecut.boundary import Boundary
-from stagecut.branches import (
-    split_graph,
+from stagecut.base.edges import Boundary
+from stagecut.base.held_microbatches import (
+    SCHEDULES,
+    InFlightFunction,
+    eager_one_f_one_b,
+    gpipe,
+    one_f_one_b,
 )
-from stagecut.cluster import cluster_operators
-from stagecut.errors import (
-    InfeasibleClusteringError,
-    InfeasibleStagesError,
-    InvalidBoundError,
-    InvalidInputError,
-    MissingExtraError,
-    RecordError,
-    StagecutError,
-    SubmeshError,
-    UnfinishedSearchError,
-    UnknownNameError,
-)
-from stagecut.given import price_stages
-from stagecut.graph import (
-    GraphSplit,
-    GraphStage,
-)
-from stagecut.hosts import HostKind
-from stagecut.network import TransferFunction
-from stagecut.places import Places, SubmeshOfKind
-from stagecut.plan import (
+from stagecut.base.types import (
     Alternative,
     BoundaryFunction,
     BoundFunction,
@@ -43,17 +23,33 @@ from stagecut.plan import (
     Submesh,
     pipeline_time_s,
 )
-from stagecut.planner import plan_stages
-from stagecut.schedule import (
-    SCHEDULES,
-    InFlightFunction,
-    eager_one_f_one_b,
-    gpipe,
-    one_f_one_b,
+from stagecut.branches.graph import GraphSplit, GraphStage
+from stagecut.branches.split_graph import split_graph
+from stagecut.errors import (
+    InfeasibleClusteringError,
+    InfeasibleStagesError,
+    InvalidBoundError,
+    InvalidInputError,
+    MissingExtraError,
+    RecordError,
+    StagecutError,
+    SubmeshError,
+    UnfinishedSearchError,
+    UnknownNameError,
 )
-from stagecut.slice import slice_stages
-from stagecut.stage_plan import PlannedStage, Rival, StagePlan
-from stagecut.submesh import assign_devices, submesh_shapes
+from stagecut.layers.cluster_operators import cluster_operators
+from stagecut.layers.repeated_blocks import at_marks, repeated_blocks
+from stagecut.placement.host_packing import HostKind
+from stagecut.placement.offers import Places, SubmeshOfKind
+from stagecut.placement.submesh import assign_devices, submesh_shapes
+from stagecut.plan.baseline import equal_layers
+from stagecut.plan.plan_stages import plan_stages
+from stagecut.plan.price_stages import price_stages
+from stagecut.plan.stage_plan import StagePlan
+from stagecut.plan.stage_plan_fields import PlannedStage, Rival
+from stagecut.slice.price_requests import PriceCache
+from stagecut.slice.slice import slice_stages
+from stagecut.slice.transfers import TransferFunction
 
 __version__ = version("meshwright-stagecut")
 

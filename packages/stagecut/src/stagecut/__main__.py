@@ -2,6 +2,6 @@
 
 import sys
 
-from stagecut.cli import main
+from stagecut.cli.commands import main
 
 sys.exit(main())

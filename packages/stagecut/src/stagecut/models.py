@@ -17,7 +17,7 @@ from functools import cache, partial
 
 from costmodel.operators import Work, convolution
 
-from stagecut.boundary import Boundary
+from stagecut.base.edges import Boundary
 from stagecut.errors import UnknownNameError
 
 

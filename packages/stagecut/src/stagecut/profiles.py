@@ -36,10 +36,10 @@ from costmodel import (
 )
 from numpy.typing import NDArray
 
-from stagecut.boundary import Boundary
+from stagecut.base.edges import Boundary
+from stagecut.base.types import StageCost, Submesh
 from stagecut.errors import InvalidInputError
 from stagecut.models import Model
-from stagecut.plan import StageCost, Submesh
 
 Floats = NDArray[np.float64]
 LogicalMesh = tuple[int, int]

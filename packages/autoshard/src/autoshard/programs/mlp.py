@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from autoshard.graph import Graph
+from autoshard.graph.graph import Graph
 from autoshard.programs.program import Optimizer, Program
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from autoshard.graph import Graph, Operator, Output, Phase, Role, Value
-from autoshard.rule import Rule
+from autoshard.graph.graph import Graph
+from autoshard.graph.graph_fields import Operator, Output, Phase, Role, Value
+from autoshard.graph.rule import Rule
 from autoshard.rules import broadcast, einsum, elementwise, reduction, reshape, rule_of, transpose
 
 FORWARD, BACKWARD, APPLY = range(3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoshard.graph import Graph
+from autoshard.graph.graph import Graph
 from autoshard.programs.pieces import (
     attention,
     causal_mask,

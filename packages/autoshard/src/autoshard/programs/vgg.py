@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autoshard.graph import Graph
+from autoshard.graph.graph import Graph
 from autoshard.programs.program import FIRST, Optimizer, Program
 from autoshard.rules import labelled
 from autoshard.rules.convolutions import Computes

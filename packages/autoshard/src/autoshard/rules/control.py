@@ -15,8 +15,8 @@ import math
 from collections.abc import Hashable, Sequence
 
 from autoshard.errors import RuleError
-from autoshard.graph import Graph
-from autoshard.rule import Dims, Rule
+from autoshard.graph.graph import Graph
+from autoshard.graph.rule import Dims, Rule
 from autoshard.rules.factors import Dim, Factors, Shape, Shapes
 
 Node = Hashable

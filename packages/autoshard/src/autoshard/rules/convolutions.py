@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Literal
 
 from autoshard.errors import RuleError
-from autoshard.rule import Dims, Rule
+from autoshard.graph.rule import Dims, Rule
 from autoshard.rules.factors import Dim, Factors, Shape, Shapes
 
 Layout = tuple[int, ...]

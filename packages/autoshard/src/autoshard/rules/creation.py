@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoshard.rule import Rule
+from autoshard.graph.rule import Rule
 from autoshard.rules.factors import Factors, Shapes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.errors import RuleError
-from autoshard.rule import Dims, Factor, Reduction, Rule
+from autoshard.graph.rule import Dims, Factor, Reduction, Rule
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoshard.boundary import checked
-from autoshard.rule import Dims, Factor, Rule
+from autoshard.base.checks import checked
+from autoshard.graph.rule import Dims, Factor, Rule
 
 
 @checked

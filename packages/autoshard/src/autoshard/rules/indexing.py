@@ -8,7 +8,7 @@ zeros for the rows that it lacks, and a scatter is parallel in them. Otherwise i
 
 from __future__ import annotations
 
-from autoshard.rule import Rule
+from autoshard.graph.rule import Rule
 from autoshard.rules.factors import Dim, Factors, Shape, Shapes
 from autoshard.rules.notation import labelled
 

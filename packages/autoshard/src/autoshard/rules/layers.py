@@ -6,7 +6,7 @@ more: a softmax of pieces may split its dim, at the price of reducing a maximum 
 
 from __future__ import annotations
 
-from autoshard.rule import Rule
+from autoshard.graph.rule import Rule
 from autoshard.rules.factors import Factors, Shapes
 from autoshard.rules.notation import labelled
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoshard.boundary import checked
+from autoshard.base.checks import checked
 from autoshard.errors import RuleError
-from autoshard.rule import Factor, Rule
+from autoshard.graph.rule import Factor, Rule
 from autoshard.rules.factors import Linear, Shape, Shapes, aligned
 from autoshard.rules.reshaping import reshape
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoshard.boundary import checked
+from autoshard.base.checks import checked
 from autoshard.errors import RuleError
-from autoshard.rule import Dims, Factor, Kind, Reduction, Rule
+from autoshard.graph.rule import Dims, Factor, Kind, Reduction, Rule
 
 
 @checked

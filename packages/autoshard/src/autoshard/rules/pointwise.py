@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoshard.boundary import checked
+from autoshard.base.checks import checked
 from autoshard.errors import RuleError
-from autoshard.rule import Dims, Factor, Rule
+from autoshard.graph.rule import Dims, Factor, Rule
 from autoshard.rules.factors import Linear, Shape, Shapes
 from autoshard.rules.fallback import whole
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoshard.boundary import checked
+from autoshard.base.checks import checked
 from autoshard.errors import RuleError
-from autoshard.rule import Rule
+from autoshard.graph.rule import Rule
 from autoshard.rules.factors import Dim, Factors, Shape, Shapes
 from autoshard.rules.notation import labelled, words_of
 

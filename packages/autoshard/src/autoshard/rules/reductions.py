@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autoshard.boundary import checked
-from autoshard.rule import Factor, Reduction, Rule
+from autoshard.base.checks import checked
+from autoshard.graph.rule import Factor, Reduction, Rule
 from autoshard.rules.factors import Shape, Shapes, aligned, check_dims
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from autoshard.boundary import checked
+from autoshard.base.checks import checked
 from autoshard.errors import RuleError
-from autoshard.rule import Factor, Kind, Rule
+from autoshard.graph.rule import Factor, Kind, Rule
 from autoshard.rules.fallback import whole
 
 

@@ -9,9 +9,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from autoshard.boundary import checked
+from autoshard.base.checks import checked
 from autoshard.errors import RuleError
-from autoshard.rule import Rule
+from autoshard.graph.rule import Rule
 from autoshard.rules import (
     control,
     convolutions,

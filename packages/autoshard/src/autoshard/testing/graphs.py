@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from autoshard.builder import GraphBuilder
-from autoshard.graph import Graph, Role
+from autoshard.graph.graph import Graph
+from autoshard.graph.graph_fields import Role
+from autoshard.rules.builder import GraphBuilder
 
 _SIZES = st.sampled_from([1, 2, 3, 4, 6, 8])
 _NAMES = st.text(max_size=6)

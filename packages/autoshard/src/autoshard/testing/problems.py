@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autoshard.evaluate import evaluate
-from autoshard.problem import Problem
+from autoshard.problem.evaluate import evaluate
+from autoshard.problem.problem import Problem
 
 
 def brute_force(problem: Problem) -> tuple[float, tuple[int, ...] | None]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shardspec import Layout, Mesh, assemble, shard
 
-from autoshard.rule import Rule
-from autoshard.strategy import Strategy, enumerate_strategies
+from autoshard.graph.rule import Rule
+from autoshard.space.strategy import Strategy, enumerate_strategies
 
 Array = NDArray[Any]
 Index = tuple[NDArray[np.intp], ...]

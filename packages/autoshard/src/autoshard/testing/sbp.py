@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from autoshard.problem import Problem
+from autoshard.problem.problem import Problem
 
 Grid = tuple[int, int, int]
 """(p0, p1, p2): the parts that a matmul's rows, columns and inner dim are cut into (4.2.2)."""

@@ -29,10 +29,11 @@ from shardspec import (
 )
 from shardspec import shard as cut
 
-from autoshard.graph import Graph, Operator
-from autoshard.judge import conversion_misfits, made_specs, operator_seconds, padded_plan
-from autoshard.sharding import Sharding
-from autoshard.strategy import Strategy, enumerate_strategies, stored_specs
+from autoshard.answer.judge import conversion_misfits, made_specs, operator_seconds, padded_plan
+from autoshard.answer.sharding import Sharding
+from autoshard.graph.graph import Graph
+from autoshard.graph.graph_fields import Operator
+from autoshard.space.strategy import Strategy, enumerate_strategies, stored_specs
 
 Shards = dict[int, Any]
 """A device's part of a value, by device."""

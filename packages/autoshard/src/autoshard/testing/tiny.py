@@ -9,8 +9,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from shardspec import Mesh
 
-from autoshard.graph import Graph
-from autoshard.strategy import enumerate_strategies, stored_specs
+from autoshard.graph.graph import Graph
+from autoshard.space.strategy import enumerate_strategies, stored_specs
 from autoshard.testing.graphs import graphs
 
 

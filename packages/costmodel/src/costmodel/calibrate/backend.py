@@ -35,7 +35,7 @@ class Backend(Protocol):
     versions: tuple[tuple[str, str], ...]
 
     def collective(self, kind: str, n: int, n_bytes: int) -> Repeat:
-        """A collective of `n` with `n_bytes`, as in `costmodel.collectives`, all float32."""
+        """A collective of `n` with `n_bytes`, as in `costmodel.time.ring`, all float32."""
         ...
 
     def matmul(self, m: int, n: int, k: int, dtype: str) -> Repeat:

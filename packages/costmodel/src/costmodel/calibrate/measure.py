@@ -16,7 +16,7 @@ from functools import partial
 
 from costmodel.calibrate.backend import Backend, Repeat
 from costmodel.calibrate.waiting import Watch
-from costmodel.points import CollectivePoint, MatmulPoint, StreamPoint
+from costmodel.measured.points import CollectivePoint, MatmulPoint, StreamPoint
 
 SIZES = tuple(2**power for power in range(8, 25))
 """Bytes of collectives if not set: 256 B to 16 MiB."""

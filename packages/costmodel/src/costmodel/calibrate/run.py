@@ -14,7 +14,7 @@ from costmodel.calibrate.backend import Name, join, require
 from costmodel.calibrate.measure import Progress, measure
 from costmodel.calibrate.waiting import Watch
 from costmodel.errors import CalibrationError
-from costmodel.machine import Machine
+from costmodel.measured.machine import Machine
 from costmodel.profile import Profile
 
 _START_S = 120.0  # to import a framework and fit, on a machine that is busy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard import Graph, Operator, Output, Phase, Value
-from autoshard.graph import Role
+from autoshard.graph.graph_fields import Role
 
 from frontends.step import APPLY, PHASE_NAMES, identity
 from frontends.torch.arguments import Argument, dtype_name

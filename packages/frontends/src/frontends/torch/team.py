@@ -136,7 +136,7 @@ def _check(plan: Plan) -> None:
 
 
 def _connect(number: int, lane: Lane, process_of: Mapping[int, int]) -> crossmesh.Transport:
-    from crossmesh.torch_transport import TorchTransport
+    from crossmesh.engines.torch_transport import TorchTransport
 
     group = _compat.new_group(lane.processes, GROUP_TIMEOUT, "gloo")
     rank = {process: i for i, process in enumerate(lane.processes)}

@@ -18,7 +18,7 @@ from pipesched.generators.interleaved import interleaved_1f1b, looped_bfs
 from pipesched.generators.v_shaped import v_half, v_min, zb_v
 from pipesched.generators.warm_up import eager_1f1b, gpipe, one_f_one_b
 from pipesched.generators.zero_bubble import zb_h1, zb_h2
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
 
 __all__ = [
     "NAMES",

@@ -29,13 +29,13 @@ from itertools import accumulate, product
 from math import inf
 from typing import Literal
 
-from pipesched.amounts import bounds_of, check_kind, check_sizes
-from pipesched.costs import Costs
-from pipesched.edge import Edge
+from pipesched.base.checks import bounds_of, check_kind, check_sizes
+from pipesched.base.edge import Edge
+from pipesched.base.kind import Kind
 from pipesched.errors import ArgumentError, InfeasibleError
 from pipesched.generators.order import numbered
-from pipesched.kind import Kind
-from pipesched.schedule import Schedule
+from pipesched.schedule.costs import Costs
+from pipesched.schedule.schedule import Schedule
 
 _EQUAL = Costs(1.0, input_gradient_s=1.0, weight_gradient_s=1.0)
 

@@ -17,12 +17,12 @@ Reference:
 
 from __future__ import annotations
 
-from pipesched.action import Action
-from pipesched.amounts import check_sizes
+from pipesched.base.action import Action
+from pipesched.base.checks import check_sizes
+from pipesched.base.placement import Placement
 from pipesched.errors import ArgumentError
 from pipesched.generators.order import backward, forward
-from pipesched.placement import Placement
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
 
 
 def chimera(n_stages: int, n_microbatches: int) -> Schedule:

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from pipesched.amounts import check_sizes
+from pipesched.base.checks import check_sizes
+from pipesched.base.kind import Kind
+from pipesched.base.placement import Placement
 from pipesched.errors import ArgumentError
 from pipesched.generators.order import Step, numbered, ranks_for
-from pipesched.kind import Kind
-from pipesched.placement import Placement
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
 
 _F, _B, _I, _W = Kind.FORWARD, Kind.BACKWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pipesched.amounts import check_sizes
+from pipesched.base.checks import check_sizes
 from pipesched.generators.interleaved import groups_of
 from pipesched.generators.order import forward, ranks_for
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
 
 
 def inference(

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from itertools import pairwise, starmap
 
-from pipesched.amounts import check_sizes, is_count
+from pipesched.base.checks import check_sizes, is_count
 from pipesched.errors import ArgumentError
 from pipesched.generators.order import backward, forward, in_turn, ranks_for
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
 
 
 def interleaved_1f1b(

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from types import MappingProxyType
 
-from pipesched.action import Action
-from pipesched.amounts import is_count
+from pipesched.base.action import Action
+from pipesched.base.checks import is_count
+from pipesched.base.kind import Kind
 from pipesched.errors import ArgumentError
-from pipesched.kind import Kind
 
 Step = tuple[Kind, int]
 """A kind of work and the stage that does it, on whichever microbatch is next."""

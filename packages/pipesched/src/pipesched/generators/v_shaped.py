@@ -29,8 +29,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from pipesched.action import Action
-from pipesched.amounts import check_sizes
+from pipesched.base.action import Action
+from pipesched.base.checks import check_sizes
+from pipesched.base.kind import Kind
+from pipesched.base.placement import Placement
 from pipesched.generators.order import (
     Step,
     forward,
@@ -39,9 +41,7 @@ from pipesched.generators.order import (
     ranks_for,
     weight_gradient,
 )
-from pipesched.kind import Kind
-from pipesched.placement import Placement
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
 
 _F, _I, _W = Kind.FORWARD, Kind.INPUT_GRADIENT, Kind.WEIGHT_GRADIENT
 _PERIOD = 6

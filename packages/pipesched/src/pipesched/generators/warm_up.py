@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pipesched.amounts import check_sizes, is_count
+from pipesched.base.checks import check_sizes, is_count
 from pipesched.errors import ArgumentError
 from pipesched.generators.order import backward, forward, in_turn
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
 
 
 def gpipe(n_stages: int, n_microbatches: int) -> Schedule:

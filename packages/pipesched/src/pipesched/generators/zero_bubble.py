@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipesched.action import Action
-from pipesched.amounts import check_sizes
+from pipesched.base.action import Action
+from pipesched.base.checks import check_sizes
 from pipesched.generators.order import forward, input_gradient, weight_gradient
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
 
 
 def zb_h1(n_stages: int, n_microbatches: int) -> Schedule:

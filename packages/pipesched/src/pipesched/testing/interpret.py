@@ -6,10 +6,10 @@ import hashlib
 from collections import defaultdict, deque
 from functools import cache
 
-from pipesched.action import Action
-from pipesched.edge import Edge
-from pipesched.kind import Kind
-from pipesched.program import (
+from pipesched.base.action import Action
+from pipesched.base.edge import Edge
+from pipesched.base.kind import Kind
+from pipesched.schedule.program import (
     Accumulate,
     Apply,
     Buffer,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipesched.errors import ArgumentError
 from pipesched.generators import NAMES, make
-from pipesched.schedule import Schedule
+from pipesched.schedule.schedule import Schedule
 
 LINEAR = ("gpipe", "1f1b", "eager-1f1b")
 """Those of one stage a rank and whole backwards."""

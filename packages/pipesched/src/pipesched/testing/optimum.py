@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import product
 from math import inf
 
-from pipesched.action import Action
-from pipesched.check import check
-from pipesched.costs import Costs
-from pipesched.errors import ScheduleError
-from pipesched.kind import Kind
-from pipesched.schedule import Schedule
-from pipesched.simulate import simulate
+from pipesched.base.action import Action
+from pipesched.base.kind import Kind
+from pipesched.judge.broken import ScheduleError
+from pipesched.judge.check import check
+from pipesched.schedule.costs import Costs
+from pipesched.schedule.schedule import Schedule
+from pipesched.simulation.simulate import simulate
 
 
 def optimum_s(

@@ -6,11 +6,11 @@ from collections import Counter
 
 from hypothesis import strategies as st
 
-from pipesched.action import Action
-from pipesched.edge import Edge
-from pipesched.kind import Kind
-from pipesched.placement import Placement
-from pipesched.schedule import Schedule
+from pipesched.base.action import Action
+from pipesched.base.edge import Edge
+from pipesched.base.kind import Kind
+from pipesched.base.placement import Placement
+from pipesched.schedule.schedule import Schedule
 
 
 def actions(n_stages: int = 12, n_microbatches: int = 12) -> st.SearchStrategy[Action]:

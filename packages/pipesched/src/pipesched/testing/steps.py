@@ -10,10 +10,10 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from pipesched.action import Action
-from pipesched.edge import Endpoint, chain
-from pipesched.kind import Kind
-from pipesched.schedule import Schedule
+from pipesched.base.action import Action
+from pipesched.base.edge import Endpoint, chain
+from pipesched.base.kind import Kind
+from pipesched.schedule.schedule import Schedule
 from pipesched.testing.schedules import edge_sets, placements
 
 Item = tuple[int, Action]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from pipesched.action import Action
-from pipesched.costs import Costs
-from pipesched.event import Event, Transfer
-from pipesched.kind import Kind
-from pipesched.schedule import Schedule
-from pipesched.timeline import Timeline
+from pipesched.base.action import Action
+from pipesched.base.event import Event, Transfer
+from pipesched.base.kind import Kind
+from pipesched.schedule.costs import Costs
+from pipesched.schedule.schedule import Schedule
+from pipesched.simulation.timeline import Timeline
 
 SENDS_GRADIENT = (Kind.BACKWARD, Kind.INPUT_GRADIENT)
 

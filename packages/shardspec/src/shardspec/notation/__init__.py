@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-from ..errors import NotationError
+from shardspec.errors import NotationError
 
 __all__ = ["NOTATIONS", "notation"]
 

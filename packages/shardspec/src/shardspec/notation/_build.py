@@ -3,14 +3,14 @@
 import math
 import sys
 
-from ..axis import Axis, Entry, Split, SubAxis
-from ..chunking import Rule
-from ..errors import LayoutError, NotationError, SpecError, UnknownAxisError
-from ..layout import Layout
-from ..mesh import Mesh
-from ..partial import Partial
-from ..spec import Spec
-from ._scanner import Scanner
+from shardspec.base.axis import Axis, Entry, Split, SubAxis
+from shardspec.base.chunking import Rule
+from shardspec.base.partial import Partial
+from shardspec.errors import LayoutError, NotationError, SpecError, UnknownAxisError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.layout.spec import Spec
+from shardspec.notation._scanner import Scanner
 
 
 def read_part(s: Scanner) -> tuple[int, int]:

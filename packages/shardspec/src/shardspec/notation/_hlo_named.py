@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..axis import Axis, SubAxis, overlap
-from ..errors import NotationError, SpecError, UnknownAxisError
-from ..layout import Layout
-from ..mesh import Mesh
-from ._hlo_parts import (
+from shardspec.base.axis import Axis, SubAxis, overlap
+from shardspec.errors import NotationError, SpecError, UnknownAxisError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.notation._hlo_parts import (
     MAX_DIMS,
     HloScanner,
     Placement,

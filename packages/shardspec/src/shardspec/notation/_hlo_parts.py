@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..axis import Axis, Entry
-from ..errors import MeshError
-from ..mesh import Mesh
-from ..remesh import Digit, Ints, digits
-from ._scanner import Scanner
+from shardspec.base.axis import Axis, Entry
+from shardspec.errors import MeshError
+from shardspec.layout.mesh import Mesh
+from shardspec.notation._scanner import Scanner
+from shardspec.remesh import Digit, Ints, digits
 
 MAX_DIMS = 32
 """Of a grid of devices, a mesh or a tensor: as many as arrays have in numpy 1."""

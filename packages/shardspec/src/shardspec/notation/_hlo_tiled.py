@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from ..axis import index
-from ..layout import Layout
-from ..mesh import Mesh
-from ..remesh import Digit, axes_at, digits
-from ._hlo_parts import (
+from shardspec.base.axis import index
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.notation._hlo_parts import (
     MAX_DIMS,
     HloScanner,
     Placement,
@@ -20,6 +19,7 @@ from ._hlo_parts import (
     size_of,
     skip_metadata,
 )
+from shardspec.remesh import Digit, axes_at, digits
 
 _SUBGROUPS = ("replicated", "unreduced", "manual", "maximal", "unknown")
 

@@ -19,13 +19,13 @@ are compared shard by shard, and where torch cuts otherwise there is no layout.
 import math
 from collections.abc import Mapping, Sequence
 
-from ..axis import Entry, Split, SubAxis, index, merged
-from ..chunking import Run, joined
-from ..errors import NotationError
-from ..layout import Layout
-from ..mesh import Mesh
-from ..partial import Partial, Reduction
-from ..spec import Spec
+from shardspec.base.axis import Entry, Split, SubAxis, index, merged
+from shardspec.base.chunking import Run, joined
+from shardspec.base.partial import Partial, Reduction
+from shardspec.errors import NotationError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.layout.spec import Spec
 
 Said = tuple[int, int] | Reduction | None
 """What a placement says: a dim and into how many pieces it is cut first (1 for `Shard`), a kind of

@@ -3,8 +3,8 @@
 import re
 from typing import NoReturn
 
-from ..errors import NotationError
-from ..naturals import shown
+from shardspec.base.integers import shown
+from shardspec.errors import NotationError
 
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _SPACE_OR_COMMENT = re.compile(r"(?:[ \t\r\n]|/\*(?:[^*]|\*(?!/))*+\*/)*+")

@@ -12,13 +12,13 @@ Reference:
 
 from typing import Literal, get_args
 
-from ..axis import Axis, Entry, Split
-from ..errors import NotationError
-from ..layout import Layout
-from ..mesh import Mesh
-from ..partial import Partial, Reduction
-from ._build import build, check_rule, checked_axis, read_part
-from ._scanner import Scanner
+from shardspec.base.axis import Axis, Entry, Split
+from shardspec.base.partial import Partial, Reduction
+from shardspec.errors import NotationError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.notation._build import build, check_rule, checked_axis, read_part
+from shardspec.notation._scanner import Scanner
 
 Style = Literal["plain", "superscript", "colossal"]
 

@@ -29,15 +29,15 @@ Reference:
 from collections.abc import Sequence
 from typing import Literal
 
-from ..errors import LayoutError, NotationError
-from ..layout import Layout
-from ..mesh import Mesh
-from ..partial import Partial
-from ..remesh import on_mesh
-from ._build import build, check_rule
-from ._hlo_named import dump_named, read_named
-from ._hlo_parts import HloScanner, Placement
-from ._hlo_tiled import dump_tiled, read_tiled
+from shardspec.base.partial import Partial
+from shardspec.errors import LayoutError, NotationError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.notation._build import build, check_rule
+from shardspec.notation._hlo_named import dump_named, read_named
+from shardspec.notation._hlo_parts import HloScanner, Placement
+from shardspec.notation._hlo_tiled import dump_tiled, read_tiled
+from shardspec.remesh import on_mesh
 
 
 def parse(text: str, *, shape: tuple[int, ...] | None = None, mesh: Mesh | None = None) -> Layout:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import NotationError
-from ..layout import Layout
-from ..mesh import Mesh
-from ..partial import Partial
-from ..spec import Spec
-from . import hlo
-from ._scanner import Scanner
+from shardspec.base.partial import Partial
+from shardspec.errors import NotationError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.layout.spec import Spec
+from shardspec.notation import hlo
+from shardspec.notation._scanner import Scanner
 
 if TYPE_CHECKING:
     import jax

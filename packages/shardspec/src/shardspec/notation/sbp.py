@@ -15,12 +15,12 @@ Reference:
 
 from typing import Literal, get_args
 
-from ..errors import NotationError
-from ..layout import Layout
-from ..mesh import Mesh
-from ..partial import Partial
-from ._build import build, check_rule, check_sums
-from ._scanner import Scanner
+from shardspec.base.partial import Partial
+from shardspec.errors import NotationError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.notation._build import build, check_rule, check_sums
+from shardspec.notation._scanner import Scanner
 
 Style = Literal["short", "python"]
 

@@ -19,14 +19,14 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from ..axis import Axis, SubAxis, index, overlap
-from ..errors import LayoutError, MeshError, NotationError
-from ..layout import Layout
-from ..mesh import Mesh
-from ..partial import Partial
-from ..remesh import on_mesh
-from ._build import build, check_rule, check_sums, checked_axis, read_part
-from ._scanner import Scanner
+from shardspec.base.axis import Axis, SubAxis, index, overlap
+from shardspec.base.partial import Partial
+from shardspec.errors import LayoutError, MeshError, NotationError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.notation._build import build, check_rule, check_sums, checked_axis, read_part
+from shardspec.notation._scanner import Scanner
+from shardspec.remesh import on_mesh
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
 _STRING = re.compile(r'"((?:[^"\\\n\v\f]|\\(?:[nt"\\]|[0-9A-Fa-f]{2}))*+)"')

@@ -8,12 +8,12 @@ after others to its right (`S10` is `(_StridedShard(0, 2), Shard(0))`). See `_pl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from ..errors import NotationError
-from ..layout import Layout
-from ..mesh import Mesh
-from ..partial import Reduction
-from ._placements import Said, layout_of, placements_of, written
-from ._scanner import Scanner
+from shardspec.base.partial import Reduction
+from shardspec.errors import NotationError
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.notation._placements import Said, layout_of, placements_of, written
+from shardspec.notation._scanner import Scanner
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -1,8 +1,15 @@
 """Hypothesis strategies and checkers, for our tests and our siblings' (extra `testing`)."""
 
-from .checkers import check_covers_once, check_layout
-from .plans import check_plan
-from .strategies import EVERY_RULE, every_spec, layout_pairs, layouts, meshes, specs
+from shardspec.testing.checkers import check_covers_once, check_layout
+from shardspec.testing.plans import check_plan
+from shardspec.testing.strategies import (
+    EVERY_RULE,
+    every_spec,
+    layout_pairs,
+    layouts,
+    meshes,
+    specs,
+)
 
 __all__ = [
     "EVERY_RULE",

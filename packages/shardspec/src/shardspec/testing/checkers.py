@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from ..layout import Layout
+from shardspec.layout.layout import Layout
 
 
 def check_covers_once(layout: Layout) -> None:

@@ -10,12 +10,12 @@ from typing import get_args
 
 import numpy as np
 
-from ..layout import Layout
-from ..partial import Reduction
-from ..shards import assemble, shard
-from ..simulate import simulate
-from ..step import ReshardPlan, Step
-from ..transfer import transfers
+from shardspec.base.partial import Reduction
+from shardspec.layout.layout import Layout
+from shardspec.refine.shards import assemble, shard
+from shardspec.resharding.step import ReshardPlan, Step
+from shardspec.resharding.transfer import transfers
+from shardspec.simulate import simulate
 
 Elements = dict[int, frozenset[int]]
 """For each device the flat indices of the elements it holds."""

@@ -8,12 +8,12 @@ from typing import Literal, get_args
 
 from hypothesis import strategies as st
 
-from ..axis import Axis, Entry, Split, SubAxis, overlap
-from ..chunking import Chunking, Rule
-from ..layout import Layout
-from ..mesh import Mesh
-from ..partial import Partial, Reduction
-from ..spec import Spec
+from shardspec.base.axis import Axis, Entry, Split, SubAxis, overlap
+from shardspec.base.chunking import Chunking, Rule
+from shardspec.base.partial import Partial, Reduction
+from shardspec.layout.layout import Layout
+from shardspec.layout.mesh import Mesh
+from shardspec.layout.spec import Spec
 
 EVERY_RULE: tuple[Rule | Literal["sizes"], ...] = (*get_args(Rule), "sizes")
 """All ways to cut a dim, for `chunking`; `sizes` is explicit ones."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from stagecut.boundary import Boundary
+from stagecut.base.edges import Boundary
 from stagecut.testing.runs import all_runs
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from stagecut.hosts import HostKind
-from stagecut.places import Places, SubmeshOfKind
-from stagecut.plan import Submesh
-from stagecut.submesh import submesh_shapes
+from stagecut.base.types import Submesh
+from stagecut.placement.host_packing import HostKind
+from stagecut.placement.offers import Places, SubmeshOfKind
+from stagecut.placement.submesh import submesh_shapes
 
 
 @st.composite

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from stagecut.boundary import Boundary
-from stagecut.plan import StageCost
+from stagecut.base.edges import Boundary
+from stagecut.base.types import StageCost
 from stagecut.testing.runs import all_runs
 
 

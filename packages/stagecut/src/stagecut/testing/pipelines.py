@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from stagecut.boundary import Boundary
-from stagecut.plan import Span, StageCost, Submesh
-from stagecut.submesh import submesh_shapes
+from stagecut.base.edges import Boundary
+from stagecut.base.types import Span, StageCost, Submesh
+from stagecut.placement.submesh import submesh_shapes
 from stagecut.testing.slicing import all_slicings
 
 

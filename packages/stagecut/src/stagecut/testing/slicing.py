@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from stagecut.plan import Span, StageCost, Submesh
-from stagecut.submesh import submesh_shapes
+from stagecut.base.types import Span, StageCost, Submesh
+from stagecut.placement.submesh import submesh_shapes
 from stagecut.testing.runs import all_runs
 
 

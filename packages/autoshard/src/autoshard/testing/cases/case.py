@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from autoshard.rule import Rule
+from autoshard.graph.rule import Rule
 from autoshard.rules import rule_of
 from autoshard.testing.rules import Array, Part, Run
 

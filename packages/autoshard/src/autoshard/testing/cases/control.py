@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from autoshard.builder import GraphBuilder
-from autoshard.graph import Graph
+from autoshard.graph.graph import Graph
+from autoshard.rules.builder import GraphBuilder
 from autoshard.testing.cases.case import SIZES, Case, Maker, generator
 from autoshard.testing.rules import Array, Part
 

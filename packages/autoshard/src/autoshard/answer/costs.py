@@ -1,0 +1,120 @@
+"""What each operator and each conversion of a sharding takes, one entry after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardspec import Mesh, Spec, Step
+
+from autoshard.answer.sharding_fields import ShardingFields
+from autoshard.graph.graph_fields import Operator, Value
+from autoshard.space.conversion import Conversion, Converter, converter_of, spec_set
+from autoshard.space.strategy import Strategy
+from autoshard.space.strategy_tables import compute_seconds, largest_part, table_of
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An operator as it is run."""
+
+    operator: Operator
+    strategy: Strategy
+    seconds: float
+    """Of all runs in a step."""
+    n_bytes: int
+    """What a device holds of its results after one run."""
+
+    @property
+    def phase(self) -> int:
+        """Where it runs."""
+        return self.operator.phase
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A conversion as it is run; `step` is a collective or a slice."""
+
+    conversion: Conversion
+    value: Value
+    step: Step
+    seconds: float
+    """Of all runs in a step."""
+    n_bytes: int
+    """What a device receives in one run."""
+
+    @property
+    def phase(self) -> int:
+        """Where it runs."""
+        return self.conversion.phase
+
+
+def entries(sharding: ShardingFields) -> tuple[Work | Move, ...]:
+    """The entries of a sharding in order of execution.
+
+    A conversion comes right before the first operator that needs it, those of outputs after the
+    last operator of their phase.
+    """
+    return tuple(_entries(sharding))
+
+
+def _entries(sharding: ShardingFields) -> Iterator[Work | Move]:
+    graph = sharding.graph
+    waiting: dict[tuple[int, str], list[Conversion]] = {}
+    for conversion in sharding.conversions:
+        waiting.setdefault((conversion.phase, conversion.value), []).append(conversion)
+    works = list(zip(graph.operators, sharding.strategies, strict=True))
+    for phase in range(len(graph.phases)):
+        for operator, strategy in works:
+            if operator.phase != phase:
+                continue
+            for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True):
+                queue = waiting.get((phase, name), [])
+                if spec in (conversion.dst for conversion in queue):
+                    while queue and (conversion := queue.pop(0)):
+                        yield move(sharding, conversion)
+                        if conversion.dst == spec:
+                            break
+            yield work(sharding, operator, strategy)
+        for (of, _), queue in waiting.items():
+            if of == phase:
+                yield from (move(sharding, conversion) for conversion in queue)
+
+
+def work(sharding: ShardingFields, operator: Operator, strategy: Strategy) -> Work:
+    """What an operator takes under a strategy."""
+    graph, mesh = sharding.graph, sharding.mesh
+    table = table_of(graph, operator, mesh.shape, sharding.options)
+    read = [graph.value(name) for name in operator.inputs]
+    made = [graph.value(name) for name in operator.outputs]
+    seconds = compute_seconds(operator, read, made, sharding.cluster.device, table)
+    chosen = table.strategies.index(strategy)
+    n_bytes = sum(
+        held_bytes(value, spec, mesh)
+        for value, spec in zip(made, strategy.result_specs, strict=True)
+    )
+    repeats = graph.phases[operator.phase].repeats
+    return Work(operator, strategy, float(seconds[chosen]) * repeats, n_bytes)
+
+
+def move(sharding: ShardingFields, conversion: Conversion) -> Move:
+    """What a conversion takes."""
+    value = sharding.graph.value(conversion.value)
+    step = converter(sharding).steps(value, conversion.src, conversion.dst)[0]
+    table = converter(sharding).seconds(
+        value, spec_set((conversion.src,)), spec_set((conversion.dst,))
+    )
+    repeats = sharding.graph.phases[conversion.phase].repeats
+    received = step.received_bytes(value.itemsize)
+    return Move(conversion, value, step, float(table[0, 0]) * repeats, received)
+
+
+def converter(sharding: ShardingFields) -> Converter:
+    """What prices the conversions of a sharding."""
+    links = sharding.cluster.links(sharding.mesh)
+    return converter_of(sharding.mesh.shape, links, sharding.options.uneven)
+
+
+def held_bytes(value: Value, spec: Spec, mesh: Mesh) -> int:
+    """Bytes of the largest shard of a value."""
+    return value.itemsize * largest_part(spec, value.shape, mesh.shape)

@@ -1,0 +1,137 @@
+"""What is different between two shardings of a graph, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardspec import Spec
+
+from autoshard.answer.costs import Move, Work, entries, held_bytes
+from autoshard.answer.sharding import Sharding
+from autoshard.answer.table import collapsed
+from autoshard.errors import GraphError
+from autoshard.space.phrases import bytes_text, columns, seconds_text, specs_text
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """From one sharding to another; prints as tables. Seconds are of all runs in a step."""
+
+    before: Sharding
+    after: Sharding
+    inputs: tuple[tuple[str, Spec, Spec], ...]
+    """Stored in another way: before, after."""
+    operators: tuple[tuple[Work, Work], ...]
+    """Run in another way: before, after."""
+    removed: tuple[Move, ...]
+    """Conversions of `before` only."""
+    added: tuple[Move, ...]
+    """Conversions of `after` only."""
+
+    @property
+    def seconds(self) -> float:
+        """What `after` takes more; negative if it is faster."""
+        return self.after.objective_s - self.before.objective_s
+
+    @property
+    def n_bytes(self) -> int:
+        """What a device holds more at its peak."""
+        return self.after.peak_bytes - self.before.peak_bytes
+
+    def __str__(self) -> str:
+        lines = [self._summary()]
+        if self.inputs:
+            rows = [
+                (name, str(old), str(new), _more_bytes(self._stored_bytes(name, old, new)))
+                for name, old, new in self.inputs
+            ]
+            lines += ["", *_table(("input", "before", "after", "bytes"), rows)]
+        if self.operators:
+            rows = [
+                (
+                    new.operator.name,
+                    specs_text(old.strategy),
+                    specs_text(new.strategy),
+                    _more(new.seconds - old.seconds),
+                )
+                for old, new in self.operators
+            ]
+            lines += ["", *_table(("operator", "before", "after", "compute"), rows)]
+        if moves := [(move, "gone") for move in self.removed] + [(m, "new") for m in self.added]:
+            rows = [
+                (
+                    move.value.name,
+                    f"{what} {move.step.kind.replace('_', '-')}",
+                    f"{move.conversion.src} -> {move.conversion.dst}",
+                    _more(move.seconds if what == "new" else -move.seconds),
+                )
+                for move, what in moves
+            ]
+            lines += ["", *_table(("value", "conversion", "", "seconds"), rows)]
+        return "\n".join(lines)
+
+    def _summary(self) -> str:
+        if not (self.inputs or self.operators or self.removed or self.added):
+            return "nothing is different"
+        times = (seconds_text(of.objective_s) for of in (self.before, self.after))
+        peaks = (bytes_text(of.peak_bytes) for of in (self.before, self.after))
+        return (
+            f"a step takes {_more(self.seconds)} ({' -> '.join(times)}), a device holds "
+            f"{_more_bytes(self.n_bytes)} at its peak ({' -> '.join(peaks)})"
+        )
+
+    def _stored_bytes(self, name: str, old: Spec, new: Spec) -> int:
+        value, mesh = self.after.graph.value(name), self.after.mesh
+        return held_bytes(value, new, mesh) - held_bytes(value, old, mesh)
+
+
+def diff(before: Sharding, after: Sharding) -> Difference:
+    """What is different in `after`.
+
+    Args:
+        before: A sharding.
+        after: Another one, of the same graph on a mesh of the same shape.
+
+    Raises:
+        GraphError: they are of different graphs, or on meshes of different shapes.
+    """
+    for one in (before, after):
+        if not isinstance(one, Sharding):
+            raise GraphError(f"two Shardings are compared; got {one!r}")
+    if before.graph != after.graph or before.mesh.shape != after.mesh.shape:
+        graphs = (f"{len(of.graph.operators)} operators" for of in (before, after))
+        raise GraphError(
+            "only shardings of one graph on meshes of one shape can be compared; got "
+            f"{' and '.join(graphs)} on {before.mesh.shape} and {after.mesh.shape}"
+        )
+    stored = dict(after.input_specs)
+    ledgers = [entries(of) for of in (before, after)]
+    works = [[entry for entry in ledger if isinstance(entry, Work)] for ledger in ledgers]
+    moves = [[entry for entry in ledger if isinstance(entry, Move)] for ledger in ledgers]
+    kept = set(before.conversions) & set(after.conversions)
+    return Difference(
+        before,
+        after,
+        tuple((name, old, stored[name]) for name, old in before.input_specs if old != stored[name]),
+        tuple(pair for pair in zip(*works, strict=True) if pair[0].strategy != pair[1].strategy),
+        tuple(move for move in moves[0] if move.conversion not in kept),
+        tuple(move for move in moves[1] if move.conversion not in kept),
+    )
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    lines = columns([header, *rows], right=(len(header) - 1,))
+    return collapsed(lines, [None, *(row[1:] for row in rows)])
+
+
+def _more(seconds: float) -> str:
+    return _signed(seconds, seconds_text(abs(seconds)))
+
+
+def _more_bytes(n_bytes: float) -> str:
+    return _signed(n_bytes, bytes_text(abs(n_bytes)))
+
+
+def _signed(difference: float, text: str) -> str:
+    return "as much" if difference == 0.0 else f"{text} {'more' if difference > 0.0 else 'less'}"

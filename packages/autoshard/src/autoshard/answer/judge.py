@@ -1,0 +1,270 @@
+"""What a sharding takes and holds, from its graph, cluster, specs and conversions alone.
+
+Shares nothing with the search: no tables, no converter, no live ranges of `memory`. Prices come
+from shardspec's plans and costmodel, one operator and one conversion at a time; what is held is
+followed from operator to operator. Equal operators and conversions are priced once.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from costmodel import Cluster, operator_time, reshard_time
+from shardspec import Layout, Mesh, ReshardPlan, Spec, reshard, reshard_whole_axes
+
+from autoshard.answer.sharding_fields import ShardingFields
+from autoshard.graph.graph import Graph
+from autoshard.graph.graph_fields import Operator, Value
+from autoshard.space.strategy import Strategy
+
+if TYPE_CHECKING:
+    from autoshard.space.conversion import Conversion
+
+Span = tuple[int, int, int]
+"""Bytes, and the first and last operator while which they are held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An operand, or an output."""
+
+    time: int
+    """The operator; of an output, the last one of its phase."""
+    phase: int
+    value: str
+    spec: Spec
+    in_place: bool = False
+    """Whether it is stored back into an input."""
+
+
+def made_specs(sharding: ShardingFields) -> dict[str, Spec]:
+    """How each value is stored or made."""
+    made = dict(sharding.input_specs)
+    for operator, strategy in zip(sharding.graph.operators, sharding.strategies, strict=True):
+        made.update(zip(operator.outputs, strategy.result_specs, strict=True))
+    return made
+
+
+def reads(sharding: ShardingFields) -> list[Read]:
+    """All that operators read, then all outputs."""
+    graph = sharding.graph
+    found = [
+        Read(time, operator.phase, name, spec)
+        for time, (operator, strategy) in enumerate(
+            zip(graph.operators, sharding.strategies, strict=True)
+        )
+        for name, spec in zip(operator.inputs, strategy.operand_specs, strict=True)
+    ]
+    phase_of = [operator.phase for operator in graph.operators]
+    for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
+        phase = graph.phase_of_output(output)
+        last = bisect_right(phase_of, phase) - 1
+        in_place = output.alias is not None
+        found.append(Read(max(last, 0), phase, output.value, spec, in_place))
+    return found
+
+
+def conversion_misfits(sharding: ShardingFields) -> Iterator[str]:
+    """Each conversion is needed, made once, of something that is there; outputs leave as asked."""
+    graph, made = sharding.graph, made_specs(sharding)
+    needed = {(read.phase, read.value, read.spec) for read in reads(sharding)}
+    sources = {(c.phase, c.value, c.src) for c in sharding.conversions}
+    there: dict[tuple[int, str], set[Spec]] = {}
+    for c in sharding.conversions:
+        copies = there.setdefault((c.phase, c.value), {made[c.value]})
+        if c.src not in copies:
+            yield f"a conversion of {c.value!r} starts from {c.src}, which is not there"
+        if c.dst in copies:
+            yield f"a conversion makes {c.value!r} as {c.dst}, which is there"
+        if (c.phase, c.value, c.dst) not in needed | sources:
+            yield f"a conversion makes {c.value!r} as {c.dst}, which nobody reads"
+        copies.add(c.dst)
+    missing = [
+        (phase, name, str(spec))
+        for phase, name, spec in needed
+        if spec not in there.get((phase, name), {made[name]})
+    ]
+    for phase, name, text in sorted(missing):
+        yield f"{name!r} is read as {text} in phase {phase}, and nobody makes it so"
+    for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
+        if spec.is_partial or (output.whole and spec.axes):
+            yield f"output {output.value!r} leaves as {spec}, which is not what is asked of it"
+        if output.alias is not None and spec != made[output.alias]:
+            yield f"output {output.value!r} is stored back as {spec}, not as {made[output.alias]}"
+
+
+def recompute_seconds(sharding: ShardingFields) -> tuple[list[float], list[float]]:
+    """Compute and communication of each phase, from the specs and conversions alone."""
+    graph, mesh, cluster = sharding.graph, sharding.mesh, sharding.cluster
+    links = cluster.links(mesh)
+    compute, communication = ([0.0] * len(graph.phases) for _ in range(2))
+    known: dict[Hashable, float] = {}
+    for operator, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        values = [graph.value(name) for name in operator.inputs + operator.outputs]
+        dtypes = tuple(value.dtype for value in values)
+        work: Hashable = (id(operator.rule), operator.flops, id(strategy), dtypes)
+        if work not in known:
+            known[work] = operator_seconds(graph, operator, strategy, mesh, cluster)
+        compute[operator.phase] += known[work] * graph.phases[operator.phase].repeats
+    for c in sharding.conversions:
+        value = graph.value(c.value)
+        move: Hashable = (value.shape, value.itemsize, c.src, c.dst)
+        if move not in known:
+            plan = padded_plan(value.shape, mesh, c.src, c.dst)
+            known[move] = float(reshard_time(plan, value.itemsize, links))
+        communication[c.phase] += known[move] * graph.phases[c.phase].repeats
+    return compute, communication
+
+
+def padded_plan(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> ReshardPlan:
+    """The conversion of a tensor that is padded until both specs cut it evenly."""
+    whole = list(shape)
+    for dim in range(len(shape)):
+        while any(whole[dim] % mesh.axis_size(s.sharding_of(dim)) for s in (src, dst)):
+            whole[dim] += 1
+    layouts = [Layout(tuple(whole), mesh, spec) for spec in (src, dst)]
+    return reshard_whole_axes(*layouts) if src.is_plain and dst.is_plain else reshard(*layouts)
+
+
+def operator_seconds(
+    graph: Graph, operator: Operator, strategy: Strategy, mesh: Mesh, cluster: Cluster
+) -> float:
+    """One run of an operator on the device that does most of it."""
+    part = 1.0
+    for index, factor in enumerate(operator.rule.factors):
+        targets = zip(mesh.shape, strategy.mapping, strict=True)
+        n = math.prod(size for size, target in targets if target == index)
+        part *= math.ceil(factor.size / n) / max(factor.size, 1)
+    values = [graph.value(name) for name in operator.inputs + operator.outputs]
+    specs = strategy.operand_specs + strategy.result_specs
+    n_bytes = sum(_bytes(value, mesh, spec) for value, spec in zip(values, specs, strict=True))
+    dtype = _dtype(operator, values)
+    return float(operator_time(operator.flops * part, n_bytes, cluster.device, dtype))
+
+
+def _dtype(operator: Operator, values: list[Value]) -> str:
+    """Of the operands that are multiplied; see `arithmetic`, which the search uses."""
+    operands = values[: len(operator.inputs)] or values
+    widest_first = sorted(operands, key=lambda value: -value.itemsize)
+    of_numbers = [v for v in widest_first if "float" in v.dtype or "complex" in v.dtype]
+    if not of_numbers:
+        return widest_first[0].dtype
+    alone = {group[0] for group in operator.rule.linear if len(group) == 1}
+    if operator.inputs and alone == set(range(len(operator.inputs))):
+        return of_numbers[0].dtype
+    rank = max(len(value.shape) for value in of_numbers)
+    return next(value.dtype for value in of_numbers if len(value.shape) == rank)
+
+
+def _bytes(value: Value, mesh: Mesh, spec: Spec) -> int:
+    return Layout(value.shape, mesh, spec, "padded").local_bytes(value.itemsize)
+
+
+def _sizes(sharding: ShardingFields) -> Callable[[str, Spec], int]:
+    """Bytes that a device holds of a value at most, by its name and spec."""
+    known: dict[Hashable, int] = {}
+
+    def size(name: str, spec: Spec) -> int:
+        value = sharding.graph.value(name)
+        key = (value.shape, value.itemsize, spec)
+        if key not in known:
+            known[key] = _bytes(value, sharding.mesh, spec)
+        return known[key]
+
+    return size
+
+
+def recompute_memory(sharding: ShardingFields) -> tuple[int, int]:
+    """The most bytes that a device holds while any operator runs, and what forward saves of them.
+
+    The latter for one microbatch, whether or not several are in flight.
+    """
+    changes = [0] * (len(sharding.graph.operators) + 2)
+    size = _sizes(sharding)
+    for n_bytes, first, last in _spans(sharding, size):
+        changes[first] += n_bytes
+        changes[last + 1] -= n_bytes
+    graph = sharding.graph
+    stored_back = _stored_back(graph)
+    saved = sum(
+        size(name, spec)
+        for name, spec in made_specs(sharding).items()
+        if name not in stored_back and _is_saved(graph, name)
+    )
+    return max(list(accumulate(changes))[: max(len(graph.operators), 1)]), saved
+
+
+def _stored_back(graph: Graph) -> set[str]:
+    """What takes an input's place."""
+    return {output.value for output in graph.outputs if output.alias is not None}
+
+
+def _is_saved(graph: Graph, name: str) -> bool:
+    """Whether each microbatch in flight has its own of a value: forward has it, and others read it.
+
+    Parameters and states are there once.
+    """
+    phases = [graph.operators[time].phase for time in graph.readers[name]]
+    if name in graph.producers:
+        begins = graph.operators[graph.producers[name][0]].phase == 0
+    else:
+        begins = graph.value(name).role in ("batch", "activation") and 0 in phases
+    return begins and any(phase > 0 for phase in phases)
+
+
+def _spans(sharding: ShardingFields, size: Callable[[str, Spec], int]) -> Iterator[Span]:
+    """Each thing that is held."""
+    graph, in_flight = sharding.graph, sharding.options.in_flight
+    phase_of = [operator.phase for operator in graph.operators]
+    stored_back = _stored_back(graph)
+    every = reads(sharding)
+    times_of: defaultdict[str, list[int]] = defaultdict(list)
+    for read in every:
+        times_of[read.value].append(read.time)
+    for name, spec in made_specs(sharding).items():
+        n_bytes = size(name, spec)
+        copies = in_flight if _is_saved(graph, name) else 1
+        if name not in graph.producers:
+            yield n_bytes * copies, 0, len(phase_of)
+            continue
+        if name in stored_back:
+            continue
+        begin, times = graph.producers[name][0], graph.readers[name]
+        end = max([begin, *times_of[name]])
+        if copies > 1:
+            yield n_bytes * copies, 0, max(end, bisect_right(phase_of, phase_of[times[-1]]) - 1)
+            continue
+        runs = [graph.phases[phase_of[time]].repeats for time in (begin, *times[-1:])]
+        is_sum = runs[0] > runs[-1]
+        yield n_bytes, 0 if is_sum else begin, end
+    yield from _spans_of_copies(sharding, every, size)
+
+
+def _spans_of_copies(
+    sharding: ShardingFields, every: list[Read], size: Callable[[str, Spec], int]
+) -> Iterator[Span]:
+    """What conversions make, while it is read or others start from it."""
+    direct: defaultdict[tuple[int, str, Spec], list[int]] = defaultdict(list)
+    for read in every:
+        if not read.in_place:
+            direct[read.phase, read.value, read.spec].append(read.time)
+    needed: dict[tuple[int, str, Spec], list[int]] = {}
+    after: defaultdict[tuple[int, str, Spec], list[Conversion]] = defaultdict(list)
+    for c in sharding.conversions:
+        after[c.phase, c.value, c.src].append(c)
+    for c in reversed(sharding.conversions):  # others that start from it come later
+        key = (c.phase, c.value, c.dst)
+        # another conversion runs when what it makes is needed for the first time
+        starts = [needed[c.phase, c.value, other.dst] for other in after[key]]
+        needed[key] = direct[key] + [min(times) for times in starts if times]
+    for c in sharding.conversions:
+        key = (c.phase, c.value, c.dst)
+        times = needed[key]
+        if times and (direct[key] or min(times) < max(times)):
+            yield size(c.value, c.dst), min(times), max(times)

@@ -1,0 +1,1 @@
+"""Checks of arguments, names, arrays, JSON and the compiled core."""

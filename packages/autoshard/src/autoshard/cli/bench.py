@@ -1,0 +1,97 @@
+"""The command `bench`: methods on a folder of IOPDDL files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from autoshard.cli.arguments import add_command, seconds, whole
+from autoshard.cli.benchmark import (
+    HEAD,
+    KNOWN,
+    TIME_S,
+    Result,
+    bench,
+    failures,
+    instances,
+    markdown,
+    row,
+    to_json,
+)
+from autoshard.cli.benchmark_picture import draw
+from autoshard.errors import MissingExtraError
+from autoshard.solvers.solve import METHODS
+from autoshard.space.phrases import columns
+
+_EXAMPLES = f"""\
+  python -m autoshard bench iopddl/ --methods auto ilp
+  python -m autoshard bench iopddl/ --time 10 --out results/
+
+{KNOWN} in the folder, or the file of --known, says what is known of each instance, by what its
+name has behind the last dash: {{"B": {{"best": 532843, "bound": 532843, "time_s": 60}}}}"""
+
+
+def add_bench(commands: Any) -> None:
+    """Add the command to argparse's subparsers."""
+    many = add_command(
+        commands,
+        "bench",
+        _bench,
+        what="compare methods on a folder of IOPDDL files",
+        more="Solves every file by every method, each in a process of its own, prints the table, "
+        "and\nwrites bench.json, bench.md and bench.png, quality against time.",
+        examples=_EXAMPLES,
+    )
+    names = ", ".join(METHODS)
+    add = many.add_argument
+    add("folder", type=Path, metavar="FOLDER", help="with .json or .json.gz files, or one of them")
+    add(
+        "--methods",
+        nargs="+",
+        choices=METHODS,
+        default=["auto"],
+        metavar="METHOD",
+        help=f"of {names} (auto)",
+    )
+    add(
+        "--time",
+        type=seconds,
+        metavar="SECONDS",
+        help=f"for each solve (that of the known facts, else {TIME_S:g})",
+    )
+    add("--known", type=Path, metavar="FILE", help=f"what is known (FOLDER/{KNOWN})")
+    add("--seed", type=whole, default=0, help="of random numbers (%(default)s)")
+    add(
+        "--out",
+        type=Path,
+        default=Path("iopddl-bench"),
+        metavar="FOLDER",
+        help="where (%(default)s)",
+    )
+
+
+def _bench(options: argparse.Namespace) -> int:
+    listed = instances(options.folder, time_s=options.time, known=options.known)
+    options.out.mkdir(parents=True, exist_ok=True)
+    total = len(listed) * len(options.methods)
+    results: list[Result] = []
+
+    def keep(result: Result) -> None:
+        results.append(result)
+        cells = [cell for cell in row(result) if cell]
+        print(f"{len(results)}/{total}: {', '.join(cells)}", file=sys.stderr, flush=True)
+        # What is done is kept, whatever happens to the rest.
+        (options.out / "bench.json").write_text(to_json(results))
+        (options.out / "bench.md").write_text(markdown(results))
+
+    bench(listed, options.methods, seed=options.seed, progress=keep)
+    for line in [*columns([HEAD, *map(row, results)]), *failures(results)]:
+        print(line)
+    try:
+        draw(results, options.out / "bench.png")
+    except MissingExtraError as error:
+        print(f"warning: {error}", file=sys.stderr)
+    print(f"wrote {options.out}/bench.*")
+    return 0 if all(result.solution is not None for result in results) else 1

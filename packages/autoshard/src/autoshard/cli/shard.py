@@ -1,0 +1,205 @@
+"""The command `shard`, and what `show` does with graphs and shardings."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from costmodel import Cluster, CostmodelError
+from costmodel import presets as cluster_presets
+from shardspec import Mesh, ShardspecError, Spec
+
+from autoshard.answer.diff import diff
+from autoshard.answer.sharding import Sharding
+from autoshard.base import record
+from autoshard.cli.arguments import add_command, new_file, seconds
+from autoshard.errors import AutoshardError, RecordError
+from autoshard.graph.graph import Graph
+from autoshard.picture import picture
+from autoshard.shard import shard
+from autoshard.solvers.progress import Progress
+
+_EXAMPLES = """\
+  python -m autoshard shard mlp.txt --mesh 4 --cluster two-hosts
+  python -m autoshard shard mlp.json --mesh data=2,model=2 --cluster cluster.json --memory 16GiB
+  python -m autoshard shard mlp.txt --mesh 2x2 --cluster two-hosts --pin w1=RS0 --out mlp.json
+  python -m autoshard show mlp.json --explain w1 --picture mlp.png
+
+A graph is the text of str(graph), or the JSON of graph.to_json()."""
+
+_AXES = re.compile(r"[^=,\s]+=[0-9]{1,9}(?:,[^=,\s]+=[0-9]{1,9})*", re.ASCII)
+_LENGTHS = re.compile(r"[0-9]{1,9}(?:x[0-9]{1,9})*", re.ASCII)
+_BYTES = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(|B|KiB|MiB|GiB|TiB)", re.ASCII)
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def add_shard(commands: Any) -> None:
+    """Add the command to argparse's subparsers."""
+    found = add_command(
+        commands,
+        "shard",
+        _in_one_line(_shard),
+        what="find how to run the operators of a graph on a mesh",
+        more="Finds the fastest sharding of a graph within the memory limit.",
+        examples=_EXAMPLES,
+    )
+    add = found.add_argument
+    add("file", type=Path, metavar="GRAPH", help="its text or JSON")
+    add("--mesh", type=_mesh, required=True, help="its axes: 2x4, or data=2,model=4")
+    names = ", ".join(cluster_presets())
+    add("--cluster", required=True, metavar="NAME", help=f"a JSON file, or one of {names}")
+    add("--memory", type=_bytes, metavar="BYTES", help="of a device, such as 16GiB (no limit)")
+    add(
+        "--pin",
+        type=_pin,
+        action="append",
+        default=[],
+        metavar="VALUE=SPEC",
+        help="how an input is stored, or a result made; may come several times",
+    )
+    add("--time", type=seconds, default=60.0, metavar="SECONDS", help="each solve (%(default)g)")
+    add("--tie", action="store_true", help="repeated layers take the same strategies: quick")
+    add("--uneven", action="store_true", help="dims may be split that do not divide, padded")
+    add("--in-flight", type=_positive, default=1, metavar="N", help="microbatches (%(default)s)")
+    add("--out", type=new_file, metavar="FILE", help="write the sharding there, as JSON")
+    add("--picture", type=new_file, metavar="FILE", help="draw it there, .png or .svg")
+
+
+def add_show_options(show: argparse.ArgumentParser) -> None:
+    """Add what `show` can do with a sharding."""
+    add = show.add_argument
+    add("--explain", metavar="NAME", help="of a sharding: why an operator or input is as it is")
+    add("--diff", type=Path, metavar="FILE", help="of a sharding: what is different in this one")
+    add("--picture", type=new_file, metavar="FILE", help="of a sharding: draw it, .png or .svg")
+
+
+def refuse_show_options(options: argparse.Namespace, what: str) -> None:
+    """Say so if there are options for a sharding, and the file is something else."""
+    if any(getattr(options, name) is not None for name in ("explain", "diff", "picture")):
+        raise RecordError(f"--explain, --diff and --picture are for shardings; the file is {what}")
+
+
+def shown(text: str, options: argparse.Namespace) -> str | None:
+    """What `show` prints of a graph or a sharding; `None` if the text is neither's."""
+    kind = record.kind_of(text) if _is_json(text) else "graph"
+    if kind == "sharding":
+        return str(_in_one_line(_shown_sharding)(text, options))
+    refuse_show_options(options, f"a {kind}" if kind else "a problem")
+    if kind == "graph":
+        return str(_graph(text))
+    if kind is not None:
+        raise RecordError(f"a document is a graph or a sharding; got {kind!r}")
+    return None
+
+
+def _shown_sharding(text: str, options: argparse.Namespace) -> str:
+    sharding = Sharding.from_json(text)
+    parts = []
+    if options.explain is not None:
+        parts.append(str(sharding.explain(options.explain)))
+    if options.diff is not None:
+        parts.append(
+            str(diff(sharding, Sharding.from_json(options.diff.read_text(encoding="utf-8"))))
+        )
+    if options.picture is not None:
+        picture(sharding, options.picture)
+        parts.append(f"wrote {options.picture}")
+    return "\n\n".join(parts) or str(sharding)
+
+
+def _shard(options: argparse.Namespace) -> int:
+    graph = _graph(options.file.read_text(encoding="utf-8"))
+    cluster = _cluster(options.cluster)
+    with Progress(str(options.file)) as progress:
+        found = shard(
+            graph,
+            options.mesh,
+            cluster,
+            memory_bytes=options.memory,
+            in_flight=options.in_flight,
+            pin=dict(options.pin),
+            uneven=options.uneven,
+            tie=options.tie,
+            time_s=options.time,
+            progress=progress,
+        )
+    print(found)
+    if options.out is not None:
+        options.out.write_text(found.to_json(), encoding="utf-8")
+    if options.picture is not None:
+        picture(found, options.picture)
+    if written := [str(path) for path in (options.out, options.picture) if path is not None]:
+        print(f"\nwrote {' and '.join(written)}")
+    return 0
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
+def _graph(text: str) -> Graph:
+    return Graph.from_json(text) if _is_json(text) else Graph.parse(text)
+
+
+def _in_one_line(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but errors of siblings are ours, which `main` prints in one line."""
+
+    def wrapped(*arguments: Any) -> Any:
+        try:
+            return run(*arguments)
+        except (ShardspecError, CostmodelError) as error:
+            raise AutoshardError(str(error)) from error
+
+    return wrapped
+
+
+def _cluster(name: str) -> Cluster:
+    path = Path(name)
+    if path.is_file():
+        return Cluster.from_json(path.read_text(encoding="utf-8"))
+    return Cluster.preset(name)
+
+
+def _mesh(text: str) -> Mesh:
+    if _LENGTHS.fullmatch(text):
+        lengths = [int(length) for length in text.split("x")]
+        names = (
+            ["x", "y", "z", "w"] if len(lengths) <= 4 else [f"a{i}" for i in range(len(lengths))]
+        )
+        axes = list(zip(names, lengths, strict=False))
+    elif _AXES.fullmatch(text):
+        axes = [(name, int(n)) for name, _, n in (axis.partition("=") for axis in text.split(","))]
+    else:
+        raise argparse.ArgumentTypeError(
+            f"a mesh is written 2x4, or data=2,model=4 with the names of its axes; got {text!r}"
+        )
+    try:
+        return Mesh(tuple(n for _, n in axes), tuple(name for name, _ in axes))
+    except ShardspecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _bytes(text: str) -> int:
+    match = _BYTES.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"bytes are written 123, 1.5GiB, 64MiB; got {text!r}")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _pin(text: str) -> tuple[str, Spec]:
+    name, equals, spec = text.rpartition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"a pin is written VALUE=SPEC, as w1=RS0; got {text!r}")
+    try:
+        return name, Spec.parse(spec)
+    except ShardspecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"a count is a whole number >= 1; got {text!r}")
+    return int(text)

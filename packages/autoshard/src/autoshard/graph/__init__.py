@@ -1,0 +1,1 @@
+"""Graphs of operators and the rules by which an operator may be cut."""

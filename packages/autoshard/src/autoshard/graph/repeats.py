@@ -1,0 +1,82 @@
+"""Repeated layers, found in the graph: AutoDDL 4.5.1.
+
+A model repeats its layers, and its operators come in the order of the layers. So in each phase a
+stretch of operators in which each is like the one `period` places before is a number of layers (or
+of parameters, in an optimizer's update), and operators that are a multiple of the period apart
+repeat each other. The longest such stretch comes first, then what is left on both sides of it, as
+long as there are any (-> `repeated_operators`).
+
+Backward runs the layers in reverse, which makes no difference. Operators are alike if kind, rule
+and FLOP are; how they are connected is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from autoshard.graph.graph_fields import GraphFields
+
+
+def repeated_operators(graph: GraphFields) -> tuple[int, ...]:
+    """Per operator the first one that it is tied to, which may be itself.
+
+    Examples:
+        >>> from autoshard.programs import deep_mlp_step
+        >>> graph = deep_mlp_step(widths=(8,) * 5, batch=4)
+        >>> len(graph.operators) > len(set(repeated_operators(graph)))
+        True
+    """
+    alike: dict[Hashable, int] = {}
+    kinds = [
+        alike.setdefault(
+            (
+                op.phase,
+                op.kind,
+                op.rule,
+                op.flops,
+                tuple(graph.value(name).dtype for name in op.inputs + op.outputs),
+            ),
+            len(alike),
+        )
+        for op in graph.operators
+    ]
+    first = list(range(len(kinds)))
+    waiting = [(0, len(kinds))]
+    while waiting:
+        start, stop = waiting.pop()
+        period, begin, end = longest_repeat(kinds[start:stop])
+        if not period:
+            continue
+        begin, end = begin + start, end + start
+        for index in range(begin + period, end):
+            first[index] = first[index - period]
+        waiting += [(start, begin), (end, stop)]
+    return tuple(first)
+
+
+def longest_repeat(kinds: Sequence[int]) -> tuple[int, int, int]:
+    """The period and the ends of the stretch with most items that are equal to one a period before.
+
+    Of equally good ones the shortest period, then the first stretch; (0, 0, 0) if no item is equal
+    to one that is at most half the length before it.
+
+    Examples:
+        >>> longest_repeat([7, 1, 2, 3, 1, 2, 3, 1, 2, 8])
+        (3, 1, 9)
+    """
+    items, best, most = np.asarray(kinds), (0, 0, 0), 0
+    for period in range(1, len(items) // 2 + 1):
+        same = np.concatenate(([False], items[period:] == items[:-period], [False]))
+        changes = np.flatnonzero(same[1:] != same[:-1])
+        starts, stops = changes[::2], changes[1::2]
+        if not len(starts):
+            continue
+        lengths = stops - starts
+        longest = int(lengths.argmax())
+        # less than a period is a likeness of parts, not a repeated layer
+        if lengths[longest] > most and lengths[longest] >= period:
+            most = int(lengths[longest])
+            best = (period, int(starts[longest]), int(stops[longest]) + period)
+    return best

@@ -1,0 +1,107 @@
+"""Hold some values or operators as they are told to be: a smaller problem, built from the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from shardspec import Spec
+
+from autoshard.base.arrays import Array
+from autoshard.errors import PinError
+from autoshard.graph.graph import Graph
+from autoshard.problem.from_graph import Built
+from autoshard.problem.problem import Problem
+from autoshard.space.strategy import Strategy
+
+Pin = Spec | Strategy | tuple[Spec, ...]
+"""How an operator runs (a strategy), or how a value is stored or made (a spec, or any of some)."""
+Kept = dict[int, NDArray[np.intp]]
+"""For each node that does not keep all of its strategies, those that are left."""
+
+
+def kept_strategies(
+    graph: Graph,
+    mesh_shape: tuple[int, ...],
+    built: Built,
+    pins: Mapping[str, Pin],
+) -> Kept:
+    """The strategies of each node that agree with all pins.
+
+    Raises:
+        PinError: no operator or value has this name, or none of its strategies agrees.
+    """
+    masks: dict[int, NDArray[np.bool_]] = {}
+    operators = {operator.name: index for index, operator in enumerate(graph.operators)}
+    for name, pin in pins.items():
+        if not isinstance(pin, Strategy) and not all(isinstance(s, Spec) for s in _specs(pin)):
+            raise PinError(
+                f"a pin is a Strategy, a Spec or a tuple of Specs; got {pin!r} for {name!r}; "
+                "Spec.parse reads text"
+            )
+        if isinstance(pin, Strategy):
+            if name not in operators:
+                raise PinError(f"a strategy is pinned to an operator; got {name!r}, which is none")
+            node = len(graph.inputs) + operators[name]
+            agrees = [strategy == pin for strategy in built.tables[operators[name]].strategies]
+        elif name in built.inputs:
+            node = built.inputs[name]
+            agrees = [specs[0] in _specs(pin) for specs in built.copies[node]]
+        elif name in graph.producers:
+            index, position = graph.producers[name]
+            node = len(graph.inputs) + index
+            column = built.tables[index].results[position]
+            agrees = [column.distinct.specs[i] in _specs(pin) for i in column.index]
+        else:
+            raise PinError(f"a spec is pinned to a value of the graph; got {name!r}, which is none")
+        masks[node] = masks.get(node, True) & np.array(agrees)
+        if not masks[node].any():
+            wanted = str(pin) if isinstance(pin, Strategy) else ", ".join(map(str, _specs(pin)))
+            raise PinError(
+                "a pin is one of the strategies of its operator, or one of the specs of its value, "
+                f"and agrees with the other pins; {name!r} on a mesh of shape {mesh_shape} cannot "
+                f"be {wanted}; see enumerate_strategies and stored_specs"
+            )
+    known: dict[bytes, NDArray[np.intp]] = {}  # one array for all that keep the same
+    return {
+        node: known.setdefault(mask.tobytes(), mask.nonzero()[0])
+        for node, mask in masks.items()
+        if not mask.all()
+    }
+
+
+def _specs(pin: Spec | tuple[Spec, ...]) -> tuple[Spec, ...]:
+    return pin if isinstance(pin, tuple) else (pin,)
+
+
+def restricted(problem: Problem, kept: Kept, usage_limit: float | None) -> Problem:
+    """The problem with only these strategies of each node, and a limit.
+
+    Nodes and edges that share an array and keep the same of it share one again.
+    """
+    if not kept and usage_limit == problem.usage_limit:
+        return problem
+    known: dict[tuple[int, int, int], Array] = {}
+
+    def part(table: Array, node: int, dim: int = 0) -> Array:
+        if node not in kept:
+            return table
+        key = (id(table), id(kept[node]), dim)
+        if key not in known:
+            known[key] = table.take(kept[node], axis=dim)
+        return known[key]
+
+    node_costs, usages = list(problem.node_costs), list(problem.usages)
+    for node in kept:
+        node_costs[node], usages[node] = part(node_costs[node], node), part(usages[node], node)
+    tables = zip(problem.edges, problem.edge_costs, strict=True)
+    edge_costs = tuple(part(part(table, i), j, 1) for (i, j), table in tables)
+    return replace(
+        problem,
+        node_costs=tuple(node_costs),
+        edge_costs=edge_costs,
+        usages=tuple(usages),
+        usage_limit=usage_limit,
+    )

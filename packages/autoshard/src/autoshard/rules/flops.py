@@ -1,0 +1,87 @@
+"""Floating-point operations of the kinds of the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from autoshard.base.checks import checked
+from autoshard.rules import rule_of
+from autoshard.rules.factors import Shape, Shapes
+
+
+@checked
+def flops_of(kind: str, operand_shapes: Shapes, result_shapes: Shapes, **attributes: Any) -> float:
+    """FLOP of an operator on one device: 2 a multiply-add of products, else 1 an element touched.
+
+    Args:
+        kind: As in `RULES`; one that is not there touches its elements once.
+        operand_shapes: Of all operands, in order.
+        result_shapes: Of all results.
+        attributes: Those of the kind's rule.
+
+    Examples:
+        >>> flops_of("einsum", ((4, 8), (8, 16)), ((4, 16),), formula="ik,kj->ij") == 2 * 4 * 8 * 16
+        True
+        >>> flops_of("add", ((4, 8), (8,)), ((4, 8),))
+        32.0
+    """
+    if kind in _FLOPS:
+        return float(_FLOPS[kind](operand_shapes, result_shapes, attributes))
+    return float(max(map(math.prod, operand_shapes + result_shapes), default=0))
+
+
+def _product(kind: str) -> Callable[[Shapes, Shapes, dict[str, Any]], int]:
+    """A multiply-add for each combination of the loop indices."""
+
+    def flops(operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]) -> int:
+        rule = rule_of(kind, operand_shapes, result_shapes, **attributes)
+        return 2 * math.prod(factor.size for factor in rule.factors)
+
+    return flops
+
+
+def _convolution(
+    operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]
+) -> float:
+    """Each element of the forward result sums over a kernel's channels and window.
+
+    The gradients do the same products, and sum over other indices.
+    """
+    tensors = list(operand_shapes)
+    place = ("data", "kernel", "result").index(attributes.get("computes", "result"))
+    tensors.insert(place, result_shapes[0])
+    _, kernel, result = tensors
+    outputs: int = kernel[attributes["kernel"][0]]
+    return 2 * math.prod(result) * math.prod(kernel) / max(1, outputs)
+
+
+def _attention(operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]) -> int:
+    """Scores over the queries' width, then a sum of values: nothing is saved by a causal mask."""
+    (b, h, t, d), (_, _, s, _), (*_, e) = operand_shapes
+    return 2 * b * h * t * s * (d + e)
+
+
+def _triangular_solve(
+    operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]
+) -> int:
+    """Half a product of the matrix with each right-hand side."""
+    n: int = operand_shapes[0][-1]
+    return n * math.prod(operand_shapes[1])
+
+
+def _cholesky(operand_shapes: Shapes, result_shapes: Shapes, attributes: dict[str, Any]) -> float:
+    """A third of n³ (Golub and Van Loan, Matrix Computations, 4.2.5)."""
+    shape: Shape = operand_shapes[0]
+    return math.prod(shape) * shape[-1] / 3
+
+
+_FLOPS: dict[str, Callable[[Shapes, Shapes, dict[str, Any]], float]] = {
+    "einsum": _product("einsum"),
+    "dot_general": _product("dot_general"),
+    "convolution": _convolution,
+    "attention": _attention,
+    "triangular_solve": _triangular_solve,
+    "cholesky": _cholesky,
+}

@@ -1,0 +1,1 @@
+"""Solvers of that problem, exact and heuristic."""

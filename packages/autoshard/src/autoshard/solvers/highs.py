@@ -1,0 +1,147 @@
+"""HiGHS, as python-mip loads it: exact, with every better point and bound on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cffi  # type: ignore[import-untyped]
+import numpy as np
+from mip.highs import ffi, highslib, libfile  # type: ignore[import-untyped]
+
+from autoshard.base.arrays import Array
+from autoshard.solvers.milp import GAP, Milp, Outcome, Watch
+
+# python-mip declares the callback's struct of an older HiGHS; this function knows the loaded one's.
+_items = cffi.FFI()
+_items.cdef("const void *Highs_getCallbackDataOutItem(const void *data, const char *item);")
+_item = _items.dlopen(libfile).Highs_getCallbackDataOutItem
+
+
+def solve_highs(
+    milp: Milp,
+    *,
+    time_s: float,
+    nodes: int | None,
+    seed: int,
+    start: Array | None,
+    watch: Watch,
+) -> Outcome:
+    """Solve by HiGHS, on one thread: the answer depends on nothing but the arguments.
+
+    Args:
+        milp: What is solved.
+        time_s: When to stop, in seconds of wall clock.
+        nodes: Of branch and bound, at most; `None` is no limit.
+        seed: Of HiGHS.
+        start: A feasible point, shape (columns,).
+        watch: See `Watch`. What it raises, also a KeyboardInterrupt, ends the solve and is raised.
+            HiGHS does not call it before branch and bound, so that a Ctrl-C in the relaxation of a
+            large program is heard when its time is up.
+    """
+    n_columns, n_rows = len(milp.cost), len(milp.row_lower)
+    integrality = np.zeros(n_columns, dtype=np.int32)
+    integrality[: milp.n_integer] = highslib.kHighsVarTypeInteger
+    raised: list[BaseException] = []
+
+    def on_error(_kind: Any, error: BaseException, _trace: Any) -> None:
+        raised.append(error)  # a Ctrl-C is raised before the first line, where none can catch it
+
+    @ffi.callback("HighsCCallbackType", onerror=on_error)  # type: ignore[untyped-decorator]
+    def on_event(kind: int, _message: Any, data: Any, answer: Any, _user: Any) -> None:
+        if answer == ffi.NULL and kind != highslib.kHighsCallbackMipImprovingSolution:
+            return
+        try:
+            point = None
+            if kind == highslib.kHighsCallbackMipImprovingSolution:
+                point = _doubles(_get(data, b"mip_solution"), n_columns)
+            go_on = not raised and watch(point, _doubles(_get(data, b"mip_dual_bound"), 1)[0])
+        except BaseException as error:
+            raised.append(error)
+            go_on = False
+        if not go_on and answer != ffi.NULL:
+            answer.user_interrupt = 1
+
+    model = highslib.Highs_create()
+    try:
+        highslib.Highs_setBoolOptionValue(model, b"output_flag", 0)
+        whole = {"threads": 1, "random_seed": seed % 2**31}
+        if nodes is not None:
+            whole["mip_max_nodes"] = min(nodes, 2**31 - 1)
+        for name, value in whole.items():
+            highslib.Highs_setIntOptionValue(model, name.encode(), value)
+        limits = {"time_limit": max(time_s, 0.0), "mip_rel_gap": GAP, "mip_abs_gap": GAP}
+        for name, real in limits.items():
+            highslib.Highs_setDoubleOptionValue(model, name.encode(), real)
+        status = highslib.Highs_passMip(
+            model,
+            n_columns,
+            n_rows,
+            len(milp.values),
+            highslib.kHighsMatrixFormatRowwise,
+            highslib.kHighsObjSenseMinimize,
+            0.0,
+            _c("double[]", milp.cost),
+            _c("double[]", np.zeros(n_columns)),
+            _c("double[]", milp.upper),
+            _c("double[]", milp.row_lower),
+            _c("double[]", milp.row_upper),
+            _c("int[]", milp.starts),
+            _c("int[]", milp.columns),
+            _c("double[]", milp.values),
+            _c("int[]", integrality),
+        )
+        assert status != highslib.kHighsStatusError  # the numbers are finite, or bounds
+        if start is not None:
+            highslib.Highs_setSolution(model, _c("double[]", start), ffi.NULL, ffi.NULL, ffi.NULL)
+        highslib.Highs_setCallback(model, on_event, ffi.NULL)
+        for kind in (
+            highslib.kHighsCallbackMipImprovingSolution,
+            highslib.kHighsCallbackMipInterrupt,
+        ):
+            highslib.Highs_startCallback(model, kind)
+        highslib.Highs_run(model)
+        if raised:
+            raise raised[0]
+        return _outcome(model, n_columns, n_rows)
+    finally:
+        highslib.Highs_destroy(model)
+
+
+def _outcome(model: Any, n_columns: int, n_rows: int) -> Outcome:
+    if highslib.Highs_getModelStatus(model) in (
+        highslib.kHighsModelStatusInfeasible,
+        highslib.kHighsModelStatusUnboundedOrInfeasible,  # columns have bounds
+    ):
+        return Outcome(None, np.inf, 0)
+    bound = ffi.new("double *")
+    highslib.Highs_getDoubleInfoValue(model, b"mip_dual_bound", bound)
+    count = ffi.new("int64_t *")
+    highslib.Highs_getInt64InfoValue(model, b"mip_node_count", count)
+    nodes = max(0, int(count[0]))
+    status = ffi.new("int *")
+    highslib.Highs_getIntInfoValue(model, b"primal_solution_status", status)
+    if status[0] != highslib.kHighsSolutionStatusFeasible:
+        return Outcome(None, float(bound[0]), nodes)
+    x, duals = np.empty(n_columns), np.empty(n_columns)
+    activity, prices = np.empty(n_rows), np.empty(n_rows)
+    highslib.Highs_getSolution(
+        model, *(_c("double[]", array) for array in (x, duals, activity, prices))
+    )
+    return Outcome(x, float(bound[0]), nodes)
+
+
+def _c(kind: str, array: Any) -> Any:
+    """An array as the library takes it; kept alive by the caller's reference for the call."""
+    return ffi.from_buffer(kind, np.ascontiguousarray(array), require_writable=False)
+
+
+def _get(data: Any, item: bytes) -> Any:
+    """Address of an item of a callback's data."""
+    return _item(_items.cast("void *", int(ffi.cast("uintptr_t", data))), item)
+
+
+def _doubles(address: Any, n: int) -> Array:
+    """A copy of the numbers at an address; nan where there are none."""
+    if address == _items.NULL:
+        return np.full(n, np.nan)
+    return np.frombuffer(_items.buffer(address, 8 * n), dtype=np.float64).copy()

@@ -1,0 +1,42 @@
+"""The method `message_passing`: the lower bound alone, with the best choice that it decodes.
+
+The bound is a Lagrangian dual: messages between nodes (TRW-S; Kolmogorov, "Convergent
+tree-reweighted message passing for energy minimization", PAMI 2006) and a price of memory at each
+time. After every step its cheapest choice, read off node by node, is offered.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autoshard.base._native import core
+from autoshard.problem._arrays import instance_of
+from autoshard.problem.problem import Problem
+from autoshard.solvers.elimination import eliminate
+from autoshard.solvers.session import Run
+
+
+def message_passing(problem: Problem, run: Run) -> None:
+    """Raise the bound until it no longer rises; a step is one of the dual."""
+    instance = instance_of(problem)
+    if not instance.possible:
+        run.raise_bound(math.inf)
+        return
+    if not instance.n_nodes:  # reduction has decided all; no other choice fits if this does not
+        eliminate(problem, instance, run)
+        if run.best is None:
+            run.raise_bound(math.inf)
+        return
+    dual = core.Dual(instance)
+    dual.step(1.0, 1)  # at no prices, whatever the aim
+    while run.step() and not dual.converged:
+        dual.step(aim(dual, instance, run), 1)
+        run.raise_bound(dual.bound + instance.constant)
+        run.offer(instance.expand(dual.choice).tolist())
+
+
+def aim(dual: core.Dual, instance: core.Instance, run: Run) -> float:
+    """What a dual should rise to: the best cost, or before there is one twice the bound."""
+    if math.isfinite(run.objective):
+        return run.objective - instance.constant
+    return 2.0 * abs(dual.bound) + 1.0

@@ -1,0 +1,1 @@
+"""Strategies of an operator and conversions between layouts, with their prices."""

@@ -1,0 +1,225 @@
+"""Every spec that a value can pass through, every collective between them, and the cheapest paths.
+
+Nodes are specs of whole axes, edges single collectives over axes that are the minor-most of their
+dim (one call each in `jax.lax`, see `shardspec.WHOLE_AXES`). What a conversion takes is the length
+of the shortest path, so it is the fastest sequence of collectives at the links' real prices: a sum
+over a slow and a fast axis is scattered inside a host first, whatever the axes' order.
+
+All pairs are found at once (Floyd, "Algorithm 97: Shortest Path", CACM 5(6), 1962), as tables of
+thousands of pairs are asked for: on a mesh of three axes a tensor of four dims has 296 specs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import permutations
+
+import numpy as np
+from costmodel import Kind, MeshLinks, collective_time
+from numpy.typing import NDArray
+from shardspec import Partial, Spec
+
+from autoshard.base.arrays import Array
+from autoshard.space.strategy import can_split
+
+Dims = tuple[tuple[int, ...], ...]
+State = tuple[Dims, tuple[Partial, ...]]
+Move = tuple[Kind | None, tuple[int, ...], State]
+"""Which collective (`None`: a slice, which sends nothing), over which axes, and what it makes."""
+
+
+class SpecGraph:
+    """All that can be made of one spec of a canonical shape (see `Converter`), and the moves.
+
+    It depends on nothing but its arguments, also in the order of its specs: so neither the length
+    of a path, whose last bits depend on that order, nor which of equal paths is found depends on
+    what was asked for before.
+    """
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        mesh_shape: tuple[int, ...],
+        start: Spec | None = None,
+        *,
+        uneven: bool = False,
+    ) -> None:
+        """Find everything that can be made of a spec.
+
+        Args:
+            sizes: Of the dims.
+            mesh_shape: Of the mesh.
+            start: What all is made of; by default partial sums over all axes, of which every spec
+                of whole axes, even and without other partial results, can be made. One that is
+                strided, of parts of axes, or uneven where that is not allowed has no moves.
+            uneven: Whether splits may be uneven.
+        """
+        self.sizes = sizes
+        self.mesh_shape = mesh_shape
+        self.uneven = uneven
+        self.axes = tuple(axis for axis, n in enumerate(mesh_shape) if n > 1)
+        self.specs: list[Spec] = []
+        self.number: dict[Spec, int] = {}
+        self._moves: dict[tuple[Kind | None, tuple[int, ...]], list[tuple[int, int]]] = {}
+        if start is None:
+            start = Spec(((),) * len(sizes), tuple(Partial(axis) for axis in self.axes))
+        if start.is_plain and self._is_even(start.plain_dims):
+            self._close((start.plain_dims, start.partial))
+        else:
+            self._name(start)
+
+    def weights(self, n_bytes: float, links: MeshLinks) -> Array:
+        """Seconds of the fastest single collective, shape (specs, specs); infinite without one.
+
+        Args:
+            n_bytes: Of the whole tensor.
+            links: Of the mesh.
+        """
+        parts = np.array([self._parts(spec) for spec in self.specs]).reshape(len(self.specs), -1)
+        local = n_bytes * parts.prod(axis=1)
+        found = np.full((len(self.specs),) * 2, math.inf)
+        for (kind, axes), pairs in self._moves.items():
+            sources, targets = np.array(pairs, dtype=np.intp).T
+            if kind is None:
+                found[sources, targets] = 0.0
+                continue
+            # What costmodel prices is the input of a reduce-scatter and the output of the others;
+            # of uneven splits, with the padding that makes the parts equal.
+            n = self._length(axes)
+            if kind == "all_gather":
+                priced = np.maximum(local[targets], n * local[sources])
+            elif kind == "reduce_scatter":
+                priced = np.maximum(local[sources], n * local[targets])
+            else:  # an all-to-all pads the dim that it cuts, too; others change no part
+                cut = np.where(parts[targets] < parts[sources], n * parts[targets], parts[sources])
+                priced = n_bytes * cut.prod(axis=1)
+            seconds = collective_time(kind, priced, links.group(axes))
+            np.minimum.at(found, (sources, targets), seconds)
+        return found
+
+    def _parts(self, spec: Spec) -> list[float]:
+        """Of each dim the largest part that a device holds, of all of it."""
+        if not spec.is_plain:
+            return [1.0] * len(self.sizes)
+        lengths = map(self._length, spec.plain_dims)
+        return [-(-size // n) / max(size, 1) for size, n in zip(self.sizes, lengths, strict=True)]
+
+    def _length(self, axes: tuple[int, ...]) -> int:
+        return math.prod(self.mesh_shape[axis] for axis in axes)
+
+    def _is_even(self, dims: Dims) -> bool:
+        return all(
+            can_split(size, self._length(on), self.uneven)
+            for size, on in zip(self.sizes, dims, strict=True)
+        )
+
+    def _name(self, spec: Spec) -> int:
+        self.number[spec] = len(self.specs)
+        self.specs.append(spec)
+        return self.number[spec]
+
+    def _close(self, start: State) -> None:
+        """Add a state and everything that can be made of it."""
+        known = {start: self._name(Spec(*start))}
+        waiting = [start]
+        while waiting:
+            state = waiting.pop()
+            for kind, axes, end in self._moves_from(state):
+                if end not in known:
+                    known[end] = self._name(Spec(*end))
+                    waiting.append(end)
+                pair = (known[state], known[end])
+                self._moves.setdefault((kind, tuple(sorted(axes))), []).append(pair)
+
+    def _moves_from(self, state: State) -> Iterator[Move]:
+        dims, partial = state
+        for dim, held in enumerate(dims):
+            for cut in range(len(held)):
+                axes = held[cut:]
+                rest = (*dims[:dim], held[:cut], *dims[dim + 1 :])
+                yield "all_gather", axes, (rest, partial)
+                for to in range(len(dims)):
+                    if to != dim and (end := self._appended(rest, to, axes)):
+                        yield "all_to_all", axes, (end, partial)
+        taken = {axis for held in dims for axis in held}.union(p.axis for p in partial)
+        for axes in _arrangements([axis for axis in self.axes if axis not in taken]):
+            for dim in range(len(dims)):
+                if end := self._appended(dims, dim, axes):
+                    yield None, axes, (end, partial)
+        for axes in _arrangements(_reducible(partial)):
+            reduced = tuple(p for p in partial if p.axis not in axes)
+            if axes == tuple(sorted(axes)):
+                yield "all_reduce", axes, (dims, reduced)
+            if partial[-1].kind == "sum":
+                for dim in range(len(dims)):
+                    if end := self._appended(dims, dim, axes):
+                        yield "reduce_scatter", axes, (end, reduced)
+
+    def _appended(self, dims: Dims, dim: int, axes: tuple[int, ...]) -> Dims | None:
+        """The dims when more axes split one of them; `None` if they must not."""
+        split = dims[dim] + axes
+        if not can_split(self.sizes[dim], self._length(split), self.uneven):
+            return None
+        return (*dims[:dim], split, *dims[dim + 1 :])
+
+
+def _arrangements(axes: list[int]) -> Iterator[tuple[int, ...]]:
+    for count in range(1, len(axes) + 1):
+        yield from permutations(axes, count)
+
+
+def _reducible(partial: tuple[Partial, ...]) -> list[int]:
+    """Axes whose partial results can combine now: of several kinds the last axes' come first."""
+    axes = []
+    for one in reversed(partial):
+        if one.kind != partial[-1].kind:
+            break
+        axes.append(one.axis)
+    return [axis for axis in reversed(axes) if isinstance(axis, int)]
+
+
+def shortest(weights: Array) -> Array:
+    """The length of the shortest path between any two nodes, 0 from a node to itself.
+
+    Examples:
+        >>> shortest(np.array([[np.inf, 1.0, 5.0], [np.inf, np.inf, 2.0], [np.inf] * 3]))
+        array([[ 0.,  1.,  3.],
+               [inf,  0.,  2.],
+               [inf, inf,  0.]])
+    """
+    found = weights.copy()
+    np.fill_diagonal(found, 0.0)
+    through = np.empty_like(found)
+    for middle in range(len(found)):
+        np.add(found[:, middle, None], found[None, middle, :], out=through)
+        np.minimum(found, through, out=found)
+    return found
+
+
+def fewest_steps(weights: Array, lengths: Array, start: int, goal: int) -> list[int]:
+    """The nodes after `start` on a shortest path to `goal`, one of those with the fewest steps.
+
+    Args:
+        weights: Of the edges, shape (nodes, nodes).
+        lengths: What `shortest` makes of them.
+        start: From where; `goal` can be reached from it.
+        goal: Where to.
+    """
+    came: dict[int, int] = {start: start}
+    frontier = [start]
+    while goal not in came:
+        ahead: list[int] = []
+        for node in frontier:
+            # a little more than equal, as sums in another order differ in their last bits
+            tight = weights[node] + lengths[:, goal] <= lengths[node, goal] * (1 + 1e-12)
+            after: NDArray[np.intp] = np.flatnonzero(tight)
+            for other in after.tolist():
+                if other not in came:
+                    came[other] = node
+                    ahead.append(other)
+        frontier = ahead
+    path = [goal]
+    while came[path[-1]] != start:
+        path.append(came[path[-1]])
+    return path[::-1] if start != goal else []

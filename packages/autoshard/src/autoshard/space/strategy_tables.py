@@ -1,0 +1,156 @@
+"""Per rule and mesh shape, once: its strategies' specs, and how the work is shared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from costmodel import Device, operator_time
+from numpy.typing import NDArray
+from shardspec import Spec
+
+from autoshard.base.arrays import Array, frozen
+from autoshard.graph.dim_divisors import Pieces, pieces_of_factors
+from autoshard.graph.graph import Graph
+from autoshard.graph.graph_fields import Operator, Value
+from autoshard.graph.rule import Rule
+from autoshard.space.arithmetic import arithmetic_dtype
+from autoshard.space.conversion import SpecSet, spec_set
+from autoshard.space.options import Options
+from autoshard.space.strategy import Strategy, enumerate_strategies, stored_specs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """One operand's or result's spec in each strategy of a node."""
+
+    distinct: SpecSet
+    index: NDArray[np.intp]
+    """Per strategy: which of the distinct specs."""
+    elements: Array
+    """Per strategy: of the largest part that a device has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorTable:
+    """Everything about a rule's strategies that does not depend on shapes or costs."""
+
+    strategies: tuple[Strategy, ...]
+    operands: tuple[Column, ...]
+    results: tuple[Column, ...]
+    share: Array
+    """Per strategy: the part of the work that the busiest device does; 1.0 if all repeat it."""
+
+
+@lru_cache(maxsize=4096)
+def column(specs: tuple[Spec, ...], shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> Column:
+    """The column of a value of this shape in these specs, one a strategy."""
+    distinct = tuple(dict.fromkeys(specs))
+    position = {spec: index for index, spec in enumerate(distinct)}
+    index = np.array([position[spec] for spec in specs], dtype=np.intp)
+    elements = np.array([float(largest_part(spec, shape, mesh_shape)) for spec in distinct])
+    return Column(spec_set(distinct), frozen(index), frozen(elements[index]))
+
+
+@lru_cache(maxsize=1 << 14)
+def largest_part(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:
+    """Elements of the largest part of a tensor: what an uneven dim is padded to, over its parts.
+
+    Examples:
+        >>> largest_part(Spec.parse("S0R"), (10, 2), (4,))
+        6
+    """
+    parts = (math.prod(mesh_shape[e] for e in on if isinstance(e, int)) for on in spec.dims)
+    return math.prod(-(-size // n) for size, n in zip(shape, parts, strict=True))
+
+
+def table_of(
+    graph: Graph, operator: Operator, mesh_shape: tuple[int, ...], options: Options
+) -> OperatorTable:
+    """The strategies of an operator of a graph that the options allow."""
+    pieces: tuple[Pieces, ...] = ()
+    if options.strided:
+        names = operator.inputs + operator.outputs
+        pieces = pieces_of_factors(operator.rule, [graph.pieces[name] for name in names])
+    return operator_table(operator.rule, mesh_shape, options.uneven, options.strided, pieces)
+
+
+def stored_specs_of(
+    graph: Graph, name: str, mesh_shape: tuple[int, ...], options: Options
+) -> tuple[Spec, ...]:
+    """The ways to store a value of a graph that the options allow."""
+    pieces = graph.pieces[name] if options.strided else ()
+    return stored_specs(graph.value(name).shape, mesh_shape, options.uneven, pieces)
+
+
+@lru_cache(maxsize=4096)
+def operator_table(
+    rule: Rule,
+    mesh_shape: tuple[int, ...],
+    uneven: bool = False,
+    strided: bool = False,
+    pieces: tuple[Pieces, ...] = (),
+) -> OperatorTable:
+    """The strategies of a rule as columns; see `enumerate_strategies`."""
+    strategies = enumerate_strategies(rule, mesh_shape, uneven, strided, pieces)
+    sides = (rule.operand_shapes, rule.result_shapes)
+    operands, results = (
+        tuple(
+            column(tuple(specs), shape, mesh_shape)
+            for specs, shape in zip(zip(*of_strategies, strict=True), shapes, strict=True)
+        )
+        for shapes, of_strategies in zip(
+            sides,
+            ([s.operand_specs for s in strategies], [s.result_specs for s in strategies]),
+            strict=True,
+        )
+    )
+    share = [work_share(rule, strategy, mesh_shape) for strategy in strategies]
+    return OperatorTable(strategies, operands, results, frozen(np.array(share, dtype=np.float64)))
+
+
+def work_share(rule: Rule, strategy: Strategy, mesh_shape: tuple[int, ...]) -> float:
+    """The part of an operator's FLOP that the busiest device does.
+
+    Axes that split a factor share the work; along the others all devices repeat it.
+    """
+    parts: dict[int, int] = {}
+    for n, target in zip(mesh_shape, strategy.mapping, strict=True):
+        if isinstance(target, int):
+            parts[target] = parts.get(target, 1) * n
+    sizes = {factor: rule.factors[factor].size for factor in parts}
+    return math.prod(-(-sizes[factor] // n) / sizes[factor] for factor, n in parts.items())
+
+
+def compute_seconds(
+    operator: Operator,
+    operands: list[Value],
+    results: list[Value],
+    device: Device,
+    table: OperatorTable,
+) -> Array:
+    """One run of an operator on one device, per strategy: a roofline over its part.
+
+    The FLOP are those of the busiest device; the bytes are those of the shards that it reads and
+    writes.
+    """
+    values = operands + results
+    itemsizes = tuple(value.itemsize for value in values)
+    dtype = arithmetic_dtype(operator.rule, tuple(value.dtype for value in values))
+    return _roofline(operator.flops, itemsizes, dtype, device, table)
+
+
+@lru_cache(maxsize=4096)
+def _roofline(
+    flops: float, itemsizes: tuple[int, ...], dtype: str, device: Device, table: OperatorTable
+) -> Array:
+    """The same from what it depends on; repeated layers have it in common."""
+    n_bytes = np.zeros(len(table.share))
+    for itemsize, part in zip(itemsizes, table.operands + table.results, strict=True):
+        n_bytes += itemsize * part.elements
+    work = np.stack([flops * table.share, n_bytes], axis=1)
+    pairs, inverse = np.unique(work, axis=0, return_inverse=True)
+    times = np.array([operator_time(f, b, device, dtype) for f, b in pairs.tolist()])
+    return frozen(times[inverse.reshape(-1)])

@@ -1,0 +1,1 @@
+"""Devices, links and clusters, and the presets of real ones."""

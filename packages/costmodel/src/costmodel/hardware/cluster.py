@@ -1,0 +1,292 @@
+"""A cluster: hosts with devices, joined by levels of network, and what a mesh laid over it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from shardspec import Mesh
+
+from costmodel.base.checks import assign, count
+from costmodel.errors import HeterogeneousClusterError, PlacementError, QuantityError, shown
+from costmodel.hardware import cluster_json
+from costmodel.hardware.device import Device
+from costmodel.hardware.link import Link, MeshLinks
+from costmodel.hardware.placement import Placement
+from costmodel.hardware.presets import resolve
+from costmodel.hardware.topology import Host, Level, equal_hosts
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Hosts, equal or not, and the levels of network that join them.
+
+    Device ids count through the hosts in order. Worked case, hosts of 2, 4 and 2 devices: they have
+    the ids 0-1, 2-5 and 6-7.
+
+    Raises:
+        QuantityError: There is no host, or the levels do not join the hosts: each level is larger
+            than the one below, by a whole number unless it is the last, and the last has all hosts.
+
+    Examples:
+        >>> device = Device("toy", (("float32", 1e12),), 2**30, 1e11, 1e-6)
+        >>> host = Host(device, 8, Link(1e-6, 64e9))
+        >>> network = Level("network", 2, Link(1e-5, 25e9), rails=2)
+        >>> cluster = Cluster("2x8", (host, host), (network,))
+        >>> links = cluster.links(Mesh((2, 8), ("host", "device")))
+        >>> links.over((0,)).bandwidth_bytes_per_s  # 8 groups share each host's 2 cards
+        6250000000.0
+        >>> links.over((0, 1)).bandwidth_bytes_per_s  # one group has both
+        50000000000.0
+    """
+
+    name: str
+    hosts: tuple[Host, ...]
+    levels: tuple[Level, ...]
+    """Innermost first. A single host needs none."""
+    source: str = ""
+    """Where the figures are from, for people."""
+    _kinds: tuple[Host, ...] = field(init=False, repr=False, compare=False)
+    """The different hosts."""
+    _kind_of: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    """Index into `_kinds` of each host."""
+    _first: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    """First device id of each host, then the number of devices."""
+
+    def __post_init__(self) -> None:
+        assign(self, hosts=tuple(self.hosts), levels=tuple(self.levels))  # of lists, too
+        if not self.hosts:
+            raise QuantityError(f"a cluster has at least one host; got none in {self.name!r}")
+        spans = [level.n_hosts for level in self.levels] or [1]
+        rising = all(below < above for below, above in pairwise(spans))
+        nested = all(above % below == 0 for below, above in pairwise(spans[:-1]))
+        if not (rising and nested and spans[-1] == len(self.hosts)):
+            raise QuantityError(
+                "the levels of a cluster join more and more hosts, whole units of the level below "
+                "except in the last, and the last joins all; "
+                f"got {len(self.hosts)} hosts and levels={self.levels} in {self.name!r}"
+            )
+        kinds = {host: number for number, host in enumerate(dict.fromkeys(self.hosts))}
+        sizes = [host.n_devices for host in self.hosts]
+        assign(
+            self,
+            _kinds=tuple(kinds),
+            _kind_of=np.array([kinds[host] for host in self.hosts]),
+            _first=np.cumsum([0, *sizes]),
+        )
+
+    @classmethod
+    def uniform(
+        cls,
+        name: str,
+        n_hosts: int,
+        devices_per_host: int,
+        device: Device,
+        intra_host: Link,
+        inter_host: Link,
+        source: str = "",
+    ) -> Cluster:
+        """Equal hosts in a non-blocking network.
+
+        Args:
+            name: Of the cluster.
+            n_hosts: Number of hosts.
+            devices_per_host: Number of devices of each.
+            device: What all devices are.
+            intra_host: Between two devices of a host; each device has its own.
+            inter_host: One host's network card, which its devices share.
+            source: Where the figures are from, for people.
+
+        Raises:
+            QuantityError: There is no host, no device on a host, a part of one, or more of them
+                than `costmodel.hardware.topology.MOST`.
+        """
+        hosts = equal_hosts(Host(device, devices_per_host, intra_host), n_hosts)
+        return cls(name, hosts, (Level("network", n_hosts, inter_host),), source)
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return len(self.hosts)
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of all hosts."""
+        return int(self._first[-1])
+
+    @property
+    def devices_per_host(self) -> int:
+        """Devices of each host.
+
+        Raises:
+            HeterogeneousClusterError: The hosts have different numbers of them.
+        """
+        return self._only(
+            "devices_per_host", "hosts[i].n_devices", [k.n_devices for k in self._kinds]
+        )
+
+    @property
+    def device(self) -> Device:
+        """What all devices are.
+
+        Raises:
+            HeterogeneousClusterError: The hosts have different devices.
+        """
+        return self._only("device", "device_of(device_id)", [kind.device for kind in self._kinds])
+
+    @property
+    def intra_host(self) -> Link:
+        """Between two devices of a host; each device has its own.
+
+        Raises:
+            HeterogeneousClusterError: The hosts have different links.
+        """
+        return self._only("intra_host", "hosts[i].link", [kind.link for kind in self._kinds])
+
+    @property
+    def inter_host(self) -> Link:
+        """One host's network, all rails together, which its devices share.
+
+        Levels above the first, and how many rails a group can drive, are in `links` only.
+
+        Raises:
+            PlacementError: A single host has no network.
+        """
+        if not self.levels:
+            raise PlacementError(
+                f"cluster {self.name!r} is a single host without a network; "
+                "give it a level of one host to state what its network card would be"
+            )
+        return self.levels[0].link.times(self.levels[0].rails)
+
+    def host(self, device_id: int) -> int:
+        """Index of the host that a device is on.
+
+        Raises:
+            PlacementError: The cluster has no such device.
+        """
+        try:
+            index = count("device_id", device_id)
+        except QuantityError:
+            raise self._no_device(device_id) from None
+        return int(self._hosts_of(np.array([index]))[0])
+
+    def device_of(self, device_id: int) -> Device:
+        """What a device is.
+
+        Raises:
+            PlacementError: The cluster has no such device.
+        """
+        return self.hosts[self.host(device_id)].device
+
+    def links(self, mesh: Mesh) -> MeshLinks:
+        """What each axis, and each set of axes, of a mesh laid over the cluster sees.
+
+        The groups along the axes communicate at the same time and share what they cross, as
+        `costmodel.hardware.placement` says.
+
+        Worked case, 2 hosts x 4 devices and one card a host as a 2x4 mesh: along axis 1 no group
+        leaves its host; along axis 0 four groups, (0, 4), (1, 5), (2, 6) and (3, 7), leave each
+        host and get a quarter of the card each; over both axes one group of eight gets all of it.
+
+        Not modelled: other traffic, networks that block within a level, and links that differ
+        within a level or within a host.
+
+        Raises:
+            PlacementError: The mesh has a device that the cluster has not.
+        """
+        hosts = self._hosts_of(mesh.grid.reshape(-1))
+        return MeshLinks(
+            mesh.ndim, Placement.of(mesh, hosts, self._kind_of[hosts], self._kinds, self.levels)
+        )
+
+    def resized(
+        self, *, n_hosts: int | None = None, devices_per_host: int | None = None
+    ) -> Cluster:
+        """As many of the same hosts, or hosts with as many of the same devices, as asked for.
+
+        Levels that would join no more than the level below are left out, and the last one joins all
+        hosts, also where it did not have as many ports.
+
+        Raises:
+            HeterogeneousClusterError: The hosts differ.
+            QuantityError: No host or device is asked for, a part of one, or more of them than
+                `costmodel.hardware.topology.MOST`.
+
+        Examples:
+            >>> Cluster.preset("two-hosts").resized(n_hosts=3).n_devices
+            12
+        """
+        host = self._only("resized(...)", "Cluster(...) with other hosts", self._kinds)
+        if devices_per_host is not None:
+            host = replace(host, n_devices=devices_per_host)
+        if n_hosts is None:
+            return replace(self, hosts=(host,) * self.n_hosts)
+        hosts = equal_hosts(host, n_hosts)
+        inner = tuple(level for level in self.levels[:-1] if level.n_hosts < n_hosts)
+        outer = self.levels[len(inner) : len(inner) + 1]
+        levels = (*inner, *(replace(level, n_hosts=n_hosts) for level in outer))
+        return replace(self, hosts=hosts, levels=levels)
+
+    def to_json(self) -> str:
+        """The cluster as a JSON text, which `from_json` reads back to an equal one."""
+        return cluster_json.write(self.name, self.hosts, self.levels, self.source)
+
+    @classmethod
+    def from_json(cls, text: str) -> Cluster:
+        """Read a cluster from the JSON text that `to_json` writes.
+
+        Raises:
+            ClusterFormatError: The text is no JSON object, or fields are missing (or null), unknown
+                or of another type; all of them are named at once.
+            QuantityError: A figure is out of its range.
+        """
+        return cls(*cluster_json.read(text))
+
+    @classmethod
+    def preset(cls, name: str) -> Cluster:
+        """A cluster that comes with the package, by one of the names in `presets()`.
+
+        Args:
+            name: `"p3.16xlarge"` as it is, `"p3.16xlarge:8"` with 8 hosts.
+
+        Raises:
+            QuantityError: There are more hosts than `costmodel.hardware.topology.MOST`.
+            UnknownNameError: No preset has this name, or what follows the colon is no number >= 1.
+        """
+        text, n_hosts = resolve(name)
+        cluster = cls.from_json(text)
+        return cluster if n_hosts is None else replace(cluster.resized(n_hosts=n_hosts), name=name)
+
+    def _hosts_of(self, device_ids: NDArray[np.int64]) -> NDArray[np.intp]:
+        outside = device_ids[(device_ids < 0) | (device_ids >= self.n_devices)]
+        if outside.size:
+            raise self._no_device(int(outside.min()))
+        return np.searchsorted(self._first, device_ids, side="right") - 1
+
+    def _no_device(self, device_id: object) -> PlacementError:
+        return PlacementError(
+            f"a device id of cluster {self.name!r} lies in 0..{self.n_devices - 1} "
+            f"({self.n_hosts} hosts); got {shown(device_id)}"
+        )
+
+    def _only(self, asked: str, instead: str, values: Sequence[T]) -> T:
+        """The one value of all hosts, or the error that there are several."""
+        distinct = tuple(dict.fromkeys(values))
+        if len(distinct) > 1:
+            raise HeterogeneousClusterError(
+                f"{asked} needs equal hosts; cluster {self.name!r} has {len(distinct)} kinds: "
+                f"{', '.join(map(_named, distinct))}; use {instead}"
+            )
+        return distinct[0]
+
+
+def _named(value: object) -> str:
+    """A device by its name, anything else as it is."""
+    return repr(value.name) if isinstance(value, Device) else repr(value)

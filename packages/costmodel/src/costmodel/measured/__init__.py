@@ -1,0 +1,1 @@
+"""What was measured on a machine, and the model's numbers fitted to it."""

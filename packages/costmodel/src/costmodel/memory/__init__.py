@@ -1,0 +1,1 @@
+"""Bytes of activations, parameters and optimizer state, and how many microbatches are held."""

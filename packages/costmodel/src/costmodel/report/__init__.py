@@ -1,0 +1,1 @@
+"""Prices as tables and plots."""

@@ -1,0 +1,1 @@
+"""Seconds of collectives, of resharding and of operators."""

@@ -1,0 +1,297 @@
+"""The time of a collective in a group that lies on several levels of a network, and its algorithm.
+
+The candidates for one collective in one group are
+
+- *rings* and chains over all members, at the group's `flat` link (where a host has several cards:
+  as many rings at once, each with its part of the bytes);
+- *trees* over all members, as if all of them left their host in every round, at the group's
+  `spread` link: binomial ones, recursive doubling and halving, Rabenseifner's and Bruck's;
+- *direct* messages from each member to each that it has something for, at the `spread` link, too,
+  or, of one message between two members, at the `single` link. A pairwise all-to-all is counted
+  level by level instead, unless the members are spread unevenly: of `n`, `c` under each unit and
+  `s c` under each of the next level, a device exchanges `(s - 1) c` messages that go as far as this
+  level, so that `(n - c)/n` of every member's bytes pass the unit's connection;
+- *hierarchical* ones, level by level, each with its best algorithm:
+
+      all-gather      inwards: all-gather on the outermost level, ..., on the innermost
+      reduce-scatter  outwards: reduce-scatter on the innermost level, ..., on the outermost
+      all-reduce      reduce-scatter outwards, all-reduce on the outermost, all-gather inwards
+      broadcast       scatter outwards, broadcast on the outermost, all-gather inwards
+      all-to-all      all-to-all on each level, of all bytes
+
+On a level, the `c` members under a unit work at the same time, each in a group of its own with a
+peer under every other unit: each moves `1/c` of the bytes (all of them in an all-to-all) and has
+`1/c` of the link that the unit has for all. So what passes a card together is never more than it
+carries.
+
+The rounds and bytes of rings, trees and direct messages are in `costmodel.time.algorithm_table`.
+
+Every candidate is a line, `latency_s + n_bytes * s_per_byte`. A price is the least of a few lines,
+found once for each group; chains of different numbers of chunks are different lines.
+
+Reference:
+    AutoDDL, section 4.2.3 (devices of a node first, then nodes); cross-mesh resharding, section 3.1
+    (a broadcast passes each host's card once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from costmodel.base.checks import checked, number
+from costmodel.errors import UnknownNameError, shown
+from costmodel.hardware.link import GroupLinks, Link
+from costmodel.time.algorithm_table import FAMILIES, Kind, check_kind
+from costmodel.time.ring import Bytes, Rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The fastest algorithm of a collective, and its time."""
+
+    seconds: float
+    algorithm: str
+    """A name from `costmodel.time.algorithm_table`, or "hierarchical"; `algorithms_of` has its
+    family."""
+    phases: tuple[str, ...] = ()
+    """Of a hierarchical algorithm, what each level does, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What one algorithm takes, for any number of bytes."""
+
+    latency_s: float
+    s_per_byte: float
+    algorithm: str
+    phases: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rounds: Rounds, link: Link, algorithm: str) -> _Line:
+        latency_s = rounds.seconds(0.0, link)
+        per_byte = Rounds(0, rounds.exchanged, rounds.one_way)
+        return cls(latency_s, per_byte.seconds(1.0, link), algorithm)
+
+
+def fastest(kind: Kind, n_bytes: float, group: GroupLinks) -> Choice:
+    """The fastest algorithm for a collective of this size.
+
+    Args:
+        kind: Which collective.
+        n_bytes: Of one device, as in `costmodel.time.ring`: the input of a reduce-scatter, the
+            output of an all-gather, of the others either.
+        group: What `Cluster.links(mesh).group(axes)` returns.
+
+    Raises:
+        QuantityError: `n_bytes` is negative, not finite, or an array; `collective_time` takes one.
+        UnknownNameError: No collective is called `kind`.
+
+    Examples:
+        >>> from costmodel import Cluster
+        >>> from shardspec import Mesh
+        >>> mesh = Mesh((2, 4), ("host", "device"))
+        >>> group = Cluster.preset("two-hosts").links(mesh).group((0, 1))
+        >>> fastest("all_reduce", 1e8, group).algorithm
+        'hierarchical'
+        >>> for phase in fastest("all_reduce", 1e8, group).phases:
+        ...     print(phase)
+        reduce_scatter of 4: recursive halving
+        all_reduce of 2: recursive doubling
+        all_gather of 4: bruck
+    """
+    size = number("n_bytes", n_bytes)
+    seconds, line = min(
+        ((line.latency_s + size * line.s_per_byte, line) for line in _lines(kind, group)),
+        key=itemgetter(0),
+    )
+    return Choice(seconds, line.algorithm, line.phases)
+
+
+def collective_time(
+    kind: Kind, n_bytes: Bytes, group: GroupLinks, algorithm: str | None = None
+) -> Bytes:
+    """Time of a collective: of its fastest algorithm for this size, or of the one that is named.
+
+    Args:
+        kind: Which collective.
+        n_bytes: As in `fastest`; a number, or an array of them.
+        group: As in `fastest`.
+        algorithm: A name in `algorithms_of(kind, group)`, or for the fastest of a family its name,
+            such as "ring" or "tree".
+
+    Returns:
+        Seconds, an array if `n_bytes` is one; 0.0 in a group of one.
+
+    Raises:
+        QuantityError: `n_bytes` is negative or not finite.
+        UnknownNameError: No collective is called `kind`, or it has no such algorithm in this group.
+    """
+    lines = _lines(kind, group) if algorithm is None else _named(kind, group, algorithm)
+    sizes: Any = checked("n_bytes", n_bytes)
+    prices: Bytes = _least(lines, sizes)
+    return prices
+
+
+def _least(lines: Sequence[_Line], sizes: Any) -> Any:
+    if isinstance(sizes, float):
+        return min(line.latency_s + sizes * line.s_per_byte for line in lines)
+    least = lines[0].latency_s + sizes * lines[0].s_per_byte
+    other = np.empty_like(least)
+    for line in lines[1:]:
+        np.multiply(sizes, line.s_per_byte, out=other)
+        other += line.latency_s
+        np.minimum(least, other, out=least)
+    return least
+
+
+def algorithms_of(kind: Kind, group: GroupLinks) -> dict[str, str]:
+    """The algorithms that a collective can be done by in this group, and the family of each.
+
+    Returns:
+        Names, and "ring", "tree", "direct" or "hierarchical".
+
+    Raises:
+        UnknownNameError: No collective is called `kind`.
+
+    Examples:
+        >>> from costmodel import Cluster
+        >>> from shardspec import Mesh
+        >>> group = Cluster.preset("two-hosts").links(Mesh((8,), ("x",))).group((0,))
+        >>> for name, family in algorithms_of("all_reduce", group).items():
+        ...     print(f"{name}: {family}")
+        ring: ring
+        recursive doubling: tree
+        rabenseifner: tree
+        hierarchical: hierarchical
+    """
+    return {name: found.family for name, found in _candidates(kind, group).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    family: str
+    lines: tuple[_Line, ...]
+    """Several for the hierarchical one."""
+
+
+@lru_cache(maxsize=4096)
+def _lines(kind: Kind, group: GroupLinks) -> tuple[_Line, ...]:
+    return _undominated(line for one in _candidates(kind, group).values() for line in one.lines)
+
+
+@lru_cache(maxsize=4096)
+def _named(kind: Kind, group: GroupLinks, algorithm: str) -> tuple[_Line, ...]:
+    found = _candidates(kind, group)
+    lines = [
+        line for name, one in found.items() if algorithm in (name, one.family) for line in one.lines
+    ]
+    if not lines:
+        raise UnknownNameError(
+            f"{kind} in this group of {group.size} has the algorithms "
+            f"{', '.join(f'{name} ({one.family})' for name, one in found.items())}; "
+            f"got {shown(algorithm)}",
+            str(algorithm),
+        )
+    return _undominated(lines)
+
+
+@lru_cache(maxsize=4096)
+def _candidates(kind: Kind, group: GroupLinks) -> Mapping[str, _Candidate]:
+    check_kind(kind)
+    n, levels = group.size, _member_tiers(group)
+    direct = group.single if kind == "point_to_point" else group.spread
+    links = {"ring": group.flat, "direct": direct, "tree": group.spread}
+    found = {
+        name: _Candidate(family, (_Line.of(rounds(n), links[family], name),))
+        for family, algorithms in FAMILIES.items()
+        for name, rounds in algorithms.get(kind, {}).items()
+    }
+    if len(levels) > 1 and kind == "all_to_all":
+        found["pairwise"] = _Candidate("direct", (_pairwise(n, levels),))
+    if len(levels) > 1 and kind not in ("permute", "point_to_point"):
+        found["hierarchical"] = _Candidate("hierarchical", _hierarchical(kind, levels))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberTier:
+    """A tier as one of the members sees it."""
+
+    size: int
+    inner: int
+    """Members under each of the units that it joins."""
+    link: Link
+    """What each of these members has, while all of them send."""
+
+
+def _member_tiers(group: GroupLinks) -> list[_MemberTier]:
+    found: list[_MemberTier] = []
+    inner = 1
+    for tier in group.tiers:
+        found.append(_MemberTier(tier.size, inner, tier.link.times(1 / inner)))
+        inner *= tier.size
+    return found
+
+
+def _pairwise(n: int, levels: Sequence[_MemberTier]) -> _Line:
+    latency_s = s_per_byte = 0.0
+    for level in levels:  # all devices send equally far in a step: (s - 1) c steps a level
+        peers = (level.size - 1) * level.inner
+        line = _Line.of(Rounds(peers, peers / n), level.link, "pairwise")
+        latency_s += line.latency_s
+        s_per_byte += line.s_per_byte
+    return _Line(latency_s, s_per_byte, "pairwise")
+
+
+def _hierarchical(kind: Kind, levels: Sequence[_MemberTier]) -> tuple[_Line, ...]:
+    lines: tuple[_Line, ...] = (_Line(0.0, 0.0, "hierarchical"),)
+    for phase, level in _phases(kind, levels):
+        share = 1 if kind == "all_to_all" else 1 / level.inner
+        choices = [
+            _Line.of(rounds(level.size), level.link, f"{phase} of {level.size}: {name}")
+            for algorithms in FAMILIES.values()
+            for name, rounds in algorithms.get(phase, {}).items()
+        ]
+        lines = _undominated(
+            _Line(
+                before.latency_s + one.latency_s,
+                before.s_per_byte + one.s_per_byte * share,
+                before.algorithm,
+                (*before.phases, one.algorithm),
+            )
+            for before, one in product(lines, choices)
+        )
+    return lines
+
+
+def _phases(kind: Kind, levels: Sequence[_MemberTier]) -> list[tuple[str, _MemberTier]]:
+    """The collectives that make up a hierarchical one, in order."""
+    inwards = levels[::-1]
+    match kind:
+        case "all_reduce" | "broadcast":
+            outwards = "reduce_scatter" if kind == "all_reduce" else "scatter"
+            return [
+                *((outwards, level) for level in levels[:-1]),
+                (kind, levels[-1]),
+                *(("all_gather", level) for level in inwards[1:]),
+            ]
+        case "all_gather":
+            return [(kind, level) for level in inwards]
+        case _:
+            return [(kind, level) for level in levels]
+
+
+def _undominated(lines: Iterable[_Line]) -> tuple[_Line, ...]:
+    """The lines that are least for some size, and perhaps a few more; the first of equal ones."""
+    kept: list[_Line] = []
+    for line in sorted(lines, key=lambda line: (line.latency_s, line.s_per_byte)):
+        if not kept or line.s_per_byte < kept[-1].s_per_byte:
+            kept.append(line)
+    return tuple(kept)

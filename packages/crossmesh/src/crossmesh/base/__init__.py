@@ -1,0 +1,1 @@
+"""Tensors, links, boxes of elements, tasks and the compiled core."""

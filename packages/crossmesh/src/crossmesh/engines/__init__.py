@@ -1,0 +1,1 @@
+"""Transports over threads and torch.distributed."""

@@ -1,0 +1,290 @@
+"""`TorchTransport`: shards go from process to process by a torch process group of gloo.
+
+It needs the extra `torch`. What gloo has and has not decides how this works (torch 2.13):
+
+- Nothing tells whether a message is complete without waiting for it: `Work.is_completed` stays
+  false until somebody waited. So a thread waits for each kind of message with each other rank, in
+  the order in which they were begun. It sleeps in gloo, which wakes it.
+- To wait with a timeout is no way to ask: when it passes, gloo closes all connections of the group.
+  It is the way to give up: it wakes all threads, and the other ranks' too.
+- A message longer than its receive ends the receiving *process*, a shorter one passes unnoticed.
+  So the length is in the tag: messages of other lengths do not meet, and the deadline notices.
+"""
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from datetime import timedelta
+
+import numpy as np
+
+from crossmesh.errors import MissingExtraError, PlanError, TransportError
+from crossmesh.run.transport import Bytes
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError:
+    raise MissingExtraError("crossmesh.engines.torch_transport", "torch") from None
+
+_LONGEST = timedelta(days=1)
+"""Deadlines are the executor's, which closes the transport then: that wakes who waits. What nobody
+gave up by then waits for something that does not come."""
+
+_IDLE_S = 1.0
+"""How long a thread that has nothing to wait for stays, as the next transfer is often near."""
+
+_AT_ONCE = timedelta(milliseconds=1)
+"""The shortest there is: 0 is taken for the group's own timeout."""
+
+_NAP_S = 5e-3
+"""How often an executor looks at the time when nothing arrives; whatever arrives wakes it."""
+
+_LEAVE_S = 1.0
+"""For threads that were woken to end. Gloo wakes none whose message is half written or half read
+when the connection closes (gloo's `Pair::signalException` signals those that have not begun). They
+sleep on, and keep their bytes, until the process ends, which does not wait for them."""
+
+_N_TAGS = 2**31
+"""Tags are non-negative 32-bit integers."""
+
+_UNSENT = 0
+"""A tag that no message has."""
+
+
+class TorchTransport:
+    """Carries a transfer between the processes of a process group.
+
+    Examples:
+        One process with one device, which has nobody to talk to:
+
+        >>> import torch.distributed as dist
+        >>> from shardspec import Layout, Mesh, Spec
+        >>> from crossmesh import execute, plan
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> layout = Layout((2,), Mesh((1,), ("x",), (0,)), Spec.parse("R"))
+        >>> transport = TorchTransport(dist.new_group(backend="gloo"), {0: 0})
+        >>> shards = {0: torch.tensor([1.0, 2.0]).numpy()}
+        >>> execute(
+        ...     plan(layout, layout, "float32"), shards, transport, window=1, deadline_s=10.0
+        ... )
+        {0: array([1., 2.], dtype=float32)}
+        >>> transport.close()
+        >>> dist.destroy_process_group()
+    """
+
+    def __init__(self, group: dist.ProcessGroup, rank_of: Mapping[int, int]) -> None:
+        """Use a process group; without waiting for its other processes.
+
+        Args:
+            group: One whose backend for CPU tensors is gloo. Nothing else uses it, as a failure
+                closes its connections: `dist.new_group(backend="gloo")`.
+            rank_of: The rank in `group` of each device.
+
+        Raises:
+            PlanError: the backend is another, or this process is not in the group.
+        """
+        if not isinstance(group, dist.ProcessGroup):
+            raise PlanError(
+                f"a transport has the process group that this process is in; got {group!r}; "
+                "make one with all ranks of the transfer"
+            )
+        self._group = group
+        self._rank_of = dict(rank_of)
+        self._lanes: dict[tuple[str, int, int], _Lane] = {}
+        self._news = threading.Event()
+        self._closed = False
+        backends = dist.get_backend_config(group)
+        if "cpu:gloo" not in backends.split(","):
+            raise PlanError(
+                f"shards are moved by a process group that has gloo for CPUs; got {backends}; "
+                'make one with dist.new_group(backend="gloo")'
+            )
+
+    @property
+    def rank(self) -> int:
+        """See `Transport`."""
+        return int(self._group.rank())
+
+    @property
+    def n_ranks(self) -> int:
+        """See `Transport`."""
+        return int(self._group.size())
+
+    @property
+    def rank_of(self) -> Mapping[int, int]:
+        """See `Transport`."""
+        return self._rank_of
+
+    def send(self, rank: int, data: Bytes, tag: int) -> "_Pending":
+        """See `Transport`."""
+        return self._begin("send", rank, data, tag)
+
+    def receive(self, rank: int, data: Bytes, tag: int) -> "_Pending":
+        """See `Transport`. A message of another length never completes it."""
+        return self._begin("receive", rank, data, tag)
+
+    def pause(self) -> None:
+        """See `Transport`."""
+        self._news.wait(_NAP_S)
+        self._news.clear()
+
+    def close(self) -> None:
+        """See `Transport`. Other ranks that send or receive in this group get a TransportError."""
+        if self._closed:
+            return
+        self._closed = True
+        if any(lane.busy for lane in self._lanes.values()):
+            self._disconnect()
+        for lane in self._lanes.values():
+            lane.stop()
+        until_s = time.monotonic() + _LEAVE_S
+        for lane in self._lanes.values():
+            lane.join(until_s - time.monotonic())
+
+    def _begin(self, what: str, rank: int, data: Bytes, tag: int) -> "_Pending":
+        if self._closed:
+            raise TransportError(
+                f"a closed transport moves nothing; asked to {what} {data.nbytes} bytes; "
+                "make another, on another process group"
+            )
+        tensor = _tensor(data)
+        meets = 1 + (2 * data.nbytes + tag) % (_N_TAGS - 1)
+        try:
+            if what == "send":
+                work = dist.isend(tensor, group=self._group, group_dst=rank, tag=meets)
+            else:
+                work = dist.irecv(tensor, group=self._group, group_src=rank, tag=meets)
+        except RuntimeError as error:
+            raise _failed(what, rank, data, error) from error
+        assert work is not None  # it is None outside the group only
+        pending = _Pending(work, data, what, rank)
+        if (what, rank, tag) not in self._lanes:
+            self._lanes[what, rank, tag] = _Lane(self._news)
+        self._lanes[what, rank, tag].put(pending)
+        return pending
+
+    def _disconnect(self) -> None:
+        """Close the group's connections: a wait that fails in time closes all that are left."""
+        for rank in range(self.n_ranks):
+            if rank != self.rank:
+                nothing = torch.empty(1, dtype=torch.uint8)
+                with contextlib.suppress(RuntimeError):
+                    work = dist.irecv(nothing, group=self._group, group_src=rank, tag=_UNSENT)
+                    assert work is not None  # it is None outside the group only
+                    work.wait(_AT_ONCE)
+
+
+class _Pending:
+    """A message that gloo has begun, and the bytes it is about."""
+
+    def __init__(self, work: dist.Work, data: Bytes, what: str, rank: int) -> None:
+        self._work = work
+        self._data = data
+        self._what = what
+        self._rank = rank
+        self._done = False
+        self._error: TransportError | None = None
+
+    def test(self) -> bool:
+        """See `Pending`."""
+        if self._error:
+            raise self._error
+        return self._done
+
+    @property
+    def over(self) -> bool:
+        """Whether it is complete or failed."""
+        return self._done or self._error is not None
+
+    def see_it_out(self) -> None:
+        """Sleep until it is complete or failed; of `test`, other threads see the one or the other.
+
+        An error is kept rather than raised: it belongs to whoever tests.
+        """
+        try:
+            self._work.wait(_LONGEST)
+            self._done = True
+        except RuntimeError as error:
+            self._error = _failed(self._what, self._rank, self._data, error)
+
+
+class _Lane:
+    """A thread that waits for messages one after the other, while there are some."""
+
+    def __init__(self, news: threading.Event) -> None:
+        self._news = news
+        self._messages: deque[_Pending] = deque()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._last: _Pending | None = None
+        self._thread: threading.Thread | None = None
+
+    def put(self, message: _Pending) -> None:
+        """Wait for this one, too."""
+        with self._changed:
+            self._last = message
+            self._messages.append(message)
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="crossmesh-gloo", daemon=True
+                )
+                self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the last message is neither complete nor failed, as far as its thread knows."""
+        return self._last is not None and not self._last.over
+
+    def stop(self) -> None:
+        """Let the thread end, once it has waited for all."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def join(self, at_most_s: float) -> None:
+        """Wait until it has."""
+        if thread := self._thread:
+            thread.join(max(at_most_s, 0.0))
+
+    def _run(self) -> None:
+        while message := self._next():
+            message.see_it_out()
+            self._news.set()
+
+    def _next(self) -> _Pending | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages or self._stopped, _IDLE_S)
+            if self._messages:
+                return self._messages.popleft()
+            self._thread = None
+            return None
+
+
+def _tensor(data: Bytes) -> torch.Tensor:
+    """The same memory, which torch takes for writable: of what is not, it warns."""
+    if not data.flags.writeable:
+        data = np.asarray(_Writable(data))
+    return torch.from_numpy(data)
+
+
+class _Writable:
+    """Bytes that numpy takes for writable, and keeps alive."""
+
+    def __init__(self, data: Bytes) -> None:
+        self._data = data
+        address, _ = data.__array_interface__["data"]
+        self.__array_interface__ = {**data.__array_interface__, "data": (address, False)}
+
+
+def _failed(what: str, rank: int, data: Bytes, error: RuntimeError) -> TransportError:
+    """A TransportError; gloo's own text says what happened to the connection."""
+    reason = str(error).splitlines()[0]
+    failed = TransportError(
+        f"gloo failed to {what} {data.nbytes} bytes, other rank {rank}: {reason}"
+    )
+    failed.__cause__ = error
+    return failed

@@ -1,0 +1,1 @@
+"""Plans explained, compared and drawn."""

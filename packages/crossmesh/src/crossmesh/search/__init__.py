@@ -1,0 +1,1 @@
+"""From two layouts to unit tasks, routes and a plan."""

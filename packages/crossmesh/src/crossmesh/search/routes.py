@@ -1,0 +1,129 @@
+"""Unit tasks from drafts and the hosts that they pass: which bytes, which devices, which chunks."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from crossmesh.base.geometry import n_elements
+from crossmesh.base.task import Strategy, UnitTask
+from crossmesh.base.tensor import Tensor
+from crossmesh.search.unit_tasks import Devices, Draft
+from crossmesh.transfer.solver import Send
+
+UNPASSED = 16
+"""How many times longer chunks are that no host passes on: no host waits for one, and each costs
+headers and acknowledgements, 290 bytes by gloo [measured: case 4 of Table 2 on emulated hosts,
+2026-11-20: with chunks of 12 KiB hosts move 2.3 % more than the plan says]."""
+
+
+def tasks_of(
+    drafts: Sequence[Draft],
+    sends: Iterable[Send],
+    tensors: Sequence[Tensor],
+    host_of: Mapping[int, int],
+    strategy: Strategy,
+    chunks: int,
+    chunk_bytes: int,
+) -> tuple[UnitTask, ...]:
+    """One task for each send that has bytes, in their order.
+
+    Args:
+        drafts: What the sends refer to.
+        sends: Those of a draft have all its bytes, for each receiver, between them.
+        tensors: What the pieces refer to.
+        host_of: The host of each device.
+        strategy: How bytes reach several receivers.
+        chunks: Into how many a task is cut at most.
+        chunk_bytes: Bytes of a chunk at least; of one that no host passes on, `UNPASSED` times so
+            many.
+    """
+    sent: defaultdict[int, int] = defaultdict(int)
+    tasks: list[UnitTask] = []
+    for number, (start, stop), senders, hosts, route in sends:
+        draft = drafts[number]
+        part = _border(draft, start, tensors), _border(draft, stop, tensors)
+        n_bytes = part[1] - part[0]
+        if n_bytes == 0:
+            continue
+        reached = hosts[len(set(senders)) - 1 :]
+        receivers = tuple(device for device in draft.receivers if host_of[device] in reached)
+        at_least = chunk_bytes * (1 if len(hosts) > 2 else UNPASSED)
+        path = _path(draft, receivers, senders, hosts, host_of, sent)
+        for device in path[:-1]:
+            sent[device] += n_bytes
+        tasks.append(
+            UnitTask(
+                index=len(tasks),
+                pieces=draft.pieces,
+                part=part,
+                terms=draft.terms,
+                reduction=draft.reduction,
+                receivers=receivers,
+                strategy=strategy,
+                path=path,
+                n_chunks=max(1, min(chunks if route == "pipelined" else 1, n_bytes // at_least)),
+                tree=_tree(path, len(draft.terms), host_of) if route == "tree" else (),
+            )
+        )
+    return tuple(tasks)
+
+
+def _tree(path: Sequence[int], n_terms: int, host_of: Mapping[int, int]) -> tuple[int, ...]:
+    """The binomial tree of the hosts on a path; on each, devices pass the bytes in their order.
+
+    Counted from the root, each host hangs on the one whose number lacks its highest bit, so that
+    each of `ceil(log2 n)` steps reaches as many hosts as all before it (Thakur, Rabenseifner,
+    Gropp, IJHPCA 19(1), 2005, section 4). Terms go the other way.
+    """
+    tree: dict[int, int] = {}
+    root = n_terms - 1
+    for places in (range(root, -1, -1), range(root, len(path))):
+        first_on_host: list[int] = []  # of each host on the way from the root
+        for place in places:
+            before = place - places.step
+            if place != root and host_of[path[place]] == host_of[path[before]]:
+                tree[place] = before
+                continue
+            number = len(first_on_host)
+            first_on_host.append(place)
+            if number:
+                tree[place] = first_on_host[number - 2 ** (number.bit_length() - 1)]
+    return tuple(tree[place] for place in range(len(path)) if place != root)
+
+
+def _border(draft: Draft, at: int, tensors: Sequence[Tensor]) -> int:
+    """The last border of two elements that is not after byte `at` of the packed pieces."""
+    if at in (0, draft.n_bytes):
+        return at
+    before = 0
+    for tensor, box in draft.pieces:
+        item_bytes = tensors[tensor].item_bytes
+        n_bytes = n_elements(box) * item_bytes
+        if at < before + n_bytes:
+            return at - (at - before) % item_bytes
+        before += n_bytes
+    return before
+
+
+def _path(
+    draft: Draft,
+    receivers: Sequence[int],
+    senders: Sequence[int],
+    hosts: Sequence[int],
+    host_of: Mapping[int, int],
+    sent: Mapping[int, int],
+) -> Devices:
+    """The devices on a path of hosts; each host sends from where least was sent (then the lowest).
+
+    On the last host that adds, devices that receive add last, so that they need not be sent to.
+    """
+    adders = []
+    for term, host in zip(draft.terms, senders, strict=True):
+        on_host = [device for device in term if host_of[device] == host]
+        adders.append(min(on_host, key=lambda device: (sent[device], device)))
+    adding_hosts = {host: i for i, host in enumerate(hosts[: len(set(senders))])}
+    adders.sort(key=lambda d: (adding_hosts[host_of[d]], d in receivers))
+    on_path: dict[int, list[int]] = {host: [] for host in hosts[len(adding_hosts) - 1 :]}
+    for device in receivers:
+        if device != adders[-1]:
+            on_path[host_of[device]].append(device)
+    return (*adders, *(device for devices in on_path.values() for device in devices))

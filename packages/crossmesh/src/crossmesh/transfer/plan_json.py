@@ -1,0 +1,351 @@
+"""Plans as JSON: versioned, read back to equal values, no other text accepted.
+
+A document is `{"crossmesh": "TransferPlan", "version": 1, ...}` with an entry for each part of a
+plan. Layouts are written once each and named by their place; specs are text in Alpa's notation; an
+infinite rate is null, as JSON has none. What is read is checked as far as executing relies on it:
+devices have hosts, boxes lie in their tensors, parts in what is packed, and paths lead from one
+device of each term to all receivers. That tasks and copies deliver everything is not checked again:
+the plan's digest shows that they are those which were written.
+"""
+
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar, get_args
+
+from shardspec import Chunking, Layout, Mesh, Reduction, Rule, ShardspecError, Spec
+
+from crossmesh.base.geometry import n_elements
+from crossmesh.base.links import Links
+from crossmesh.base.task import Copy, Piece, Strategy, UnitTask
+from crossmesh.base.tensor import Tensor, dtype_name
+from crossmesh.errors import PlanError, RecordError
+from crossmesh.transfer.solver import Order
+
+T = TypeVar("T")
+Parts = tuple[
+    tuple[Tensor, ...],
+    tuple[tuple[int, int], ...],
+    Links | None,
+    Strategy,
+    Order,
+    tuple[Copy, ...],
+    tuple[UnitTask, ...],
+]
+"""Of a plan, in the order of its fields."""
+
+_HEAD = {"crossmesh": "TransferPlan", "version": 1}
+
+
+def write(
+    tensors: Iterable[Tensor],
+    hosts: Iterable[tuple[int, int]],
+    links: Links | None,
+    strategy: Strategy,
+    order: Order,
+    copies: Iterable[Copy],
+    tasks: Iterable[UnitTask],
+    digest: str,
+) -> str:
+    """The text of a plan."""
+    layouts: dict[Layout, int] = {}
+    written = [
+        {
+            "name": tensor.name,
+            "dtype": tensor.dtype,
+            "src": layouts.setdefault(tensor.src, len(layouts)),
+            "dst": layouts.setdefault(tensor.dst, len(layouts)),
+        }
+        for tensor in tensors
+    ]
+    rates = links and {
+        "host_bytes_per_s": links.host_bytes_per_s,
+        "device_bytes_per_s": None
+        if math.isinf(links.device_bytes_per_s)
+        else links.device_bytes_per_s,
+        "latency_s": links.latency_s,
+    }
+    document = {
+        **_HEAD,
+        "strategy": strategy,
+        "order": order,
+        "links": rates,
+        "hosts": list(hosts),
+        "layouts": [_layout_record(layout) for layout in layouts],
+        "tensors": written,
+        "copies": [{"device": copy.device, "pieces": copy.pieces} for copy in copies],
+        "tasks": [{name: getattr(task, name) for name in _TASK} for task in tasks],
+        "digest": digest,
+    }
+    return json.dumps(document, allow_nan=False)
+
+
+_TASK = (
+    "pieces",
+    "part",
+    "terms",
+    "reduction",
+    "receivers",
+    "strategy",
+    "path",
+    "n_chunks",
+    "tree",
+)
+
+
+def _layout_record(layout: Layout) -> dict[str, Any]:
+    return {
+        "shape": layout.shape,
+        "mesh": layout.mesh.shape,
+        "axis_names": layout.mesh.axis_names,
+        "device_ids": list(layout.mesh.device_ids),
+        "spec": str(layout.spec),
+        "chunking": layout.rules,
+    }
+
+
+def read(text: str) -> tuple[Parts, str]:
+    """The parts of the plan that `write` made the text of, and its digest.
+
+    Raises:
+        RecordError: the text is no such JSON, or its parts do not fit together.
+    """
+    try:
+        document = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RecordError(f"a plan is JSON; {str(error)[:200]}") from None
+    found = _entries(document, (*_HEAD, *_PARTS), "a plan")
+    if [found[0], _integer(found[1], "version")] != [*_HEAD.values()]:
+        _fail("a plan", f"of this kind and version: {_HEAD}", found[:2])
+    strategy, order, links, hosts, layouts, tensors, copies, tasks, digest = found[2:]
+    read_hosts = _all(hosts, _pair, "hosts")
+    devices = [device for device, _ in read_hosts]
+    if devices != sorted(set(devices)):
+        _fail("hosts", "one pair a device, sorted by device", hosts)
+    reader = _Reader(frozenset(devices))
+    reader.layouts = _all(layouts, reader.layout, "layouts")
+    reader.tensors = _all(tensors, reader.tensor, "tensors")
+    parts = (
+        reader.tensors,
+        read_hosts,
+        None if links is None else _links(links, {host for _, host in read_hosts}),
+        _one_of(strategy, get_args(Strategy), "strategy"),
+        _one_of(order, get_args(Order), "order"),
+        _all(copies, reader.copy, "copies"),
+        tuple(
+            reader.task(value, i, f"tasks[{i}]") for i, value in enumerate(_list(tasks, "tasks"))
+        ),
+    )
+    return parts, _text(digest, "digest")
+
+
+_PARTS = ("strategy", "order", "links", "hosts", "layouts", "tensors", "copies", "tasks", "digest")
+
+
+class _Reader:
+    """Reads what refers to devices, layouts and tensors."""
+
+    layouts: tuple[Layout, ...]
+    tensors: tuple[Tensor, ...]
+
+    def __init__(self, devices: frozenset[int]) -> None:
+        self._devices = devices
+
+    def layout(self, value: object, where: str) -> Layout:
+        keys = ("shape", "mesh", "axis_names", "device_ids", "spec", "chunking")
+        shape, mesh, names, devices, spec, rules = _entries(value, keys, where)
+        try:
+            return Layout(
+                _integers(shape, where),
+                Mesh(
+                    _integers(mesh, where),
+                    _all(names, _text, f"{where} axis_names"),
+                    self._known(devices, where),
+                ),
+                Spec.parse(_text(spec, where)),
+                _all(rules, _chunking, f"{where} chunking"),
+            )
+        except ShardspecError as error:
+            raise RecordError(f"{where}: {error}") from None
+
+    def tensor(self, value: object, where: str) -> Tensor:
+        name, dtype, src, dst = _entries(value, ("name", "dtype", "src", "dst"), where)
+        try:
+            known = dtype_name(_text(dtype, where)) == dtype
+        except PlanError:
+            known = False
+        if not known:
+            _fail(f"{where} dtype", "the name of a dtype, as numpy or ml_dtypes spell it", dtype)
+        sides = [self.layouts[_index(side, self.layouts, where)] for side in (src, dst)]
+        if sides[0].shape != sides[1].shape:
+            _fail(where, "two layouts of one shape", value)
+        return Tensor(_text(name, where), dtype, *sides)
+
+    def copy(self, value: object, where: str) -> Copy:
+        device, pieces = _entries(value, ("device", "pieces"), where)
+        (known,) = self._known([device], where)
+        return Copy(known, self._pieces(pieces, where))
+
+    def task(self, value: object, index: int, where: str) -> UnitTask:
+        pieces, part, terms, reduction, receivers, strategy, path, n_chunks, tree = _entries(
+            value, _TASK, where
+        )
+        task = UnitTask(
+            index,
+            self._pieces(pieces, where),
+            _pair(part, f"{where} part"),
+            _all(terms, self._known, f"{where} terms"),
+            _all(reduction, _level, f"{where} reduction"),
+            self._known(receivers, f"{where} receivers"),
+            _one_of(strategy, get_args(Strategy), f"{where} strategy"),
+            self._known(path, f"{where} path"),
+            _integer(n_chunks, where),
+            _integers(tree, f"{where} tree"),
+        )
+        packed = sum(n_elements(box) * self.tensors[i].item_bytes for i, box in task.pieces)
+        if not 0 <= task.part[0] < task.part[1] <= packed:
+            _fail(f"{where} part", f"some of the {packed} bytes of its pieces", part)
+        n_terms = math.prod(count for _, count in task.reduction)
+        if len(terms) != n_terms or not task.receivers or task.n_chunks < 1:
+            _fail(where, f"{n_terms} terms, receivers, and at least one chunk", value)
+        adders = [sum(device in term for device in task.adders) for term in task.terms]
+        leads = len(task.adders) == n_terms and adders == [1] * n_terms
+        if not leads or sorted(task.followers) != sorted({*task.receivers} - {task.sender}):
+            _fail(f"{where} path", "one device of each term, then the receivers", path)
+        if tree and not _leads(task.tree, len(task.path), n_terms):
+            _fail(f"{where} tree", "for each place but the last adder's one on the way", tree)
+        return task
+
+    def _pieces(self, value: object, where: str) -> tuple[Piece, ...]:
+        return _all(value, self._piece, f"{where} pieces")
+
+    def _piece(self, value: object, where: str) -> Piece:
+        tensor, box = _items(value, 2, where)
+        shape = self.tensors[_index(tensor, self.tensors, where)].shape
+        read = _all(box, _pair, where)
+        inside = len(read) == len(shape) and all(
+            0 <= start < stop <= size for (start, stop), size in zip(read, shape, strict=True)
+        )
+        if not inside:
+            _fail(where, f"a box in a tensor of shape {shape}", box)
+        return Piece(tensor, read)
+
+    def _known(self, value: object, where: str) -> tuple[int, ...]:
+        devices = _integers(value, where)
+        if not self._devices.issuperset(devices) or not devices:
+            _fail(where, "devices that have a host", value)
+        return devices
+
+
+def _leads(tree: Sequence[int], n_places: int, n_terms: int) -> bool:
+    return len(tree) == n_places - 1 and all(
+        i < place < n_terms if i < n_terms - 1 else n_terms - 1 <= place <= i
+        for i, place in enumerate(tree)
+    )
+
+
+def _chunking(value: object, where: str) -> Chunking:
+    if isinstance(value, list):
+        return _integers(value, where)
+    rule: Rule = _one_of(value, get_args(Rule), where)
+    return rule
+
+
+def _links(value: object, of: Collection[int]) -> Links:
+    names = ("host_bytes_per_s", "device_bytes_per_s", "latency_s")
+    hosts, device, latency_s = _entries(value, names, "links")
+    rates = _all(hosts, _rate, "links") if isinstance(hosts, list) else _number(hosts, "links")
+    try:
+        links = Links(
+            rates,
+            math.inf if device is None else _number(device, "links"),
+            _number(latency_s, "links"),
+        )
+        links.rates(of)
+    except PlanError as error:
+        raise RecordError(f"links: {error}") from None
+    return links
+
+
+def _rate(value: object, where: str) -> tuple[int, float]:
+    host, rate = _items(value, 2, where)
+    return _integer(host, where), _number(rate, where)
+
+
+def _level(value: object, where: str) -> tuple[Reduction, int]:
+    kind, count = _items(value, 2, where)
+    found: Reduction = _one_of(kind, get_args(Reduction), where)
+    if _integer(count, where) < 2:
+        _fail(where, "a kind and a number of terms above 1", value)
+    return found, count
+
+
+def _pair(value: object, where: str) -> tuple[int, int]:
+    first, second = _items(value, 2, where)
+    return _integer(first, where), _integer(second, where)
+
+
+def _integers(value: object, where: str) -> tuple[int, ...]:
+    return _all(value, _integer, where)
+
+
+def _index(value: object, of: Sequence[object], where: str) -> int:
+    if not 0 <= _integer(value, where) < len(of):
+        _fail(where, f"one of {len(of)}, by its place from 0", value)
+    return _integer(value, where)
+
+
+def _integer(value: object, where: str) -> int:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        _fail(where, "made of whole numbers of 64 bits where they belong", value)
+    return value
+
+
+def _number(value: object, where: str) -> float:
+    if type(value) not in (int, float):
+        _fail(where, "made of numbers where they belong", value)
+    return float(value)  # type: ignore[arg-type]  # int or float
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        _fail(where, "made of texts where they belong", value)
+    return value
+
+
+def _one_of(value: object, known: Sequence[str], where: str) -> Any:
+    if not isinstance(value, str) or value not in known:
+        _fail(where, f"one of {', '.join(known)}", value)
+    return value
+
+
+def _all(value: object, read: Callable[[Any, str], T], where: str) -> tuple[T, ...]:
+    return tuple(read(one, f"{where}[{i}]") for i, one in enumerate(_list(value, where)))
+
+
+def _items(value: object, count: int, where: str) -> list[Any]:
+    if len(_list(value, where)) != count:
+        _fail(where, f"a list of {count}", value)
+    return _list(value, where)
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        _fail(where, "a list", value)
+    return value
+
+
+def _entries(value: object, names: Sequence[str], where: str) -> list[Any]:
+    if not isinstance(value, dict) or value.keys() != set(names):
+        _fail(where, f"an object with the entries {', '.join(names)}", value)
+    return [value[name] for name in names]
+
+
+def _fail(where: str, rule: str, value: object) -> NoReturn:
+    text = repr(value)
+    shown = text if len(text) <= 80 else f"{text[:80]}..."
+    raise RecordError(f"{where} is {rule}; got {shown}; TransferPlan.to_json writes such text")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"it has no {name}")

@@ -1,0 +1,1 @@
+"""The parts of a schedule: actions, edges, placements and events."""

@@ -1,0 +1,69 @@
+"""Figures and their files. Needs the extra `plot` (matplotlib), which is imported when called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipesched.base.checks import check_kind
+from pipesched.errors import ArgumentError, MissingExtraError
+from pipesched.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SUFFIXES = (".png", ".svg")
+
+
+def timelines_of(given: object) -> tuple[Timeline, ...]:
+    """One timeline, or several, as a tuple.
+
+    Raises:
+        ArgumentError: None, or something else.
+    """
+    timelines = tuple(given) if isinstance(given, Iterable) else (given,)
+    for timeline in timelines:
+        check_kind("timeline", timeline, Timeline)
+    if not timelines:
+        raise ArgumentError("a picture shows at least one timeline; got none")
+    return timelines
+
+
+def new_figure(path: str | PathLike[str], width: float, height: float) -> Figure:
+    """An empty figure of this size in inches, which can be saved at `path`.
+
+    Raises:
+        ArgumentError: A suffix other than .png and .svg.
+        MissingExtraError: matplotlib is not installed.
+    """
+    if not isinstance(path, (str, PathLike)):
+        raise ArgumentError(f"a picture is written to a file; got path={path!r}")
+    if Path(path).suffix.lower() not in _SUFFIXES:
+        raise ArgumentError(
+            f"a picture's file name ends in {' or '.join(_SUFFIXES)}; got path={fspath(path)!r}"
+        )
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "pictures need matplotlib; install it with: pip install 'meshwright-pipesched[plot]'"
+        ) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)  # measures text without a display
+    return figure
+
+
+def save(figure: Figure, path: str | PathLike[str]) -> None:
+    """Write a figure; the same figure gives the same file, byte for byte.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    is_svg = Path(path).suffix.lower() == ".svg"
+    with rc_context({"svg.hashsalt": "pipesched"}):  # else the ids in the file are random
+        figure.savefig(path, dpi=150, metadata={"Date": None} if is_svg else None)

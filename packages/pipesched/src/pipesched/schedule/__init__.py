@@ -1,0 +1,1 @@
+"""Schedules, the programs they are lowered to, and their costs."""

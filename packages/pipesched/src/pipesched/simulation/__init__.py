@@ -1,0 +1,1 @@
+"""When each action of a schedule runs, and what memory it takes."""

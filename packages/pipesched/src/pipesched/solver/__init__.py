@@ -1,0 +1,1 @@
+"""Search for the best schedule within a memory limit."""

@@ -1,0 +1,1 @@
+"""Axes, partial sums and how a dim is cut: what every floor above speaks of."""

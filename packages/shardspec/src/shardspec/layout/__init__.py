@@ -1,0 +1,1 @@
+"""Meshes, specs and layouts: where each element of a tensor is."""

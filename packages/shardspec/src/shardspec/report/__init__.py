@@ -1,0 +1,1 @@
+"""Layouts and resharding plans as text, pictures and JSON."""

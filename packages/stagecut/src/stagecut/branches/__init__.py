@@ -1,0 +1,1 @@
+"""Graphs of layers that are not a chain."""

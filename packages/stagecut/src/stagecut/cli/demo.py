@@ -1,0 +1,96 @@
+"""Plan a model of Alpa's tables on a cluster: operators, layers, prices, stages, all in one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from costmodel import Cluster
+
+from stagecut.base.progress import Progress
+from stagecut.base.types import Submesh
+from stagecut.errors import InfeasibleClusteringError
+from stagecut.layers.cluster_operators import cluster_operators
+from stagecut.models import Model
+from stagecut.plan.plan_stages import plan_stages
+from stagecut.plan.stage_plan import StagePlan
+from stagecut.profiles import Options, Profile
+
+
+def demo(
+    model: Model,
+    cluster: Cluster,
+    *,
+    n_layers: int | None = None,
+    n_microbatches: Sequence[int] | None = None,
+    schedule: str = "1f1b",
+    memory_bytes: int | None = None,
+    alternatives: bool = False,
+    processes: int = 1,
+    progress: Progress | bool | None = None,
+) -> StagePlan:
+    """Plan a model on a cluster of equal hosts.
+
+    Args:
+        model: What `stagecut.models.model` returns. Its float16 is bfloat16 on devices that have
+            no float16.
+        cluster: Of `costmodel`.
+        n_layers: Into which the operators are joined; None for the number of its blocks.
+        n_microbatches: Of a step. Of several numbers the best one is planned, and the others are
+            among its rivals. None for what Alpa used.
+        schedule: A name in `SCHEDULES`.
+        memory_bytes: Of a device; None for what the cluster's devices have.
+        alternatives: Whether to compare with the best for every other number of stages, too.
+        processes: How many price stages.
+        progress: True for a progress bar, or as `slice_stages` calls it.
+
+    Raises:
+        InvalidInputError: The microbatches do not divide the batch, or there are more layers than
+            operators.
+        InfeasibleStagesError: No slicing fits with any number of microbatches.
+        HeterogeneousClusterError: The hosts of the cluster differ.
+    """
+    peaks = dict(cluster.device.flops_per_s)
+    if model.dtype == "float16" and "float16" not in peaks and "bfloat16" in peaks:
+        model = replace(model, dtype="bfloat16")  # of the same size
+    layers = joined(model, model.n_blocks if n_layers is None else n_layers)
+    counts = tuple(n_microbatches or (model.n_microbatches,))
+    profiles = {count: Profile(model, layers, cluster, count) for count in counts}
+
+    def boundary_s(layer: int, count: int) -> float:
+        return profiles[count].boundary_s(layer)
+
+    profile = profiles[counts[0]]
+    return plan_stages(
+        len(layers),
+        profile.shape,
+        counts,
+        partial(_cost, profiles),
+        cluster.device.memory_bytes if memory_bytes is None else memory_bytes,
+        boundary_s=boundary_s,
+        schedule=schedule,
+        alternatives=alternatives,
+        processes=processes,
+        progress=progress,
+        flops=profile.flops,
+        n_operators=profile.n_operators,
+        title=f"{model.name} on {cluster.name}, {model.batch} samples a step, {len(layers)} layers",
+    )
+
+
+def _cost(
+    profiles: Mapping[int, Profile], first: int, last: int, submesh: Submesh, n_microbatches: int
+) -> Options | None:
+    return profiles[n_microbatches].cost(first, last, submesh)
+
+
+def joined(model: Model, n_layers: int) -> tuple[tuple[int, int], ...]:
+    """Its operators as layers (Alpa, Eq. 6), of as equal FLOPs as its largest operator allows.
+
+    Raises:
+        InvalidInputError: There are not as many operators.
+    """
+    try:
+        return cluster_operators(model.flops, model.boundaries, n_layers)
+    except InfeasibleClusteringError as error:
+        delta = error.smallest_delta
+    return cluster_operators(model.flops, model.boundaries, n_layers, delta=delta)

@@ -1,0 +1,1 @@
+"""Operators of a model grouped into layers."""

@@ -1,0 +1,1 @@
+"""Which devices and hosts a stage gets."""

@@ -1,0 +1,324 @@
+"""Make a `StagePlan`: search, then price what it is compared with.
+
+Compared are the best slicing into every other number of stages, which the search knows; the obvious
+plans of `stagecut.plan.baseline` with every number of equal submeshes; the caller's own cuts; and
+the neighbours of the best slicing, each one change away: a layer moved over a boundary, the
+submeshes of two successive stages exchanged, or the two joined.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from stagecut.base.checks import is_amount
+from stagecut.base.edges import Boundary
+from stagecut.base.held_microbatches import in_flight_of
+from stagecut.base.progress import Progress
+from stagecut.base.types import (
+    BoundaryFunction,
+    BoundFunction,
+    CostFunction,
+    Slicing,
+    Span,
+    StageCost,
+    Submesh,
+)
+from stagecut.errors import InfeasibleStagesError, InvalidInputError
+from stagecut.placement.offers import Places
+from stagecut.placement.submesh import assign_devices
+from stagecut.plan.baseline import equal_spans, even_spans
+from stagecut.plan.price_stages import price_stages
+from stagecut.plan.stage_plan import StagePlan
+from stagecut.plan.stage_plan_fields import PlannedStage, Rival
+from stagecut.slice import phrases
+from stagecut.slice.exchange import exchange
+from stagecut.slice.price_requests import PriceCache
+from stagecut.slice.slice import slice_stages
+from stagecut.slice.transfers import TransferFunction
+
+_Rule = Callable[[Submesh, int], tuple[Span, ...]]
+"""Of a submesh and a number of stages: how to cut the layers."""
+_Answer = StageCost | Sequence[StageCost] | None
+
+
+def plan_stages(
+    n_layers: int,
+    cluster_shape: tuple[int, int] | Places,
+    n_microbatches: int | Sequence[int],
+    cost: CostFunction,
+    memory_bytes: int | None = None,
+    *,
+    schedule: str = "1f1b",
+    bound_s: BoundFunction | None = None,
+    boundary_s: BoundaryFunction | None = None,
+    edges: Sequence[Boundary] = (),
+    transfer_s: TransferFunction | None = None,
+    n_stages: int | Sequence[int] | None = None,
+    structure: Sequence[Hashable] | None = None,
+    gap: float = 0.0,
+    alternatives: bool = False,
+    processes: int = 1,
+    cache: PriceCache | None = None,
+    progress: Progress | bool | None = None,
+    flops: Sequence[float] | None = None,
+    n_operators: Sequence[int] | None = None,
+    manual: Mapping[str, Sequence[Span]] | None = None,
+    title: str = "",
+) -> StagePlan:
+    """Find the stages and submeshes with the shortest step, and say what they were chosen over.
+
+    Args:
+        n_layers: Layers of the model. This and what is not told here is as for `slice_stages`.
+        cluster_shape: Hosts, and devices per host; or what else the cluster offers.
+        n_microbatches: Of a step, or the numbers to choose from.
+        cost: Of first layer, last layer and submesh. The plans to compare with ask for a few more
+            stages than the search, each once; with `processes`, in this process and anew.
+        memory_bytes: Of one device; None for no limit.
+        schedule: A name in `SCHEDULES`.
+        bound_s: A time that `cost` never falls below.
+        boundary_s: Time to bring a microbatch's values into a stage.
+        edges: Or else, values between layers.
+        transfer_s: Time to send one of them.
+        n_stages: How many stages there must be, or the numbers to choose from.
+        structure: Of each layer, what it is like.
+        gap: How much longer than the best a plan may take, as a fraction.
+        alternatives: Whether to compare with the best for every other number of stages, too: a
+            search for each of them.
+        processes: How many ask for costs.
+        cache: Where costs are kept.
+        progress: True for a progress bar, or what is called after each price of the search.
+        flops: Of each layer, to compare with stages of equal FLOPs.
+        n_operators: Of each layer, to compare with stages of equally many operators.
+        manual: Cuts of your own to compare with, by name.
+        title: What is planned, for people.
+
+    Raises:
+        InvalidInputError: As `slice_stages`; or a manual cut has not all layers, or `flops` or
+            `n_operators` not one number for each.
+        InfeasibleStagesError: No slicing fits, or none has a price.
+        InvalidBoundError: As `slice_stages`.
+        UnfinishedSearchError: As `slice_stages`.
+
+    Examples:
+        >>> from stagecut import StageCost
+        >>> def cost(first, last, submesh):
+        ...     return StageCost((last - first + 1) / submesh[1], last - first + 1, 0)
+        >>> plan = plan_stages(4, (1, 4), 8, cost, memory_bytes=2, alternatives=True)
+        >>> print(plan)
+        2 stages on 4 devices, 8 microbatches, 1f1b
+        9 s a step, no slicing takes less; 17 stages priced
+        <BLANKLINE>
+        stage  layers  submesh  a microbatch    memory  idle
+            0  0-1     1x2               1 s  2 of 2 B  11 %
+            1  2-3     1x2               1 s  2 of 2 B  11 %
+        <BLANKLINE>
+        instead                 a step
+        3 stages                10 s, +11.1 %
+        4 stages                11 s, +22.2 %
+        1 stage                 memory of stage 0: 4 of 2 B
+        equal layers, 2 stages  this plan
+        equal layers, 4 stages  11 s, +22.2 %
+        equal layers, 1 stage   memory of stage 0: 4 of 2 B
+    """
+    _check(n_layers, flops=flops, n_operators=n_operators)
+    in_flight = in_flight_of(schedule)
+    known: dict[Hashable, _Answer] = {}
+
+    def remembered(first: int, last: int, submesh: Submesh, *count: int) -> _Answer:
+        layers = (first, last) if structure is None else tuple(structure[first : last + 1])
+        key = layers, submesh, count
+        if key not in known:
+            known[key] = cost(first, last, submesh, *count)
+        return known[key]
+
+    slicing = slice_stages(
+        n_layers,
+        cluster_shape,
+        n_microbatches,
+        remembered if processes == 1 else cost,  # other processes cannot have what this one knows
+        memory_bytes,
+        bound_s=bound_s,
+        boundary_s=boundary_s,
+        edges=edges,
+        transfer_s=transfer_s,
+        schedule=schedule,
+        n_stages=n_stages,
+        structure=structure,
+        gap=gap,
+        alternatives=alternatives,
+        processes=processes,
+        cache=cache,
+        progress=progress,
+    )
+    chosen = slicing.n_microbatches
+    assert chosen is not None  # a search says which it took
+    # Functions are told the number of microbatches where there are several.
+    told = (chosen,) if isinstance(n_microbatches, Iterable) else ()
+
+    def enter_s(layer: int) -> float:
+        return boundary_s(layer, *told) if boundary_s else 0.0
+
+    def send_s(n_bytes: int, source: Submesh, target: Submesh) -> float:
+        return transfer_s(n_bytes, source, target, *told) if transfer_s else 0.0
+
+    def price(spans: Sequence[Span]) -> Slicing:
+        return price_stages(
+            spans,
+            chosen,
+            lambda *span: remembered(*span, *told),
+            memory_bytes,
+            boundary_s=enter_s,
+            edges=edges,
+            transfer_s=send_s,
+            in_flight=in_flight,
+        )
+
+    places = cluster_shape if isinstance(cluster_shape, Places) else Places.uniform(*cluster_shape)
+    spans = tuple((each.first, each.last, each.submesh) for each in slicing.stages)
+    between = exchange(spans, enter_s, edges, send_s)
+    candidates = _Candidates(n_layers, places, memory_bytes, price)
+    rules: dict[str, _Rule] = {"layers": partial(even_spans, n_layers)}
+    if n_operators is not None:
+        rules["operators"] = partial(equal_spans, n_operators)
+    if flops is not None:
+        rules["FLOPs"] = partial(equal_spans, flops)
+    rivals = [
+        *_of_the_search(slicing),
+        *candidates.equal(rules),
+        *(candidates.manual(name, tuple(cut)) for name, cut in (manual or {}).items()),
+        *candidates.neighbours(spans),
+    ]
+    return StagePlan(
+        title=title,
+        n_microbatches=chosen,
+        schedule=schedule,
+        memory_bytes=memory_bytes,
+        stages=tuple(
+            PlannedStage(
+                *span,
+                devices=devices,
+                cost=each.cost,
+                received_s=received_s,
+                held_bytes=held_bytes,
+                in_flight=in_flight(len(spans) - number, chosen),
+            )
+            for number, (span, each, devices, received_s, held_bytes) in enumerate(
+                zip(
+                    spans,
+                    slicing.stages,
+                    assign_devices([submesh for *_, submesh in spans], places),
+                    between.received_s,
+                    between.held_bytes,
+                    strict=True,
+                )
+            )
+        ),
+        time_s=slicing.time_s,
+        lower_bound_s=slicing.lower_bound_s,
+        n_priced=slicing.n_priced,
+        rivals=tuple(rivals),
+    )
+
+
+def _of_the_search(slicing: Slicing) -> Iterator[Rival]:
+    """The best slicing into each number of stages but the chosen one, and why there is none."""
+    for other in slicing.alternatives:
+        n_stages = len(other.spans)
+        if n_stages != len(slicing.stages):
+            name = phrases.count(n_stages, "stage")
+            yield Rival("stages", name, other.spans, other.time_s, is_bound=not other.is_priced)
+    for rejection in slicing.rejected:
+        kind = rejection.what.split()[-1]
+        reason = rejection.reason.partition(";")[0]  # an error's text goes on
+        yield Rival(kind, rejection.what, (), None, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Slicings that nobody searched for, priced."""
+
+    n_layers: int
+    places: Places
+    memory_bytes: int | None
+    price: Callable[[Sequence[Span]], Slicing]
+
+    def equal(self, rules: Mapping[str, _Rule]) -> Iterator[Rival]:
+        """Every number of equal submeshes, with layers cut by each rule."""
+        for what, rule in rules.items():
+            for n_stages in range(1, min(self.n_layers, self.places.n_devices) + 1):
+                if self.places.n_devices % n_stages:
+                    continue
+                kind = f"equal {what}"
+                name = f"{kind}, {phrases.count(n_stages, 'stage')}"
+                submesh = self._of_size(self.places.n_devices // n_stages)
+                if submesh is None or not self.places.can_hold([submesh] * n_stages):
+                    parts = phrases.count(n_stages, "equal part")
+                    yield Rival(kind, name, (), None, self._uncovered(parts))
+                else:
+                    yield self._priced(kind, name, rule(submesh, n_stages))
+
+    def manual(self, name: str, spans: tuple[Span, ...]) -> Rival:
+        """The caller's own cut."""
+        if not spans or spans[-1][1] != self.n_layers - 1:
+            raise InvalidInputError(
+                f"a manual cut has all {self.n_layers} layers; got {spans} for {name!r}"
+            )
+        submeshes = [submesh for *_, submesh in spans]
+        if not (set(submeshes) <= set(self.places.shapes) and self.places.can_hold(submeshes)):
+            parts = " + ".join(map(phrases.shape, submeshes))
+            return Rival("manual", name, spans, None, self._uncovered(parts))
+        return self._priced("manual", name, spans)
+
+    def neighbours(self, spans: Sequence[Span]) -> Iterator[Rival]:
+        """The slicings that differ from this one in one boundary between two stages."""
+        for left, ((first, end, submesh), (start, last, its)) in enumerate(pairwise(spans)):
+            right = left + 1
+            changed: dict[str, tuple[Span, ...]] = {}
+            if first < end:
+                moved = (first, end - 1, submesh), (end, last, its)
+                changed[f"layer {end} to stage {right}"] = moved
+            if start < last:
+                moved = (first, start, submesh), (start + 1, last, its)
+                changed[f"layer {start} to stage {left}"] = moved
+            if submesh != its:
+                exchanged = (first, end, its), (start, last, submesh)
+                changed[f"submeshes of stages {left} and {right} exchanged"] = exchanged
+            joined = self._of_size(submesh[0] * submesh[1] + its[0] * its[1])
+            if joined is not None:
+                changed[f"stages {left} and {right} as one"] = ((first, last, joined),)
+            for name, new in changed.items():
+                candidate = (*spans[:left], *new, *spans[right + 1 :])
+                if self.places.can_hold([each for *_, each in candidate]):
+                    yield self._priced("neighbour", name, candidate, (left, right))
+
+    def _of_size(self, n_devices: int) -> Submesh | None:
+        """A shape of so many devices; of several, the one on the fewest hosts."""
+        found = (shape for shape in self.places.shapes if shape[0] * shape[1] == n_devices)
+        return min(found, key=lambda shape: shape[0], default=None)
+
+    def _priced(
+        self, kind: str, name: str, spans: tuple[Span, ...], changes: tuple[int, ...] = ()
+    ) -> Rival:
+        """A candidate with its time, or with the reason why it has none."""
+        try:
+            return Rival(kind, name, spans, self.price(spans).time_s, changes=changes)
+        except InfeasibleStagesError as error:
+            if error.peak_bytes is None or self.memory_bytes is None:
+                reason = f"stage {error.stage} cannot run on its submesh"
+            else:
+                used = phrases.of(error.peak_bytes, self.memory_bytes)
+                reason = f"memory of stage {error.stage}: {used}"
+            return Rival(kind, name, spans, None, reason, changes=changes)
+
+    def _uncovered(self, parts: str) -> str:
+        return f"cannot cover {phrases.count(self.places.n_devices, 'device')} with {parts}"
+
+
+def _check(n_layers: int, **weights: Sequence[float] | None) -> None:
+    for name, values in weights.items():
+        if values is not None and not (len(values) == n_layers and all(map(is_amount, values))):
+            raise InvalidInputError(
+                f"{name} has a number for each of the {n_layers} layers, finite and not negative; "
+                f"got {name}={tuple(values)}"
+            )

@@ -1,0 +1,173 @@
+"""What a planner shows: the best slicing with devices and schedule, and what it was chosen over.
+
+A `StagePlan` prints as a table, explains each stage, draws itself, and is JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+
+from stagecut.base.checks import is_count
+from stagecut.errors import InvalidInputError
+from stagecut.plan import plan_json
+from stagecut.plan.picture import picture
+from stagecut.plan.stage_plan_fields import Rival, StagePlanFields
+from stagecut.plan.text import draw
+from stagecut.slice import phrases
+
+_SHOWN = 3
+"""Rivals of a kind that the table has: the best ones."""
+
+
+@dataclass(frozen=True)
+class StagePlan(StagePlanFields):
+    """Stages in pipeline order, and what they were chosen over. `plan_stages` makes one.
+
+    Raises:
+        InvalidInputError: Its stages are not runs of layers in order, its schedule is unknown, or a
+            number is out of its range.
+    """
+
+    def __str__(self) -> str:
+        n_devices = sum(n * m for n, m in (stage.submesh for stage in self.stages))
+        gap = self.time_s - self.lower_bound_s
+        bound = (
+            "no slicing takes less"
+            if gap <= 0
+            else f"at least {phrases.seconds(self.lower_bound_s)}"
+        )
+        lines = [
+            *([self.title] if self.title else []),
+            f"{phrases.count(len(self.stages), 'stage')} on "
+            f"{phrases.count(n_devices, 'device')}, "
+            f"{phrases.count(self.n_microbatches, 'microbatch')}, {self.schedule}",
+            f"{phrases.seconds(self.time_s)} a step, {bound}; "
+            f"{phrases.count(self.n_priced, 'stage')} priced",
+            "",
+            *self._table(),
+        ]
+        if rivals := self._rivals_shown():
+            lines += ["", *rivals]
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        has_options = any(stage.cost.option is not None for stage in self.stages)
+        header = ["stage", "layers", "submesh", "option", "a microbatch", "memory", "idle"]
+        rows = [header] + [
+            [
+                str(number),
+                phrases.layers(stage.first, stage.last),
+                phrases.shape(stage.submesh),
+                _option(stage.cost.option),
+                phrases.seconds(stage.time_s),
+                _memory(stage.peak_bytes, self.memory_bytes),
+                phrases.share(idle, 1),
+            ]
+            for number, (stage, idle) in enumerate(zip(self.stages, self.idle, strict=True))
+        ]
+        if not has_options:
+            rows = [[*row[:3], *row[4:]] for row in rows]
+        last = len(rows[0]) - 1
+        return phrases.table(rows, right=(0, last - 2, last - 1, last))
+
+    def _rivals_shown(self) -> list[str]:
+        rows = []
+        kinds = dict.fromkeys(r.kind for r in self.rivals if r.kind != "neighbour")
+        for kind in kinds:
+            rivals = sorted((r for r in self.rivals if r.kind == kind), key=_rank)
+            rows += [[r.name, r.against(self.time_s, self.spans)] for r in rivals[:_SHOWN]]
+        return phrases.table([["instead", "a step"], *rows]) if rows else []
+
+    def draw(self, *, width: int = 72, ascii: bool = False) -> str:
+        """Timeline and memory for a terminal, as `stagecut.plan.text` says."""
+        return draw(self, width=width, ascii=ascii)
+
+    def picture(self, path: str | PathLike[str]) -> None:
+        """Timeline and memory as a file, as `stagecut.plan.picture` says."""
+        picture(self, path)
+
+    def to_json(self) -> str:
+        """A text that `from_json` reads back to an equal plan.
+
+        Raises:
+            RecordError: The option of a stage is none that JSON can keep.
+        """
+        return plan_json.write(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> StagePlan:
+        """Read what `to_json` wrote.
+
+        Raises:
+            RecordError: The text is no stage plan, or not one of this version; says which entry.
+        """
+        return plan_json.read(cls, text)
+
+    def explain(self, stage: int) -> str:
+        """Why a stage has these layers and devices: what each change of it would do.
+
+        The first change is the runner-up: of all slicings that differ from the plan in one boundary
+        of this stage, the fastest.
+
+        Args:
+            stage: Counted from 0.
+
+        Raises:
+            InvalidInputError: There is no such stage.
+        """
+        if not is_count(stage, least=0) or stage >= len(self.stages):
+            raise InvalidInputError(
+                f"stages are counted from 0 to {len(self.stages) - 1}; got stage={stage!r}"
+            )
+        it, cost = self.stages[stage], self.stages[stage].cost
+        slowest_s, slowest = max((other.time_s, -n) for n, other in enumerate(self.stages))
+        pace = (
+            "no stage is slower: each further microbatch takes the step as long"
+            if it.time_s == slowest_s
+            else f"the slowest is stage {-slowest} with {phrases.seconds(slowest_s)}"
+        )
+        option = "" if cost.option is None else f", option {_option(cost.option)}"
+        lines = [
+            f"stage {stage}: layers {phrases.layers(it.first, it.last)} on "
+            f"{phrases.shape(it.submesh)}, {_devices(it.devices)}{option}",
+            f"  {phrases.seconds(it.time_s)} a microbatch; {pace}",
+        ]
+        if it.received_s:
+            lines.append(f"  of that {phrases.seconds(it.received_s)} to receive, and to send back")
+        if cost.once_s:
+            lines.append(f"  and {phrases.seconds(cost.once_s)} once a step")
+        lines += [
+            f"  idle {phrases.share(self.idle[stage], 1)} of the step",
+            f"  {_memory(it.peak_bytes, self.memory_bytes)} a device: "
+            f"{phrases.gib(cost.fixed_bytes)} fixed, {it.in_flight} x "
+            f"{phrases.gib(cost.activation_bytes + it.held_bytes)} in flight, "
+            f"{phrases.gib(cost.temporary_bytes)} for a moment",
+        ]
+        near = sorted((rival for rival in self.rivals if stage in rival.changes), key=_rank)
+        rows = [[f"  {rival.name}", rival.against(self.time_s)] for rival in near]
+        if rows:
+            lines += phrases.table([["  instead", "a step"], *rows])
+        return "\n".join(lines)
+
+
+def _rank(rival: Rival) -> tuple[bool, float]:
+    return rival.time_s is None, rival.time_s or 0.0
+
+
+def _memory(peak: int, limit: int | None) -> str:
+    return phrases.gib(peak) if limit is None else phrases.of(peak, limit)
+
+
+def _option(option: object) -> str:
+    """A logical mesh as `2x4`, anything else as it is."""
+    if isinstance(option, tuple) and option and all(isinstance(n, int) for n in option):
+        return phrases.shape(option)
+    return "" if option is None else str(option)
+
+
+def _devices(rows: Sequence[Sequence[int]]) -> str:
+    """`device 4`, or `devices 0-3, 8-11`."""
+    name = "device" if len(rows) == len(rows[0]) == 1 else "devices"
+    return f"{name} {', '.join(phrases.layers(row[0], row[-1]) for row in rows)}"

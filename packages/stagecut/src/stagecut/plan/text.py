@@ -1,0 +1,87 @@
+"""A stage plan as text: the pipeline's timeline, a row a stage, and the memory of each stage."""
+
+from __future__ import annotations
+
+from stagecut.base.checks import is_count
+from stagecut.errors import InvalidInputError
+from stagecut.plan.stage_plan_fields import StagePlanFields
+from stagecut.plan.timeline import Action, simulate
+from stagecut.slice import phrases
+
+_FILL = {"forward": "░", "backward": "▓"}
+_FULL = "█"
+_MOST_COLUMNS = 100_000
+_ASCII = str.maketrans("░▓█", ".#=")
+_DRAWN_AS = {"zb-h1": "1f1b", "zb-h2": "eager-1f1b"}
+"""Schedules that cut backward in two; which half runs when, Eq. 2 does not know, and neither do we.
+They hold as many microbatches as those that are drawn."""
+_DRAWN = 8
+"""Microbatches of a timeline; twice as many as stages if that is more, to see it fill and drain."""
+
+
+def timeline_of(plan: StagePlanFields) -> tuple[tuple[Action, ...], ...]:
+    """The actions of each stage in a step of a few microbatches, as pictures show it."""
+    n_microbatches = min(plan.n_microbatches, max(_DRAWN, 2 * len(plan.stages)))
+    held = [min(stage.in_flight, n_microbatches) for stage in plan.stages]
+    return simulate([stage.time_s for stage in plan.stages], held, n_microbatches)
+
+
+def drawn_as(plan: StagePlanFields) -> str:
+    """What a picture leaves out of the plan's schedule; empty if it leaves out nothing."""
+    if plan.schedule not in _DRAWN_AS:
+        return ""
+    drawn = _DRAWN_AS[plan.schedule]
+    return f"drawn as {drawn}; {plan.schedule} leaves gradients of weights for its gaps"
+
+
+def draw(plan: StagePlanFields, *, width: int = 72, ascii: bool = False) -> str:
+    """The timeline and the memory of each stage, to be read in a terminal.
+
+    A cell starts with its microbatch's number where that fits; an action shorter than half a column
+    may have none. Work done once a step is not in it.
+
+    Args:
+        plan: What to draw.
+        width: Columns of the bars; labels and figures take about 30 more.
+        ascii: Draw with `.`, `#` and `=`.
+
+    Raises:
+        InvalidInputError: There is no column, or there are more than anybody can look at.
+    """
+    if not is_count(width) or width > _MOST_COLUMNS:
+        raise InvalidInputError(
+            f"a drawing has at most {_MOST_COLUMNS:,} columns, and at least one column; "
+            f"got width={width!r}"
+        )
+    stages = timeline_of(plan)
+    end_s = max(actions[-1].stop_s for actions in stages)
+    n_drawn = sum(action.kind == "forward" for action in stages[0])
+    lines = [
+        f"0{_FILL['forward'] * 2} forward, 0{_FILL['backward'] * 2} backward of microbatch 0; "
+        f"{n_drawn} of {plan.n_microbatches} microbatches, {phrases.seconds(end_s)}"
+    ]
+    if drawn_as(plan):
+        lines.append(drawn_as(plan))
+    label = len(str(len(stages) - 1))
+    for number, actions in enumerate(stages):
+        bar = [" "] * width
+        for action in actions:
+            _paint(bar, action, width / end_s if end_s else 0.0)
+        lines.append(f"stage {number:>{label}} |{''.join(bar)}|")
+    peaks = [stage.peak_bytes for stage in plan.stages]
+    most = max(*peaks, plan.memory_bytes or 0, 1)
+    limit = "" if plan.memory_bytes is None else f" of {phrases.gib(plan.memory_bytes)}"
+    lines += ["", f"{_FULL} memory of a device at its peak{limit}"]
+    for number, peak in enumerate(peaks):
+        bar_text = _FULL * round(width * peak / most)
+        lines.append(f"stage {number:>{label}} |{bar_text:<{width}}| {phrases.gib(peak)}")
+    text = "\n".join(lines)
+    return text.translate(_ASCII) if ascii else text
+
+
+def _paint(bar: list[str], action: Action, columns_per_s: float) -> None:
+    start, stop = (int(time * columns_per_s + 0.5) for time in (action.start_s, action.stop_s))
+    number = str(action.microbatch)
+    if len(number) > stop - start:
+        number = ""
+    bar[start:stop] = number + _FILL[action.kind] * (stop - start - len(number))

@@ -1,0 +1,1 @@
+"""The dynamic program that slices layers into stages."""

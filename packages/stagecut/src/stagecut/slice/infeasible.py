@@ -1,0 +1,139 @@
+"""Why there is no slicing, or none with some number of stages."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stagecut.base.types import Span
+from stagecut.errors import InfeasibleStagesError
+from stagecut.placement.offers import Places
+from stagecut.slice import phrases
+from stagecut.slice.arcs import Arcs, Floats
+from stagecut.slice.best_paths import best_path, tabulate
+from stagecut.slice.bounds import placeable
+from stagecut.slice.pipeline_lengths import Lengths
+from stagecut.slice.search import Limits
+
+_MOST_SUMS = 2**32
+"""What a table may take to fill, about 10 s; beyond it, the reasons are of a relaxed problem."""
+
+
+class Reasons:
+    """For each number of stages, what the slicing that needs the least memory needs."""
+
+    def __init__(
+        self,
+        arcs: Arcs,
+        limits: Limits,
+        span: Callable[[int], Span],
+        *,
+        are_priced: bool,
+    ) -> None:
+        """Find these slicings.
+
+        Args:
+            arcs: All stages that may have a price.
+            limits: What they must keep to, except for their memory.
+            span: The stage of an `Arcs.row`.
+            are_priced: Whether all have their price.
+        """
+        arcs = placeable(Lengths(arcs), *limits.devices)
+        if not Lengths(arcs).most_stages():
+            arcs = arcs.take(np.zeros(arcs.row.size, dtype=np.bool_))
+        self._arcs, self._limits, self._span = arcs, limits, span
+        self._counts = range(1, min(Lengths(arcs).most_stages(), limits.in_flight.size) + 1)
+        is_exact = arcs.row.size * len(self._counts) * limits.places.n_states <= _MOST_SUMS
+        if is_exact:
+            self._table = limits.tabulate(arcs, self._peaks, np.maximum, len(self._counts))
+        else:
+            # As if a submesh took nothing from the others.
+            free = replace(arcs, size=np.zeros_like(arcs.size))
+            self._table = tabulate(free, self._peaks, np.maximum, 0, True, len(self._counts))
+        self._at_least = "" if is_exact and are_priced else "at least "
+
+    def infeasible(self, counts: Sequence[int] | None) -> InfeasibleStagesError:
+        """Why no slicing into one of those numbers of stages fits."""
+        allowed = self._counts if counts is None else counts
+        peak, n_stages = min(((self._peak(n), n) for n in allowed), default=(math.inf, 0))
+        memory_bytes = self._limits.memory_bytes
+        fit = [
+            n for n in self._counts if self._peak(n) <= memory_bytes and self._peak(n) < math.inf
+        ]
+        others = [n for n in fit if n not in allowed]
+        way_out = f"n_stages of {', '.join(map(str, others))} would do" if others else ""
+        if peak == math.inf and others:
+            return InfeasibleStagesError(
+                f"no slicing has a number of stages of n_stages={tuple(allowed)}; {way_out}"
+            )
+        if memory_bytes == math.inf or peak == math.inf:
+            return InfeasibleStagesError(
+                "every slicing of the layers over the cluster has a stage whose cost is None; "
+                f"got {len(self._limits.in_flight)} stages at most, "
+                f"shapes={self._limits.places.shapes}"
+            )
+        stage, (first, last, _) = self._largest(n_stages)
+        kept = (
+            " with what stages keep for later ones, without which" if peak <= memory_bytes else ";"
+        )
+        return InfeasibleStagesError(
+            f"no slicing fits in {_size(memory_bytes)} a device{kept} the smallest peak is "
+            f"{self._at_least}{_size(peak)} (stage {stage} of {n_stages}, layers {first}-{last}); "
+            + (way_out or "raise memory_bytes, take more devices, or make microbatches smaller"),
+            peak_bytes=int(peak),
+            stage=stage,
+            layers=(first, last),
+        )
+
+    def of_each(self, counts: Sequence[int]) -> Iterator[str]:
+        """Why there is no slicing into each of those numbers of stages."""
+        for n_stages in counts:
+            peak = self._peak(n_stages)
+            if peak <= self._limits.memory_bytes < math.inf:
+                yield "memory of what stages keep for later ones"
+            elif peak < math.inf:
+                stage, _ = self._largest(n_stages)
+                yield (
+                    f"memory of stage {stage}: {self._at_least}"
+                    f"{phrases.of(peak, self._limits.memory_bytes)}"
+                )
+            elif not _can_cover(self._limits.places, n_stages):
+                yield f"cannot cover {self._limits.places.n_devices} devices"
+            else:
+                yield "always some stage has no cost"
+
+    def _peaks(self, part: slice) -> Floats:
+        held = self._limits.in_flight[: len(self._counts)]
+        return self._arcs.base_bytes[part, None] + held * self._arcs.activation_bytes[part, None]
+
+    def _peak(self, n_stages: int) -> float:
+        return self._table.best(n_stages) if n_stages in self._counts else math.inf
+
+    def _largest(self, n_stages: int) -> tuple[int, Span]:
+        """The stage that needs the most, counted from 0."""
+        path = best_path(self._table, n_stages)
+        each = [
+            float(self._peaks(slice(arc, arc + 1))[0, n_stages - 1 - stage])
+            for stage, arc in enumerate(path.tolist())
+        ]
+        stage = int(np.argmax(each))
+        return stage, self._span(int(self._arcs.row[path[stage]]))
+
+
+def _can_cover(places: Places, n_stages: int) -> bool:
+    """Whether so many submeshes can be all that is taken of the cluster."""
+    reached = np.zeros(places.n_states + 1, dtype=np.bool_)
+    reached[0] = True
+    steps = [places.after(h) for h in range(len(places.shapes))]
+    for _ in range(n_stages):
+        following = np.zeros_like(reached)
+        for step in steps:
+            following[step[reached[:-1]]] = True
+        following[-1] = False  # where -1 leads
+        reached = following
+    return bool((reached[:-1] & places.complete).any())
+
+
+def _size(n_bytes: float) -> str:
+    return f"{phrases.gib(n_bytes)} ({n_bytes:.0f} bytes)"

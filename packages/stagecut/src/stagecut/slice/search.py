@@ -1,0 +1,257 @@
+"""The slicing with the shortest step, given every stage it may have (arcs.py).
+
+    minimise  sum of t_j + max of r_j,     r_j = (B - 1) t_j + work of stage j done once a step
+
+For a limit on r the least sum is a shortest path (paths.py). Alpa tries the limits from below,
+every price in turn. We come from above: a path with the least sum under some limit whose largest r
+is m is as good as any under that limit whose largest is m or more, so the next limit is just below
+m. And if the best step known takes U and the sum is at least T now, r must be less than U - T. That
+visits few limits, and is exact without Alpa's epsilon.
+
+A known U also drops most stages before the table is made (relax.py). So the search begins with a
+guess: it looks for a slicing better than a little more than a lower bound, which either finds the
+best of all or proves that there is none, and then that little is made more.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from stagecut.placement.offers import Places
+from stagecut.slice.arcs import Arcs, Floats, Ints
+from stagecut.slice.best_paths import Table, Values, best_path, tabulate
+from stagecut.slice.bounds import ROUNDING, placeable, relax
+from stagecut.slice.dp_states import StateTable, tabulate_states
+from stagecut.slice.pipeline_lengths import CountedLengths, Lengths
+
+_TARGETS = 2.0 ** (np.arange(1, 34, 2) / 32)
+"""Below which times the best step is looked for, over its estimate, before there is no such limit.
+
+The finer the steps, the fewer stages are left when it is found, and the more bounds are made."""
+
+_FLOOR_STEPS = 12
+"""Bisections for a bound of the largest r. Any number of them gives a true bound."""
+
+_ESTIMATES = 2.0 ** (np.arange(13) / 8)
+"""Limits on r for which the best step is estimated, over the bound of the largest r."""
+
+_WORTHWHILE = 0.9
+"""Bounds are made again if they have left less than this part of the arcs."""
+
+_FEW = 2**18
+"""So many sums in a table take less time than bounds: about a millisecond."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Limits:
+    """What the stages of a slicing must keep to."""
+
+    places: Places
+    memory_bytes: float
+    """Of a device; inf for no limit."""
+    in_flight: Floats
+    """Microbatches held by a stage that is the last, the last but one, ...: as many as may be."""
+    steps: Ints | None
+    """`Places.after` of all shapes; None if a state is how many devices are taken."""
+
+    @classmethod
+    def of(cls, places: Places, memory_bytes: float, in_flight: Sequence[int]) -> "Limits":
+        """With how a stage changes what is taken of the cluster."""
+        steps = np.array([places.after(h) for h in range(len(places.shapes))])
+        taken = np.arange(places.n_states) + np.array(places.sizes)[:, None]
+        counts = np.array_equal(steps, np.where(taken < places.n_states, taken, -1))
+        held = np.array(in_flight, dtype=np.float64)
+        return cls(places, memory_bytes, held, None if counts else steps)
+
+    def tabulate(
+        self, arcs: Arcs, values: Values, combine: np.ufunc, n_stages: int
+    ) -> Table | StateTable:
+        """The dynamic program that this cluster needs."""
+        if self.steps is None:
+            return tabulate(arcs, values, combine, *self.devices, n_stages)
+        complete = self.places.complete
+        return tabulate_states(arcs, values, combine, self.steps, complete, n_stages)
+
+    @property
+    def devices(self) -> tuple[int, bool]:
+        """How many there are, and whether all must be used."""
+        return self.places.n_devices, self.places.use_all
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A slicing."""
+
+    rows: tuple[int, ...]
+    """`Arcs.row` of its stages, in order."""
+    time_s: float
+    """Of a step."""
+
+
+def shortest_step(
+    arcs: Arcs,
+    limits: Limits,
+    counts: Sequence[int] | None = None,
+    gap: float = 0.0,
+) -> Found | None:
+    """The slicing with the shortest step.
+
+    Args:
+        arcs: The stages.
+        limits: What they must keep to.
+        counts: Numbers of stages that it may have, ascending; None for any.
+        gap: It may take up to `1 + gap` times as long as the shortest.
+
+    Returns:
+        None if no slicing keeps to the limits. Ties go to fewer stages if they are counted, then to
+        the stages first in `arcs`.
+    """
+    kept = limits.in_flight.min() * arcs.activation_bytes
+    arcs = arcs.take(arcs.base_bytes + kept <= limits.memory_bytes)
+    arcs = placeable(Lengths(arcs), *limits.devices)
+    if not arcs.row.size:
+        return None
+    if _is_little(arcs, limits):
+        return _Problem(limits, counts, gap, 0.0).better_than(arcs, math.inf, 0.0)
+    problem = _Problem(limits, counts, gap, _floor(arcs, limits))
+    estimate, limit_s = problem.estimate(arcs)
+    for target in _TARGETS:
+        found = problem.better_than(arcs, float(estimate * target), limit_s)
+        if found is not None:
+            return found
+    return problem.better_than(arcs, math.inf, limit_s)
+
+
+def promising(arcs: Arcs, limits: Limits, counts: Sequence[int] | None, time_s: float) -> Arcs:
+    """Without many of the stages of which no slicing takes less than `time_s`."""
+    arcs = placeable(Lengths(arcs), *limits.devices)
+    return _Problem(limits, counts, 0.0, 0.0).drop(arcs, 0.0, time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    limits: Limits
+    counts: Sequence[int] | None
+    gap: float
+    floor_s: float
+    """Every slicing has a stage whose r is at least that."""
+
+    def estimate(self, arcs: Arcs) -> tuple[float, float]:
+        """About how long the best step is, a relaxed sum and a limit on r; and that limit."""
+        limits_s = [*(self.floor_s * _ESTIMATES), math.inf] if self.floor_s else [math.inf]
+        best, multiplier = (math.inf, math.inf), 0.0
+        for limit_s in limits_s:
+            lengths = Lengths(arcs.take(arcs.rest_s <= limit_s))
+            bounds = relax(lengths, *self.limits.devices, multiplier, math.inf)
+            if bounds is not None:
+                multiplier = bounds.multiplier
+                if bounds.sum_s + self.floor_s >= best[0]:
+                    break
+                best = min(best, (bounds.sum_s + min(limit_s, bounds.rest_s), limit_s))
+        return best
+
+    def better_than(self, arcs: Arcs, time_s: float, first_limit_s: float) -> Found | None:
+        """The best slicing that takes less than `time_s`.
+
+        Args:
+            arcs: The stages.
+            time_s: What the slicing must take less than.
+            first_limit_s: Where to look first for one that drops many stages: a limit on r.
+        """
+        best: Found | None = None
+        for floor_s, limit_s in ((self.floor_s, first_limit_s), (first_limit_s, math.inf)):
+            some = arcs
+            while limit_s > floor_s:
+                some = self._under(some, limit_s, floor_s, time_s)
+                shortest = self._shortest(some)
+                if shortest is None:
+                    break
+                sum_s, path = shortest
+                rest_s = float(some.rest_s[path].max())
+                if sum_s + rest_s < time_s:
+                    time_s = sum_s + rest_s
+                    best = Found(tuple(some.row[path].tolist()), time_s)
+                limit_s = min(rest_s, time_s / (1 + self.gap) - sum_s)
+        return best
+
+    def _under(self, arcs: Arcs, limit_s: float, floor_s: float, time_s: float) -> Arcs:
+        """The stages whose r is below a limit, without many that are in no better slicing."""
+        alone_s = arcs.time_s + np.maximum(floor_s, arcs.rest_s)
+        arcs = arcs.take((arcs.rest_s < limit_s) & (alone_s < time_s * (1 + ROUNDING)))
+        if _is_little(arcs, self.limits):
+            return arcs
+        arcs = placeable(Lengths(arcs), *self.limits.devices)
+        return self.drop(arcs, floor_s, time_s / (1 + self.gap))
+
+    def drop(self, arcs: Arcs, floor_s: float, time_s: float) -> Arcs:
+        """Without the stages of which no slicing takes less than `time_s` if its r is `floor_s`.
+
+        First without counting stages, as that is so much faster.
+        """
+        devices = self.limits.devices
+        for lengths_of in (Lengths, self._lengths):
+            multiplier, before = 0.0, math.inf
+            while 0 < arcs.row.size < before * _WORTHWHILE:
+                before = arcs.row.size
+                arcs = placeable(lengths_of(arcs), *devices)
+                bounds = relax(lengths_of(arcs), *devices, multiplier, time_s - floor_s)
+                if bounds is None:
+                    return arcs.take(np.zeros(arcs.row.size, dtype=np.bool_))
+                multiplier = bounds.multiplier
+                at_least_s = bounds.through_s + np.maximum(floor_s, arcs.rest_s)
+                arcs = arcs.take(at_least_s < time_s * (1 + ROUNDING))
+        return placeable(Lengths(arcs), *devices)
+
+    def _lengths(self, arcs: Arcs) -> Lengths | CountedLengths:
+        return lengths_within(arcs, self.limits, self.counts)
+
+    def _shortest(self, arcs: Arcs) -> tuple[float, Ints] | None:
+        """The least sum of times, and a path that has it."""
+        lengths = self._lengths(arcs)
+        if not lengths.counts:
+            return None
+        values = partial(lengths.stages, weight=arcs.time_s)
+        table = self.limits.tabulate(arcs, values, np.add, lengths.n_stages)
+        best, count = min((table.best(n), n) for n in lengths.counts)
+        return None if best == math.inf else (best, best_path(table, count))
+
+
+def lengths_within(
+    arcs: Arcs, limits: Limits, counts: Sequence[int] | None
+) -> Lengths | CountedLengths:
+    """Paths that keep to the limits; their stages are counted only if anybody asks how many."""
+    held = limits.in_flight
+    if not _is_little(arcs, limits):
+        held = held[: Lengths(arcs).most_stages()]
+    room_bytes = limits.memory_bytes - arcs.base_bytes
+    if counts is None and (held.max(initial=0) * arcs.activation_bytes <= room_bytes).all():
+        return Lengths(arcs)
+    possible = [count for count in counts or range(1, held.size + 1) if count <= held.size]
+    lengths = CountedLengths(arcs, possible, room_bytes, held[: max(possible, default=0)])
+    if not _is_little(arcs, limits):
+        fewest = lengths.to_end(arcs.size.astype(np.float64))[0]
+        possible = [count for count in possible if fewest[count] <= limits.places.n_devices]
+        lengths = replace(lengths, counts=possible, in_flight=held[: max(possible, default=0)])
+    return lengths
+
+
+def _is_little(arcs: Arcs, limits: Limits) -> bool:
+    """Whether a table of the arcs is made at once."""
+    return arcs.row.size * limits.places.n_states * limits.in_flight.size <= _FEW
+
+
+def _floor(arcs: Arcs, limits: Limits) -> float:
+    """A bound: every slicing has a stage whose r is at least that, as others do not suffice."""
+    low, high = 0.0, float(arcs.rest_s.max())
+    for _ in range(_FLOOR_STEPS):
+        middle = (low + high) / 2
+        some = arcs.take(arcs.rest_s <= middle)
+        lengths, size = Lengths(some), some.size.astype(np.float64)
+        if lengths.to_end(size)[0] <= limits.places.n_devices:
+            arcs, high = some, middle
+        else:
+            low = middle
+    return low

@@ -1,0 +1,130 @@
+"""Slicings whose values skip stages, found by going through all that the bounds leave open.
+
+A stage that reads a value from farther away than the stage before receives it from the stage that
+made it, and that one holds it until then. How long the one takes, and how much memory the other,
+depends on stages that no state of the dynamic program knows. For it, such a value comes from the
+submesh that sends it fastest, and nothing is held: what it finds is a lower bound. That bound, from
+any node to the end, guides a search in depth through the pipelines stage by stage, in which all
+stages before are known. It goes only where the bound is below the best pipeline found.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from stagecut.errors import UnfinishedSearchError
+from stagecut.slice.arcs import Arcs
+from stagecut.slice.best_paths import Onward
+from stagecut.slice.search import Found, Limits, lengths_within, promising, shortest_step
+from stagecut.slice.transfers import Network
+
+MOST_STEPS = 20_000
+"""Stages that are placed before the best slicing so far is taken: some seconds. It is a number of
+steps and no time, so that equal input gives equal output."""
+
+
+def shortest_with_skips(
+    arcs: Arcs, limits: Limits, network: Network, counts: Sequence[int] | None, gap: float
+) -> tuple[Found | None, float]:
+    """The slicing with the shortest step, and a lower bound of it.
+
+    Args:
+        arcs: The stages, of `transfers`.
+        limits: What they must keep to.
+        network: Knows what is sent from where.
+        counts: Numbers of stages that it may have, ascending; None for any.
+        gap: It may take up to `1 + gap` times as long as the shortest.
+
+    Returns:
+        The slicing, None if there is none; and what none takes less than. That is the slicing's
+        time over `1 + gap`, or less if the search ended before it was through.
+
+    Raises:
+        UnfinishedSearchError: It ended before it found any.
+    """
+    if limits.memory_bytes < math.inf and counts is None:
+        counts = range(1, limits.in_flight.size + 1)  # memory depends on how many stages follow
+    search = _Search(limits, network, gap)
+    bound_s = math.inf
+    for count in [None] if counts is None else [(each,) for each in counts]:
+        relaxed = shortest_step(arcs, limits, count)
+        if relaxed is None or relaxed.time_s >= search.target_s:
+            continue
+        bound_s = min(bound_s, relaxed.time_s)
+        search.among(arcs.take(np.isin(arcs.row, relaxed.rows)), count)
+        if relaxed.time_s < search.target_s:
+            search.among(promising(arcs, limits, count, search.target_s), count)
+    if search.n_steps < MOST_STEPS:
+        bound_s = search.target_s
+    elif not search.rows:
+        raise UnfinishedSearchError(
+            f"no slicing with memory for all values was found in {MOST_STEPS} steps, and there "
+            f"may be one; got memory_bytes={limits.memory_bytes:.0f}: raise it or give n_stages"
+        )
+    found = Found(search.rows, search.time_s) if search.rows else None
+    return found, min(bound_s, search.target_s)
+
+
+class _Search:
+    """The best pipeline so far, and the search for better ones."""
+
+    def __init__(self, limits: Limits, network: Network, gap: float) -> None:
+        self.time_s, self.rows, self.n_steps = math.inf, tuple[int, ...](), 0
+        self._limits, self._network, self._gap = limits, network, gap
+
+    @property
+    def target_s(self) -> float:
+        """What a pipeline must take less than."""
+        return self.time_s / (1 + self._gap)
+
+    def among(self, arcs: Arcs, counts: Sequence[int] | None) -> None:
+        """Look for a better pipeline among some stages."""
+        lengths = lengths_within(arcs, self._limits, counts)
+        if not lengths.counts:
+            return
+        values = partial(lengths.stages, weight=arcs.time_s)
+        table = self._limits.tabulate(arcs, values, np.add, lengths.n_stages)
+        self._go_on(table, [], lengths.n_stages, table.begin, 0.0, 0.0)
+
+    def _go_on(
+        self,
+        table: Onward,
+        path: list[int],
+        n_after: int,
+        place: int,
+        sum_s: float,
+        rest_s: float,
+    ) -> None:
+        """Try all stages that can follow on `path`, those with the best bound first."""
+        arcs = table.arcs
+        node = int(arcs.head[path[-1]]) if path else 0
+        if node == arcs.n_nodes - 1:
+            if sum_s + rest_s < self.target_s:
+                self.time_s, self.rows = sum_s + rest_s, tuple(arcs.row[path].tolist())
+            return
+        leaving, row = arcs.leaving(node), max(n_after - 1, 0)
+        after_s, places = table.onward(leaving, row, place)
+        more_s = self._network.more_s(arcs, path, leaving)
+        sums_s = sum_s + table.values(leaving)[:, row] + more_s
+        rests_s = arcs.rest_s[leaving] + (self._network.n_microbatches - 1) * more_s
+        rests_s = np.maximum(rest_s, rests_s)
+        bounds_s = sums_s + after_s + rests_s
+        for at in np.argsort(bounds_s, kind="stable").tolist():
+            if not bounds_s[at] < self.target_s or self.n_steps >= MOST_STEPS:
+                return
+            self.n_steps += 1
+            arc = leaving.start + at
+            if not path or self._holds(arcs, path[-1], arc, n_after):
+                onward = [*path, arc]
+                longer = float(sums_s[at]), float(rests_s[at])
+                self._go_on(table, onward, row, int(places[at]), *longer)
+
+    def _holds(self, arcs: Arcs, arc: int, following: int, n_after: int) -> bool:
+        """Whether a stage has memory for what it keeps for stages after the following one."""
+        if self._limits.memory_bytes == math.inf:
+            return True
+        held = self._network.held_bytes(arcs, arc, following) + arcs.activation_bytes[arc]
+        peak = arcs.base_bytes[arc] + self._limits.in_flight[n_after] * held
+        return bool(peak <= self._limits.memory_bytes)
