@@ -8,6 +8,7 @@ if not __package__:  # run by its folder's name: make `import constraints` find 
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from constraints.changelog import check_changelog
+from constraints.floors import check_floors
 from constraints.imports import check_imports
 from constraints.pins import check_pins
 from constraints.projects import load_projects
@@ -15,7 +16,12 @@ from constraints.projects import load_projects
 if __name__ == "__main__":
     os.chdir(Path(__file__).resolve().parents[2])
     projects = load_projects(Path())
-    checks = check_pins(projects), check_imports(projects), check_changelog(projects, Path())
+    checks = (
+        check_pins(projects),
+        check_imports(projects),
+        check_floors(projects),
+        check_changelog(projects, Path()),
+    )
     violations = [violation for check in checks for violation in check]
     print(*violations, sep="\n", end="\n" if violations else "")
     print(f"{len(projects)} packages, {len(violations)} violations")

@@ -1,0 +1,96 @@
+"""In a package, a folder is a floor: a module imports from its own floor and from those below.
+
+So the way down from what users call is the way through the folders, and nothing goes round in
+circles. An import counts wherever it stands: in a function and under `if TYPE_CHECKING`, too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from .imports import find_imports
+from .projects import Project
+
+# From the ground up: folders of a package, modules beside them, and `.` for its `__init__`.
+FLOORS = {
+    "shardspec": "errors base layout refine resharding remesh notation simulate report . "
+    "cli testing",
+    "costmodel": "errors base hardware time memory operators memory_bound measured profile "
+    "calibrate report . cli testing",
+    "pipesched": "errors base schedule generators judge simulation solver lower report . "
+    "cli testing",
+    "stagecut": "errors base placement layers slice branches plan models profiles . cli testing",
+    "autoshard": "_core errors base graph rules space problem solvers answer picture shard "
+    ". programs cli testing",
+    "crossmesh": "_core errors base transfer search report run engines mpi torch jax reference "
+    ". cli testing testing_network testing_transport",
+}
+
+
+def check_floors(projects: Mapping[str, Project]) -> Iterator[str]:
+    """Yield a violation for each upward import, each circle, and each module without a floor."""
+    for name, floors in FLOORS.items():
+        if name in projects:
+            yield from _check(projects[name], floors.split())
+
+
+def _check(project: Project, floors: list[str]) -> Iterator[str]:
+    source = project.folder / "src"
+    paths = [path for suffix in ("py", "pyi") for path in sorted(source.glob(f"**/*.{suffix}"))]
+    modules = {_module(source, path): path for path in paths}
+    height = {floor: index for index, floor in enumerate(floors)}
+    public = _public(modules[project.name])
+    imported: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        own = _floor(module)
+        if own and own not in height:
+            yield f"{path}: a module is on a floor of {project.name} ({__file__}); got {own!r}"
+            continue
+        if own in public and path.name == "__init__.py" and path.parent.parent.parent == source:
+            yield f"{path}: a folder is called like no public name; got {own!r}, which is one"
+        imported[module] = set()
+        for line, target in _targets(path, module, modules):
+            imported[module].add(target)
+            if own and height.get(_floor(target), 0) > height[own]:
+                yield (
+                    f"{path}:{line}: a module imports from its own floor and those below; "
+                    f"{module} imports {target}"
+                )
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as error:
+        yield f"{project.folder}: modules import each other in no circle; got {error.args[1]}"
+
+
+def _targets(path: Path, module: str, modules: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Modules of its package that a module imports, with the line."""
+    known = set(modules)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for found in find_imports(path.read_text(), package):
+        children = [f"{found.module}.{name}" for name in found.names]
+        targets = {child for child in children if child in known}
+        if found.module in known and len(targets) < max(len(children), 1):
+            targets.add(found.module)
+        yield from ((found.line, target) for target in sorted(targets - {module}))
+
+
+def _module(source: Path, path: Path) -> str:
+    parts = path.relative_to(source).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _floor(module: str) -> str:
+    """Empty of what runs a package as a command, which may import all."""
+    name = [*module.split("."), "."][1]
+    return "" if name == "__main__" else name
+
+
+def _public(path: Path) -> set[str]:
+    """The names in `__all__`."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()

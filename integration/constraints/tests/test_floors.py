@@ -1,0 +1,69 @@
+import pytest
+from constraints.floors import FLOORS, check_floors
+from constraints.projects import load_projects
+
+
+@pytest.fixture
+def violations(package, write, tmp_path):
+    """Those of a tree with one package, in which these modules are as said."""
+
+    def found(**modules):
+        package("shardspec")
+        for name, text in modules.items():
+            write(f"packages/shardspec/src/shardspec/{name.replace('__', '/')}.py", text)
+        return list(check_floors(load_projects(tmp_path)))
+
+    return found
+
+
+def test_down_and_along_a_floor_is_the_way(violations):
+    assert not violations(
+        base__axis="import math",
+        base__partial="from shardspec.base import axis",
+        layout__mesh="from shardspec.base.axis import Axis",
+        cli__commands="from shardspec import Mesh",
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from shardspec.layout.mesh import Mesh",
+        "from shardspec.layout import mesh",
+        "import shardspec.layout.mesh",
+        "from ..layout import mesh",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import shardspec.layout.mesh",
+        "def f():\n    from shardspec.layout.mesh import Mesh",
+        "from shardspec import Mesh",
+    ],
+)
+def test_up_is_not(violations, source):
+    (one,) = violations(base__axis=source, layout__mesh="")
+    assert "a module imports from its own floor and those below; shardspec.base.axis" in one
+
+
+def test_nor_round_in_a_circle(violations):
+    (one,) = violations(
+        base__axis="def f():\n    from shardspec.base.partial import P",
+        base__partial="from shardspec.base.axis import A",
+    )
+    assert "in no circle; got" in one
+
+
+def test_every_module_is_on_a_floor(violations):
+    (one,) = violations(attic="")
+    assert "a module is on a floor of shardspec" in one
+    assert one.endswith("got 'attic'")
+
+
+def test_no_folder_hides_a_public_name(violations, write, tmp_path):
+    assert not violations(layout__mesh="")
+    write("packages/shardspec/src/shardspec/layout/__init__.py")
+    write("packages/shardspec/src/shardspec/__init__.py", '__all__ = ["layout"]')
+    (one,) = check_floors(load_projects(tmp_path))
+    assert "a folder is called like no public name; got 'layout'" in one
+
+
+def test_floors_have_one_place_each():
+    for floors in FLOORS.values():
+        assert len(set(floors.split())) == len(floors.split())
