@@ -381,9 +381,9 @@ def test_objects_that_a_step_makes_are_no_guards() -> None:
 
     class Cache:
         def __init__(self, config: Config) -> None:
-            self.config = copy.copy(config)
-            self.size = self.config.size
-            del self.config.size
+            self.configs = [copy.copy(config)]
+            self.size = self.configs[0].size
+            del self.configs[0].size
 
     model, config = torch.nn.Linear(4, 1), Config()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -390,6 +390,7 @@ class Reads:
     def _forget_dead(self) -> None:
         """What the step made for itself, and what is gone with it, it makes again."""
         self._arguments.clear()
+        self._containers.clear()
         # What was noted of an object keeps alive what it holds, which may be the step's, too.
         while dead := {
             at for at, (_, owner, _) in self._owners.items() if owner() is None or at in self._made
