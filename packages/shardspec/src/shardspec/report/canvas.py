@@ -47,8 +47,7 @@ class Picture:
     """A figure to save; a notebook shows it.
 
     Examples:
-        >>> from shardspec import Layout, Mesh, Spec
-        >>> from shardspec.picture import picture
+        >>> from shardspec import Layout, Mesh, Spec, picture
         >>> drawn = picture(Layout((8, 4), Mesh((2,), ("x",)), Spec.parse("S0R")))
         >>> drawn.save("out.svg")                                       # doctest: +SKIP
     """
