@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from crossmesh import shard_boxes
 from crossmesh.base._native import core
-from crossmesh.reference import reference
+from crossmesh.reference import core as reference
 from crossmesh.run.packing import Packed, Places
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,7 @@
 import numpy as np
 from crossmesh import _core
 from crossmesh.base.geometry import tiles
-from crossmesh.reference import reference
+from crossmesh.reference import core
 from crossmesh.testing import transfers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 @given(transfers())
 def test_core_and_reference_find_the_same_cells(transfer):
     src, dst = ([tile.runs for tile in tiles(side)] for side in (transfer.src, transfer.dst))
-    assert _core.cells(src, dst, 10_000) == reference.cells(src, dst, 10_000)
+    assert _core.cells(src, dst, 10_000) == core.cells(src, dst, 10_000)
 
 
 @st.composite
@@ -41,6 +41,6 @@ def test_core_and_reference_copy_the_same_box(copy, random):
     raw = np.frombuffer(random.randbytes(src.size * src.itemsize), src.dtype)
     src[...] = raw.reshape(src.shape)
     expected = dst.copy()
-    reference.copy_box(expected, dst_start, src, src_start, extent)
+    core.copy_box(expected, dst_start, src, src_start, extent)
     _core.copy_box(dst, dst_start, src, src_start, extent)
     assert dst.tobytes() == expected.tobytes()

@@ -113,7 +113,7 @@ void unpack(py::array& dst, std::int64_t first, const py::array& src) {
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
-  m.doc() = "Geometry, search and copies of crossmesh; crossmesh.reference.reference says the same in Python.";
+  m.doc() = "Geometry, search and copies of crossmesh; crossmesh.reference.core says the same in Python.";
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
 
   m.def("cells", &cells, "src"_a, "dst"_a, "most_boxes"_a, unlocked,

@@ -148,6 +148,18 @@ def test_what_was_changed_is_seen_and_undone(values: list[Any], change: int) -> 
     assert frozen.holds(values)
 
 
+@pytest.mark.parametrize("of", [dict.keys, dict.values, dict.items, list, tuple, dict])
+def test_large_containers_are_the_same_while_they_hold_the_same(of: Callable[..., Any]) -> None:
+    table = {i: float(i) for i in range(100_001)}
+    value = of(table)
+    frozen = freeze(value)
+    assert frozen.holds(of(table))
+    assert [id(each.value) for each in frozen.containers()] == [id(value)]
+    table[7] = 7.5
+    if of in (dict.values, dict.items, dict):
+        assert not frozen.holds(of(table))
+
+
 def test_numbers_of_other_types_are_others() -> None:
     assert not freeze(1).holds(1.0)
     assert not freeze(True).holds(1)
@@ -318,6 +330,28 @@ def test_functions_that_remember_give_tensors_with_values() -> None:
     expected = (single(torch.ones(2, 4)) * before).square().mean()
     assert float(step(torch.ones(2, 4))) == pytest.approx(float(expected.detach()), rel=1e-5)
     assert torch.equal(table(3), before)
+
+
+def test_functions_that_remember_are_looked_into_again_when_they_were_cleared() -> None:
+    """Although they have computed as many results as before."""
+    batches = [torch.ones(2, 2), torch.ones(4, 2)]
+    model = nn.Linear(2, 1)
+    is_plain = True
+
+    @functools.cache
+    def weights(n: int) -> Any:
+        return [2.0] if is_plain else [torch.full((n,), 3.0)]
+
+    def loss(model: nn.Linear, batch: torch.Tensor) -> torch.Tensor:
+        return (model(batch).mean() * weights(1)[0]).mean()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    step = mw.parallelize(model, optimizer, loss, **QUICK)
+    for batch in batches:
+        weights.cache_clear()
+        expected = loss(model, batch)
+        torch.testing.assert_close(step(batch), expected.detach())
+        is_plain = False
 
 
 def test_a_dict_that_makes_what_is_looked_up_is_compared_by_what_it_holds() -> None:

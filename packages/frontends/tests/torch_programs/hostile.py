@@ -573,3 +573,47 @@ def large_containers(way: Any) -> Iterator[Any]:
             table[7] = 0.75
         loss = step(*data.labelled())
         yield loss, buffer[-5:], len(buffer), len(table), table[150_001 + i], [*recent][-5:]
+
+
+@program()
+def objects_made_again_after_a_reset(way: Any) -> Iterator[Any]:
+    """Each with the attributes that it begins with, and none the one of before."""
+
+    class Meter:
+        def __init__(self) -> None:
+            self.n = 0
+            self.seen: list[int] = []
+
+    class Empty:
+        pass
+
+    class Wrapper:
+        def __init__(self, wrapped: Any) -> None:
+            self.factor = getattr(wrapped, "factor", 2.0)
+
+    data, model = Data(), mlp()
+    optimizer = sgd(model)
+    holder, settings = types.SimpleNamespace(meter=None), Empty()
+    meters = []
+
+    def train(x: Tensor, y: Tensor) -> Tensor:
+        if holder.meter is None:
+            holder.meter = Meter()
+        holder.meter.n += 1
+        holder.meter.seen.append(holder.meter.n)
+        holder.factor = Wrapper(settings)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y) * holder.meter.n * holder.factor.factor
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = way.step(train, model, optimizer)
+    for i in range(8):
+        if i % 3 == 0:
+            holder.meter = None
+        if i == 5:
+            settings.factor = 0.5
+        loss = step(*data.labelled())
+        meters.append(holder.meter)
+        yield loss, [(meter.n, meter.seen) for meter in meters], holder.factor.factor

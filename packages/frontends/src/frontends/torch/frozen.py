@@ -27,7 +27,8 @@ _VALUES = (
     *(bool, int, float, complex, str, bytes, type(None), enum.Enum, range, slice),
     *(torch.dtype, torch.device, torch.Size, np.generic),
 )
-_VIEWS: tuple[Any, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_ITEMS: Any = type({}.items())
+_VIEWS: tuple[Any, ...] = (type({}.keys()), type({}.values()), _ITEMS)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, MappingProxyType, *_VIEWS)
 _MAPPINGS = (dict, MappingProxyType)
 _BYTES = (bytearray, array.array, memoryview)
@@ -45,6 +46,8 @@ class Many(tuple[Any, ...]):
         """Those that are in a container."""
         if isinstance(value, _MAPPINGS):
             return cls((*_keys(value), *value.values()))
+        if isinstance(value, _ITEMS):  # each time it makes other pairs
+            return cls(part for pair in value for part in pair)
         return cls(value)
 
     def are_in(self, value: Any) -> bool:
@@ -168,10 +171,22 @@ class Frozen:
         if self.contents is None:
             return
         yield self
-        if isinstance(self.contents, dict | tuple):
-            values = self.contents.values() if isinstance(self.contents, dict) else self.contents
-            for each in values:
-                yield from each.containers()
+        for each in self._inside():
+            yield from each.containers()
+
+    def held(self) -> Iterator[Any]:
+        """Itself, and all that it held then."""
+        yield self.value
+        if isinstance(self.contents, Many):
+            yield from self.contents
+        for each in self._inside():
+            yield from each.held()
+
+    def _inside(self) -> Collection[Frozen]:
+        if isinstance(self.contents, dict):
+            return self.contents.values()
+        is_looked_into = isinstance(self.contents, tuple) and not isinstance(self.contents, Many)
+        return self.contents if is_looked_into else ()
 
     def places(self, path: str = "") -> Iterator[tuple[tuple[Any, ...], Frozen, str]]:
         """What was inside: the keys that lead there, what it was, and what follows a name."""

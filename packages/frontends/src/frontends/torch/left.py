@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,11 +42,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A list, dict or set that the step makes, so that every call has one of its own."""
+    """A container or object that the step makes, so that every call has one of its own."""
 
     value: Any
     made: frozenset[int]
-    """Ids of the containers in it that the step makes, too."""
+    """Ids of the containers and objects in it that the step makes, too."""
 
     def anew(self, done: dict[int, Any]) -> Any:
         """Another one; `done` has, by id, those of this call."""
@@ -58,6 +59,9 @@ class Made:
             new = done[id(value)] = copy.copy(value)
             if isinstance(value, dict):
                 new.update({key: self._anew(each, done) for key, each in value.items()})
+            elif not isinstance(value, _CONTAINERS):
+                for name, each in vars(value).items():
+                    vars(new)[name] = self._anew(each, done)
             elif not isinstance(value, set):
                 new.clear()
                 new.extend(self._anew(each, done) for each in value)
@@ -290,22 +294,32 @@ class Left:
         return Made(value, frozenset(made)) if made else value
 
     def _made(self, value: Any) -> dict[int, Any]:
-        """By id the containers in a value, and itself, that were not there before the step."""
+        """By id what a value holds, and itself, that was not there before the step.
+
+        A thread that the step starts is one that goes on, and no other one at each call.
+        """
         made: dict[int, Any] = {}
         rest = [value]
         while rest:
             one = rest.pop()
-            if isinstance(one, _CONTAINERS) and id(one) not in self._there | made.keys():
+            if id(one) in made or id(one) in self._there:
+                continue
+            if isinstance(one, _CONTAINERS):
                 made[id(one)] = one
                 rest += one.values() if isinstance(one, dict) else one
+                continue
+            own = getattr(one, "__dict__", {})
+            if id(own) in self.reads.made and not isinstance(one, threading.Thread):
+                made[id(one)] = one
+                rest += own.values()
         return made
 
     @cached_property
     def _there(self) -> frozenset[int]:
         """Ids of what was there before the step."""
-        known = [frozen.value for _, frozen in self.reads.read.values()]
-        known += [written.before for written in self.reads.written.values()]
-        return frozenset(id(item) for value in known for item in inside(value))
+        known = [id(item) for _, frozen in self.reads.read.values() for item in frozen.held()]
+        before = [written.before for written in self.reads.written.values()]
+        return frozenset((*known, *(id(item) for value in before for item in inside(value))))
 
     def _number(self, value: Any) -> int:
         for index, known in enumerate(self.values):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,8 +20,9 @@ import torch
 from frontends.torch.reads import is_users
 
 _DEEPEST = 3
-_LOOKED_INTO: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""How often those without tensors had been computed anew when they were looked into."""
+_LOOKED_INTO: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+"""What those without tensors kept when they were looked into: objects that are there still, so
+that a cache which was cleared since holds others, however often it has been called again."""
 
 
 @contextmanager
@@ -40,13 +42,20 @@ def forgotten(objects: Mapping[type, Sequence[Any]]) -> Iterator[None]:
 
 def _forget(memos: Sequence[Any]) -> None:
     for memo in memos:
-        info = memo.cache_info()
-        if not info.currsize or _LOOKED_INTO.get(memo) == info.misses:
+        known, kept = _LOOKED_INTO.get(memo, ()), tuple(_entries(memo))
+        if len(known) == len(kept) and all(map(operator.is_, known, kept)):
             continue
         if _holds_tensors(memo, _DEEPEST):
             memo.cache_clear()
         else:
-            _LOOKED_INTO[memo] = info.misses
+            _LOOKED_INTO[memo] = kept
+
+
+def _entries(memo: Any) -> Iterator[Any]:
+    """What a function has returned, or what is around that."""
+    for held in gc.get_referents(memo):
+        if type(held) is dict and held is not memo.__dict__:
+            yield from held.values()
 
 
 def _is_users(memo: Any) -> bool:

@@ -181,7 +181,7 @@ class _Reader:
             self._kinds[name] = _kind_of(node.meta["val"])
             self._refs[node] = name
         elif node.op == "get_attr":
-            self._refs[node] = self._constant(getattr(self._module, str(node.target)))
+            self._refs[node] = self._kept(node)
         elif node.op == "output":
             results = node.args[0]
             assert isinstance(results, list | tuple)
@@ -291,6 +291,17 @@ class _Reader:
         memory, where = _compat.place_of(value)
         self._written[memory] = len(self._seen), where, made
         return made
+
+    def _kept(self, node: Node) -> Name:
+        """What a graph keeps beside its arguments."""
+        kept = getattr(self._module, str(node.target))
+        if isinstance(kept, torch.Generator):
+            raise UnsupportedStepError(
+                "random numbers of a step are drawn by torch's default generator, whose state goes "
+                "on from step to step; this one draws by a torch.Generator of its own: leave "
+                "`generator=` out, or draw before the step and put that into the batch"
+            )
+        return self._constant(kept)
 
     def _constant(self, tensor: torch.Tensor) -> Name:
         name = Name(f"constant.{len(self._constants)}")

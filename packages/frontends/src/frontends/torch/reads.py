@@ -28,7 +28,7 @@ import sysconfig
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -238,7 +238,7 @@ class Reads:
     """By `id`, attributes that were looked at, kept so that the number stays theirs; whose; and
     what they were."""
 
-    _made: set[int] = field(default_factory=set)
+    made: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By `id`, attributes of objects that the step makes."""
 
     _streams: frozenset[int] = frozenset()
@@ -391,16 +391,19 @@ class Reads:
         """What the step made for itself, and what is gone with it, it makes again."""
         self._arguments.clear()
         self._containers.clear()
+        self._forget(set(self.made))
         # What was noted of an object keeps alive what it holds, which may be the step's, too.
-        while dead := {
-            at for at, (_, owner, _) in self._owners.items() if owner() is None or at in self._made
-        }:
+        while dead := {at for at, (_, owner, _) in self._owners.items() if owner() is None}:
+            self._forget(dead)
             for own in dead:
                 del self._owners[own]
-            for places in (self.read, self.written):
-                for at in [at for at in places if at[0] in dead]:
-                    del places[at]
+                self.made.pop(own, None)
         self._owners.clear()
+
+    def _forget(self, owners: Set[int]) -> None:
+        for places in (self.read, self.written):
+            for at in [at for at in places if at[0] in owners]:
+                del places[at]
 
     def _owned(self, own: Any, obj: Any) -> None:
         """The attributes of an object live as long as it does."""
@@ -411,8 +414,8 @@ class Reads:
                 if seen is not None and isinstance(seen.contents, dict):
                     before = {name: each.value for name, each in seen.contents.items()}
                 self._owners[id(own)] = own, weakref.ref(obj), before
-                if not own and _is_made_here():
-                    self._made.add(id(own))
+                if not own and _is_made_here(obj):
+                    self.made[id(own)] = own
 
     def _note(self, value: Any) -> None:
         """Watch the attributes of whatever a value holds."""
@@ -797,7 +800,7 @@ class Reads:
     def _was_there(self, value: Any) -> bool:
         """Whether a value was read from somewhere, and not made by the step."""
         known = [frozen for _, frozen in self.read.values()]
-        return any(item is value for frozen in known for item in inside(frozen.value))
+        return any(item is value for frozen in known for item in frozen.held())
 
 
 def _cells(function: FunctionType) -> dict[str, CellType]:
@@ -833,12 +836,14 @@ def _state(generator: Any) -> Any:
     return pickle.dumps(generator.get_state(legacy=False))
 
 
-def _is_made_here() -> bool:
+def _is_made_here(obj: Any) -> bool:
     """Whether an object without attributes is looked at by its `__init__`."""
     frame: FrameType | None = sys._getframe(2)
     while frame and frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_name == "__init__"
+    if frame is None or frame.f_code.co_name != "__init__":
+        return False
+    return frame.f_locals.get(frame.f_code.co_varnames[0]) is obj
 
 
 def _is_said_once(frame: FrameType | None) -> bool:
