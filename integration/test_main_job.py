@@ -19,7 +19,7 @@ import pytest
 from costmodel import Cluster, Level, Link
 from frontends import Plan
 from frontends.demo import gpt
-from frontends.verify import check_collectives
+from frontends.jax.verify import check_collectives
 
 mw.init(8)
 

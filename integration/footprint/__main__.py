@@ -26,7 +26,7 @@ being given away (`donate=True`).
 - *live*: what the live ranges of the instructions say (`frontends.live`), which never is more;
 - *measured*: what XLA has laid out for each compiled program (`memory_analysis`: temporaries, and
   results that lie over no operand), and what is there between the instructions
-  (`frontends.verify.measured_peaks`). Nothing is timed, so a busy machine changes none of it.
+  (`frontends.jax.verify.measured_peaks`). Nothing is timed, so a busy machine changes none of it.
 
 What is not shown: what an allocator adds, and GPUs, whose XLA fuses and schedules otherwise. On
 CPUs XLA computes bfloat16 in float32, so that programs take more there than was planned. It also

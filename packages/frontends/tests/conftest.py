@@ -11,12 +11,12 @@ import pytest
 from costmodel import Cluster
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import layer
-from frontends.plan import (
+from frontends.plan import Plan
+from frontends.plan_fields import (
     Alternative,
     Collective,
     Conversion,
     Placement,
-    Plan,
     Stage,
     Stored,
     Transfer,

@@ -22,7 +22,7 @@ from frontends.errors import (
 )
 from frontends.jax import parallelize, plan_for
 from frontends.jax.testing import adamw, mlp
-from frontends.verify import check_collectives
+from frontends.jax.verify import check_collectives
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 RNG = np.random.default_rng(0)

@@ -10,7 +10,8 @@ from frontends.chunks import Chunk, build_chunks, stages_of_operators
 from frontends.errors import PlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
-from frontends.plan import Conversion, Placement, Plan, Stored
+from frontends.plan import Plan
+from frontends.plan_fields import Conversion, Placement, Stored
 from frontends.step import APPLY, FORWARD
 from frontends.testing import random_plan
 from hypothesis import given, settings

@@ -10,7 +10,8 @@ from costmodel import Cluster
 from frontends.errors import VerificationError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
-from frontends.plan import Collective, Plan
+from frontends.plan import Plan
+from frontends.plan_fields import Collective
 from frontends.planner import Planner
 from frontends.testing import random_plan
 from hypothesis import given, settings

@@ -5,8 +5,9 @@ from dataclasses import replace
 import autoshard
 import pytest
 from frontends.errors import PlanError
-from frontends.explain import as_planned
-from frontends.plan import Plan, Stage
+from frontends.plan import Plan
+from frontends.plan_fields import Stage
+from frontends.planned_stage import as_planned
 
 
 def operators_of(stage: Stage) -> list[str]:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 from frontends.html import plan_html
-from frontends.plan import Plan, Stored
+from frontends.plan import Plan
+from frontends.plan_fields import Stored
 from frontends.testing import plans
 from hypothesis import given, settings
 from shardspec import Spec

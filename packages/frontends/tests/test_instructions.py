@@ -26,7 +26,8 @@ from frontends.instructions import (
 )
 from frontends.jax.testing import EXAMPLES, mlp
 from frontends.layers import LayeredStep, layer
-from frontends.plan import Plan, Stored
+from frontends.plan import Plan
+from frontends.plan_fields import Stored
 from frontends.schedule import (
     RUN,
     copy_at,

@@ -12,10 +12,10 @@ from costmodel import Cluster
 from frontends.instructions import Run, Send
 from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES
+from frontends.jax.verify import check_collectives, measured_peaks
 from frontends.layers import layer
 from frontends.step import APPLY, BACKWARD, FORWARD
 from frontends.testing import random_plan
-from frontends.verify import check_collectives, measured_peaks
 from shardspec import Mesh
 
 SQUARE = Mesh((2, 2), ("x", "y"), (0, 1, 2, 3))

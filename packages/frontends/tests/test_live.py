@@ -17,6 +17,7 @@ from frontends.instructions import Free, Keep, Key, build_instructions, in_one_o
 from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, mlp
 from frontends.jax.trace import Trace, trace
+from frontends.jax.verify import check_memory, measured_peaks
 from frontends.layers import LayeredStep, layer
 from frontends.live import Peaks, peaks_of, step_of
 from frontends.memory import fullest_moment
@@ -24,7 +25,6 @@ from frontends.plan import Plan
 from frontends.planner import STRATEGIES, Planner
 from frontends.schedule import RUN, each_copy, schedule_of, split_stages
 from frontends.testing import random_plan
-from frontends.verify import check_memory, measured_peaks
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh

@@ -12,7 +12,8 @@ from frontends.jax import trace
 from frontends.jax.testing import mlp
 from frontends.layers import layer
 from frontends.microbatches import with_microbatches
-from frontends.plan import Alternative, Plan
+from frontends.plan import Plan
+from frontends.plan_fields import Alternative
 from frontends.planner import Planner
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)

@@ -14,12 +14,12 @@ from frontends.errors import NoPlanError, PlanError
 from frontends.instructions import build_instructions
 from frontends.jax.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, Example, mlp, small_gpt
+from frontends.jax.verify import check_collectives
 from frontends.layers import LayeredStep, layer
 from frontends.plan import Plan
 from frontends.planner import STRATEGIES, Planner
 from frontends.predict import predict_step_s, simulate
 from frontends.schedule import RUN, copies_of_stages, stages_a_rank
-from frontends.verify import check_collectives
 from launching import run
 from shardspec import Layout, Spec
 

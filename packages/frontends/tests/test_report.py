@@ -3,8 +3,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from frontends.plan import Plan, Stored
-from frontends.report import format_bytes, format_seconds, plan_text, sum_collectives
+from frontends.format import format_bytes, format_seconds
+from frontends.plan import Plan
+from frontends.plan_fields import Stored
+from frontends.report import plan_text, sum_collectives
 from frontends.testing import plans
 from hypothesis import given, settings
 from hypothesis import strategies as st

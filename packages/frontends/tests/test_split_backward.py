@@ -8,7 +8,8 @@ from costmodel import Cluster
 from frontends.chunks import Chunk, build_chunks
 from frontends.jax.testing import EXAMPLES
 from frontends.layers import LayeredStep, layer
-from frontends.plan import Conversion, Plan, Stored
+from frontends.plan import Plan
+from frontends.plan_fields import Conversion, Stored
 from frontends.planner import Planner
 from frontends.predict import simulate
 from frontends.schedule import RUN, each_copy, most_held, schedule_of, stages_a_rank

@@ -27,7 +27,7 @@ from frontends.instructions import (
     makes,
     uses,
 )
-from frontends.plan import Plan, Stored, Transfer
+from frontends.plan_fields import PlanFields, Stored, Transfer
 
 Registers = list[Any]
 
@@ -80,7 +80,7 @@ class Mail(Protocol):
 
 def find_dying(
     instructions: Sequence[Instruction],
-    plan: Plan,
+    plan: PlanFields,
     chunks: Sequence[Chunk],
     owned: Iterable[Key] = (),
 ) -> dict[int, frozenset[int]]:
@@ -134,7 +134,7 @@ class Binder:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PlanFields,
         chunks: Sequence[Chunk],
         engine: Engine,
         dying: Mapping[int, frozenset[int]],

@@ -30,7 +30,7 @@ from autoshard import Graph, Operator
 from pipesched import Kind, Schedule
 
 from frontends.errors import PlanError
-from frontends.plan import Conversion, Placement, Plan, Stage, Stored
+from frontends.plan_fields import Conversion, Placement, PlanFields, Stage, Stored
 from frontends.schedule import each_copy, schedule_of, split_stages
 from frontends.split_backward import levels_of, sent_backwards
 from frontends.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step
@@ -68,7 +68,7 @@ class Chunk:
         return f"{names}{level} of stage {self.stage}"
 
 
-def stages_of_operators(plan: Plan) -> dict[str, int]:
+def stages_of_operators(plan: PlanFields) -> dict[str, int]:
     """The stage that runs each operator."""
     return {
         placement.operator: index
@@ -77,7 +77,7 @@ def stages_of_operators(plan: Plan) -> dict[str, int]:
     }
 
 
-def build_chunks(step: Step, plan: Plan) -> tuple[Chunk, ...]:
+def build_chunks(step: Step, plan: PlanFields) -> tuple[Chunk, ...]:
     """The chunks of all stages, in the order stage, phase, level.
 
     Raises:
@@ -141,7 +141,7 @@ def _follows_at_once(schedule: Schedule, stage: int) -> bool:
     )
 
 
-def _waits(operators: Sequence[Operator], plan: Plan, stage: int) -> bool:
+def _waits(operators: Sequence[Operator], plan: PlanFields, stage: int) -> bool:
     """Whether a stage's backward gets what its forward does not."""
     read = {name for op in operators if op.phase == FORWARD for name in op.inputs}
     return any(

@@ -17,10 +17,10 @@ from pipesched import PipeschedError
 from shardspec import Layout, ShardspecError, Spec, reshard_whole_axes
 
 from frontends.errors import PlanError, VerificationError
+from frontends.format import format_bytes
 from frontends.live import peaks_of, step_of
-from frontends.plan import Conversion, Plan, Stage
+from frontends.plan_fields import Conversion, PlanFields, Stage
 from frontends.predict import predict_step_s
-from frontends.report import format_bytes
 from frontends.schedule import microbatches_at, schedule_of
 from frontends.step import PHASE_NAMES
 
@@ -49,7 +49,7 @@ class Verification:
         return "\n".join(lines)
 
 
-def verify_plan(plan: Plan) -> Verification:
+def verify_plan(plan: PlanFields) -> Verification:
     """Check that a plan's parts fit together and keep its limits.
 
     Raises:
@@ -83,7 +83,7 @@ def verify_plan(plan: Plan) -> Verification:
     return Verification(tuple(checks), tuple(unchecked))
 
 
-def _devices(plan: Plan) -> Iterator[str]:
+def _devices(plan: PlanFields) -> Iterator[str]:
     """Stages share all devices, being of one rank, or none."""
     meshes = [frozenset(stage.mesh.device_ids) for stage in plan.stages]
     for index, mesh in enumerate(meshes):
@@ -92,7 +92,7 @@ def _devices(plan: Plan) -> Iterator[str]:
                 yield f"stages {other} and {index} share some of their devices but not all"
 
 
-def _layers(plan: Plan) -> Iterator[str]:
+def _layers(plan: PlanFields) -> Iterator[str]:
     try:
         n_stages = schedule_of(plan).n_stages
     except PlanError:  # which the simulation says
@@ -111,14 +111,14 @@ def _layers(plan: Plan) -> Iterator[str]:
         expected = stage.last_layer + 1
 
 
-def _limits(plan: Plan) -> Iterator[str]:
+def _limits(plan: PlanFields) -> Iterator[str]:
     limit = plan.memory_limit_bytes
     for index, stage in enumerate(plan.stages):
         if stage.memory_bytes > limit:
             yield f"stage {index} needs {format_bytes(stage.memory_bytes)} of {format_bytes(limit)}"
 
 
-def _transfers(plan: Plan) -> Iterator[str]:
+def _transfers(plan: PlanFields) -> Iterator[str]:
     """What is sent is there, in the layout that is sent, and arrives in the one that is read."""
     for t in plan.transfers:
         what = f"{t.value} from stage {t.source} to {t.destination}"
@@ -145,7 +145,7 @@ def _transfers(plan: Plan) -> Iterator[str]:
                     yield f"stage {index} reads {name}, which no stage sends to it"
 
 
-def _times(plan: Plan) -> Iterator[str]:
+def _times(plan: PlanFields) -> Iterator[str]:
     """The predicted step is what the simulation of its parts gives."""
     try:
         again = predict_step_s(plan.stages, plan.transfers, schedule_of(plan))
@@ -158,7 +158,7 @@ def _times(plan: Plan) -> Iterator[str]:
         yield f"a step takes {plan.step_s!r} s, less than the bound of {plan.lower_bound_s!r} s"
 
 
-def _microbatches(plan: Plan) -> Iterator[str]:
+def _microbatches(plan: PlanFields) -> Iterator[str]:
     """A stage's program is of the microbatches that the schedule gives it."""
     try:
         schedule = schedule_of(plan)
@@ -170,7 +170,7 @@ def _microbatches(plan: Plan) -> Iterator[str]:
             yield f"stage {index}: its program has {found} microbatches, not {given}"
 
 
-def _same_parts(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
+def _same_parts(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
     """A stage runs what its sharding says, which is one of its graph on its mesh."""
     try:
         Sharding.from_json(sharding.to_json())
@@ -203,7 +203,7 @@ def _same_parts(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
             yield f"its {what} are not those of its sharding"
 
 
-def _layouts(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
+def _layouts(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
     """Whatever is read is there in the layout in which it is read."""
     graph = sharding.graph
     if [op.name for op in graph.operators] != [p.operator for p in stage.placements]:
@@ -245,7 +245,7 @@ class _Reachable:
         return (value, spec) in self.there
 
 
-def _collectives(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
+def _collectives(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
     """The collectives are what the conversions take."""
     graph = sharding.graph
     expected: Counter[tuple[object, ...]] = Counter()
@@ -274,7 +274,7 @@ def _collectives(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
         )
 
 
-def _memory(plan: Plan) -> Iterator[str]:
+def _memory(plan: PlanFields) -> Iterator[str]:
     """What lives at one time is as much as was planned at most, and fits a device."""
     peaks, limit = peaks_of(step_of(plan), plan), plan.memory_limit_bytes
     for index, (stage, peak) in enumerate(zip(plan.stages, peaks.stages, strict=True)):
@@ -291,7 +291,7 @@ def _memory(plan: Plan) -> Iterator[str]:
             )
 
 
-def _bytes_sent(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
+def _bytes_sent(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
     """A transfer has the bytes of its value."""
     graph: Graph = sharding.graph
     here = plan.stages.index(stage)
@@ -300,7 +300,7 @@ def _bytes_sent(plan: Plan, stage: Stage, sharding: Sharding) -> Iterator[str]:
             yield f"{t.value} has {graph.value(t.value).n_bytes} bytes, and {t.n_bytes} are sent"
 
 
-_OF_PLAN: dict[str, Callable[[Plan], Iterator[str]]] = {
+_OF_PLAN: dict[str, Callable[[PlanFields], Iterator[str]]] = {
     "stages have devices of their own": _devices,
     "stages run all layers, in order": _layers,
     "stages keep the memory limit": _limits,
@@ -309,7 +309,7 @@ _OF_PLAN: dict[str, Callable[[Plan], Iterator[str]]] = {
     "stages run the microbatches of the schedule": _microbatches,
 }
 _OF_STAGE: dict[
-    str, tuple[Callable[[Stage], int], Callable[[Plan, Stage, Sharding], Iterator[str]]]
+    str, tuple[Callable[[Stage], int], Callable[[PlanFields, Stage, Sharding], Iterator[str]]]
 ] = {
     "operators run as their sharding says": (lambda s: len(s.placements), _same_parts),
     "what is read is there in that layout": (lambda s: len(s.placements), _layouts),

@@ -20,7 +20,7 @@ from shardspec import Layout, Spec, reshard_whole_axes
 
 from frontends.expand import MEMORY_BY, LayerSeconds, layer_seconds
 from frontends.layers import LayeredStep
-from frontends.plan import Plan
+from frontends.plan_fields import PlanFields
 from frontends.schedule import schedule_of
 from frontends.step import APPLY, BACKWARD, FORWARD, SUM, identity, sum_of_copies
 
@@ -105,7 +105,7 @@ def with_copies(layered: LayeredStep, n_routes: int) -> CopiedStep:
     return CopiedStep(every, size, original, totals)
 
 
-def copied_as(layered: LayeredStep, plan: Plan) -> CopiedStep:
+def copied_as(layered: LayeredStep, plan: PlanFields) -> CopiedStep:
     """The step with as many copies as a plan's schedule has; `PlanError` if it cannot run."""
     return with_copies(layered, len(schedule_of(plan).placement.routes))
 

@@ -10,15 +10,14 @@ from io import StringIO
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from frontends.plan import Plan, Stage
+from frontends.format import format_bytes, format_seconds
+from frontends.plan_fields import PlanFields, Stage
 from frontends.report import (
     WIDTH,
     add_row,
     describe_devices,
     describe_layers,
     describe_mesh,
-    format_bytes,
-    format_seconds,
     make_table,
     runs_per_step,
 )
@@ -61,8 +60,8 @@ KINDS = (
 class Difference:
     """From one plan to another; prints as tables."""
 
-    before: Plan
-    after: Plan
+    before: PlanFields
+    after: PlanFields
     changes: tuple[Change, ...]
 
     def __bool__(self) -> bool:
@@ -82,7 +81,7 @@ class Difference:
         return self.after.step_s - self.before.step_s
 
 
-def diff(before: Plan, after: Plan) -> Difference:
+def diff(before: PlanFields, after: PlanFields) -> Difference:
     """What is different in `after`.
 
     Operators and values are compared by their names, so plans of one step differ in what runs
@@ -139,7 +138,7 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[tu
             yield what, old, new
 
 
-def _facts(plan: Plan) -> dict[str, dict[str, str]]:
+def _facts(plan: PlanFields) -> dict[str, dict[str, str]]:
     """Everything that a plan says, by kind and by what it is about."""
     stored: dict[str, list[str]] = {}
     operators: dict[str, list[str]] = {}
@@ -166,7 +165,7 @@ def _facts(plan: Plan) -> dict[str, dict[str, str]]:
     }
 
 
-def _of_plan(plan: Plan) -> dict[str, str]:
+def _of_plan(plan: PlanFields) -> dict[str, str]:
     return {
         "step": plan.step,
         "cluster": plan.cluster,
@@ -190,7 +189,7 @@ def _stage_text(stage: Stage) -> str:
     )
 
 
-def _collectives(plan: Plan) -> dict[str, list[str]]:
+def _collectives(plan: PlanFields) -> dict[str, list[str]]:
     """By stage, phase, kind and axes: how many runs, and the bytes that a device sends."""
     runs: Counter[str] = Counter()
     sent: Counter[str] = Counter()
@@ -209,7 +208,7 @@ def _collectives(plan: Plan) -> dict[str, list[str]]:
     }
 
 
-def _transfers(plan: Plan) -> dict[str, list[str]]:
+def _transfers(plan: PlanFields) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for t in plan.transfers:
         text = (
@@ -220,7 +219,7 @@ def _transfers(plan: Plan) -> dict[str, list[str]]:
     return found
 
 
-def _alternatives(plan: Plan) -> dict[str, list[str]]:
+def _alternatives(plan: PlanFields) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for other in plan.alternatives:
         step = "cannot run" if other.step_s is None else format_seconds(other.step_s)

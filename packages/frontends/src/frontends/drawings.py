@@ -8,10 +8,11 @@ from itertools import groupby
 import pipesched
 from shardspec import Spec, SubAxis
 
+from frontends.format import format_bytes, format_seconds
 from frontends.memory import KINDS, memory_curves
-from frontends.plan import Plan, Stage
+from frontends.plan_fields import PlanFields, Stage
 from frontends.predict import simulate
-from frontends.report import format_bytes, format_seconds, sum_collectives
+from frontends.report import sum_collectives
 from frontends.schedule import copy_at, schedule_of
 from frontends.step import PHASE_NAMES
 from frontends.svg import WIDTH, area, line, rect, svg, text
@@ -63,7 +64,7 @@ _MOST_EVENTS = 3000
 """Of a timeline that is drawn whole; of a longer one its start and its end are."""
 
 
-def draw_devices(plan: Plan) -> str:
+def draw_devices(plan: PlanFields) -> str:
     """The devices of every stage, filled as far as their memory is at the peak.
 
     What stands together is a row of the stage's mesh; rows stand side by side where there is room.
@@ -154,7 +155,7 @@ def _phases(stage: Stage, height: float) -> Iterator[str]:
         place += n
 
 
-def draw_bytes(plan: Plan) -> str:
+def draw_bytes(plan: PlanFields) -> str:
     """What a device of each stage sends in collectives in a step, by kind."""
     rows: list[dict[str, int]] = [{} for _ in plan.stages]
     for row in sum_collectives(plan):
@@ -230,7 +231,7 @@ def _scale(peak: float, limit: float, height: float) -> tuple[float, list[str]]:
     return scale, words
 
 
-def timeline_of(plan: Plan) -> pipesched.Timeline:
+def timeline_of(plan: PlanFields) -> pipesched.Timeline:
     """The simulated pipeline of a plan.
 
     Raises:
@@ -240,7 +241,7 @@ def timeline_of(plan: Plan) -> pipesched.Timeline:
     return simulate(plan.stages, plan.transfers, schedule_of(plan))
 
 
-def draw_timeline(plan: Plan, timeline: pipesched.Timeline) -> list[str]:
+def draw_timeline(plan: PlanFields, timeline: pipesched.Timeline) -> list[str]:
     """What each rank does when, and what its devices hold: the whole step, or start and end."""
     number = len(timeline.events)
     end = timeline.makespan_s or 1.0
@@ -250,7 +251,7 @@ def draw_timeline(plan: Plan, timeline: pipesched.Timeline) -> list[str]:
     return [_draw_window(plan, timeline, *span) for span in ((0.0, part), (end - part, end))]
 
 
-def _draw_window(plan: Plan, timeline: pipesched.Timeline, start: float, stop: float) -> str:
+def _draw_window(plan: PlanFields, timeline: pipesched.Timeline, start: float, stop: float) -> str:
     n_ranks = len(timeline.schedule.ranks)
     scale, row = (WIDTH - _LABELS) / (stop - start), 26.0
     shapes = [text(0, rank * row + 16, f"rank {rank}") for rank in range(n_ranks)]
@@ -273,7 +274,7 @@ def _draw_window(plan: Plan, timeline: pipesched.Timeline, start: float, stop: f
     return svg(y + 6, f"pipeline from {start:g} to {stop:g} seconds", shapes)
 
 
-def draw_held(plan: Plan, timeline: pipesched.Timeline) -> str:
+def draw_held(plan: PlanFields, timeline: pipesched.Timeline) -> str:
     """What a device of each stage holds over the step: its own, and microbatches in flight."""
     end, row = timeline.makespan_s or 1.0, 44.0
     curves: list[list[tuple[float, float]]] = []

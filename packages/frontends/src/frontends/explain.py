@@ -12,19 +12,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import autoshard
-from autoshard import Graph, Sharding, Solution
-from shardspec import Mesh
+from autoshard import Graph, Sharding
 
 from frontends.errors import PlanError
-from frontends.plan import Plan, Stage, Transfer
-from frontends.report import (
-    describe_devices,
-    describe_layers,
-    describe_mesh,
-    format_bytes,
-    format_seconds,
-    runs_per_step,
-)
+from frontends.format import format_bytes, format_seconds
+from frontends.plan_fields import PlanFields, Stage, Transfer
+from frontends.report import describe_devices, describe_layers, describe_mesh, runs_per_step
 from frontends.step import APPLY, BACKWARD, PHASE_NAMES
 
 _WHY_OPERATOR = (
@@ -60,7 +53,7 @@ class Explanation:
     other_stages: str
     """What the plan that was next best costs."""
 
-    _plan: Plan
+    _plan: PlanFields
 
     def __str__(self) -> str:
         parts: list[str] = []
@@ -78,20 +71,7 @@ class Explanation:
         )
 
 
-def as_planned(sharding: Sharding, mesh: Mesh, in_flight: int) -> Sharding:
-    """A sharding as a plan keeps it: with all that prices are made of, and nothing of the search.
-
-    Args:
-        sharding: Of a stage.
-        mesh: Where the stage runs.
-        in_flight: Microbatches whose activations it holds at a time.
-    """
-    solution = Solution((), sharding.objective_s, sharding.lower_bound_s, "", 0.0)
-    options = replace(sharding.options, in_flight=in_flight)
-    return replace(sharding, mesh=mesh, options=options, solution=solution, alternatives=())
-
-
-def explain(plan: Plan, name: str) -> Explanation:
+def explain(plan: PlanFields, name: str) -> Explanation:
     """Why an operator or a value has its layouts and its stage.
 
     Args:
@@ -128,7 +108,7 @@ def _has(graph: Graph, name: str) -> bool:
     return name in graph.by_name or any(operator.name == name for operator in graph.operators)
 
 
-def _on_stage(plan: Plan, index: int, sharding: Sharding, name: str) -> OnStage:
+def _on_stage(plan: PlanFields, index: int, sharding: Sharding, name: str) -> OnStage:
     stage = plan.stages[index]
     title = (
         f"{name} on stage {index}: layers {describe_layers(stage)}, mesh "
@@ -142,7 +122,7 @@ def _on_stage(plan: Plan, index: int, sharding: Sharding, name: str) -> OnStage:
 
 
 def _why_here(
-    plan: Plan, index: int, stage: Stage, graph: Graph, name: str
+    plan: PlanFields, index: int, stage: Stage, graph: Graph, name: str
 ) -> tuple[str, tuple[str, ...]]:
     """A sentence, and the values that stand behind the name."""
     makers = [op for op in graph.operators if name == op.name or name in op.outputs]
@@ -167,7 +147,7 @@ def _why_here(
     return f"On stage {index}: {text}.", (name,)
 
 
-def _next_best(plan: Plan) -> str:
+def _next_best(plan: PlanFields) -> str:
     """What the fastest of the plans that were not taken costs."""
     taken = f"The stages are of the plan {plan.strategy}, {format_seconds(plan.step_s)} a step"
     priced = [(a.step_s, a) for a in plan.alternatives if a.step_s is not None]

@@ -22,7 +22,8 @@ from frontends.errors import HeldLayoutError, PlanError
 from frontends.held_layers import layers_of_held, without_copies
 from frontends.joining import Joiner
 from frontends.pins import Pin, pins_of
-from frontends.plan import Plan, Stage
+from frontends.plan import Plan
+from frontends.plan_fields import Stage
 from frontends.pricing import Level, Priced, Pricer
 from frontends.schedule import first_microbatches, most_held, schedule_of
 from frontends.step import STATE, Step

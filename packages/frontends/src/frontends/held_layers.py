@@ -18,7 +18,8 @@ from autoshard import Operator
 from frontends.errors import HeldLayoutError
 from frontends.layers import LayeredStep, layer, layer_as
 from frontends.placing import in_levels
-from frontends.plan import Plan, Stage
+from frontends.plan import Plan
+from frontends.plan_fields import Stage
 from frontends.schedule import copies_of_stages
 from frontends.step import APPLY, Step, identity
 

@@ -10,7 +10,7 @@ from shardspec import Spec
 from frontends.chunks import stages_of_operators
 from frontends.instructions import Key
 from frontends.layers import LayeredStep
-from frontends.plan import Plan, Stored
+from frontends.plan_fields import PlanFields, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Result:
     """Not state: the user asks for it."""
 
 
-def find_placed(plan: Plan, constants: Collection[str], state: Collection[str]) -> list[Key]:
+def find_placed(plan: PlanFields, constants: Collection[str], state: Collection[str]) -> list[Key]:
     """What is there before the first instruction, where it is kept.
 
     Args:
@@ -40,7 +40,7 @@ def find_placed(plan: Plan, constants: Collection[str], state: Collection[str]) 
     ]
 
 
-def find_results(layered: LayeredStep, plan: Plan) -> dict[str, Result]:
+def find_results(layered: LayeredStep, plan: PlanFields) -> dict[str, Result]:
     """Where each output of the step ends up, by the name of its value."""
     graph, stage_of = layered.step.graph, stages_of_operators(plan)
     stored = [{s.value: s.spec for s in stage.inputs} for stage in plan.stages]

@@ -26,16 +26,15 @@ from frontends.drawings import (
     timeline_of,
 )
 from frontends.errors import OutputError, PlanError
+from frontends.format import format_bytes, format_seconds
 from frontends.memory import KINDS, fullest_moment
-from frontends.plan import Plan, Stage
+from frontends.plan_fields import PlanFields, Stage
 from frontends.report import (
     describe_copies,
     describe_devices,
     describe_inputs,
     describe_layers,
     describe_mesh,
-    format_bytes,
-    format_seconds,
     runs_per_step,
     sum_collectives,
 )
@@ -67,7 +66,7 @@ svg { display: block; width: 100%; height: auto; margin: .4em 0;
 """
 
 
-def write_page(plan: Plan, path: str | Path) -> None:
+def write_page(plan: PlanFields, path: str | Path) -> None:
     """Write the page of a plan to a file; `OutputError` if it cannot be written."""
     try:
         Path(path).write_text(plan_html(plan), encoding="utf-8")
@@ -75,7 +74,7 @@ def write_page(plan: Plan, path: str | Path) -> None:
         raise OutputError(f"a page is written to a file; {path}: {error.strerror}") from error
 
 
-def plan_html(plan: Plan) -> str:
+def plan_html(plan: PlanFields) -> str:
     """The page of a plan; any plan has one, also of an old format or with nothing priced."""
     sections = (
         _section("stages", "Stages", *_stages(plan)),
@@ -133,7 +132,7 @@ def _table(
     return f"<details><summary>{safe(summary or f'{len(kept):,} rows')}</summary>{table}</details>"
 
 
-def _header(plan: Plan) -> str:
+def _header(plan: PlanFields) -> str:
     peak = plan.memory_bytes
     bound = ""
     if plan.lower_bound_s > 0:
@@ -153,7 +152,7 @@ def _header(plan: Plan) -> str:
     return "\n".join(parts)
 
 
-def _title(plan: Plan, index: int) -> str:
+def _title(plan: PlanFields, index: int) -> str:
     stage = plan.stages[index]
     words = (
         f"Stage {index}: layers {describe_layers(stage)}, mesh {describe_mesh(stage.mesh)}, "
@@ -162,7 +161,7 @@ def _title(plan: Plan, index: int) -> str:
     return f"<h3>{safe(words)}</h3>"
 
 
-def _stages(plan: Plan) -> Iterable[str]:
+def _stages(plan: PlanFields) -> Iterable[str]:
     header = ("stage", "layers", "mesh", "devices", "forward", "backward", "apply", "memory")
     rows = [
         (
@@ -182,7 +181,7 @@ def _stages(plan: Plan) -> Iterable[str]:
     yield draw_devices(plan)
 
 
-def _timeline(plan: Plan) -> Iterable[str]:
+def _timeline(plan: PlanFields) -> Iterable[str]:
     try:
         timeline = timeline_of(plan)
     except (PlanError, PipeschedError) as error:
@@ -203,7 +202,7 @@ def _timeline(plan: Plan) -> Iterable[str]:
         yield _paragraph("Red is the limit, unless it is far beyond what is held.")
 
 
-def _operators(plan: Plan) -> Iterable[str]:
+def _operators(plan: PlanFields) -> Iterable[str]:
     if not any(stage.placements for stage in plan.stages):
         return
     yield _paragraph("What each mesh axis does in the first result of each operator, in order.")
@@ -232,7 +231,7 @@ def _kinds(stage: Stage) -> str:
     return _table(header, rows, ("number",), summary=f"{len(stage.placements):,} operators")
 
 
-def _memory(plan: Plan) -> Iterable[str]:
+def _memory(plan: PlanFields) -> Iterable[str]:
     priced = [(i, s) for i, s in enumerate(plan.stages) if s.sharding is not None]
     if not priced:
         yield _paragraph("This plan keeps no shardings, so memory over time is not known.")
@@ -252,7 +251,7 @@ def _memory(plan: Plan) -> Iterable[str]:
         yield _title(plan, index) + draw_memory(stage, plan.memory_limit_bytes)
 
 
-def _collectives(plan: Plan) -> Iterable[str]:
+def _collectives(plan: PlanFields) -> Iterable[str]:
     sums = sum_collectives(plan)
     if not sums:
         return
@@ -276,7 +275,7 @@ def _collectives(plan: Plan) -> Iterable[str]:
     yield _paragraph("Per step. Devices: that take part in one; sent: bytes, by one device.")
 
 
-def _transfers(plan: Plan) -> Iterable[str]:
+def _transfers(plan: PlanFields) -> Iterable[str]:
     header = ("from", "to", "phase", "value", "as", "arrives as", "runs", "bytes", "time")
     rows = []
     for t in sorted(plan.transfers, key=lambda t: (-t.n_bytes * runs_per_step(plan, t), t.value)):
@@ -287,7 +286,7 @@ def _transfers(plan: Plan) -> Iterable[str]:
     yield _table(header, rows, header[6:])
 
 
-def _layouts(plan: Plan) -> Iterable[str]:
+def _layouts(plan: PlanFields) -> Iterable[str]:
     for index, stage in enumerate(plan.stages):
         yield _title(plan, index)
         yield _table(("argument", "values and their layouts"), describe_inputs(plan, index))
@@ -295,7 +294,7 @@ def _layouts(plan: Plan) -> Iterable[str]:
         yield _table(("value", "layout"), rows, summary=f"{len(rows):,} values")
 
 
-def _alternatives(plan: Plan) -> Iterable[str]:
+def _alternatives(plan: PlanFields) -> Iterable[str]:
     header = ("plan", "step", "memory", "why")
     rows = [
         (

@@ -16,7 +16,7 @@ import pipesched
 
 from frontends.chunks import Chunk
 from frontends.errors import DeadlockError
-from frontends.plan import Plan, Stored, Transfer
+from frontends.plan_fields import PlanFields, Stored, Transfer
 from frontends.schedule import copy_at, each_copy, schedule_of
 from frontends.step import APPLY, BACKWARD, FORWARD, Step
 
@@ -108,7 +108,7 @@ Key = tuple[int, Stored, int | None]
 
 
 def build_instructions(
-    step: Step, plan: Plan, chunks: Sequence[Chunk]
+    step: Step, plan: PlanFields, chunks: Sequence[Chunk]
 ) -> tuple[tuple[Instruction, ...], ...]:
     """For each rank of the plan's schedule, all that it does in one step, in order."""
     schedule = schedule_of(plan)
@@ -136,7 +136,9 @@ def build_instructions(
     return tuple(ranks)
 
 
-def in_one_order(ranks: Sequence[Sequence[Instruction]], plan: Plan) -> tuple[Instruction, ...]:
+def in_one_order(
+    ranks: Sequence[Sequence[Instruction]], plan: PlanFields
+) -> tuple[Instruction, ...]:
     """One order of all ranks' instructions in which each receive comes after its send.
 
     Whoever runs any part of this order, in this order, never waits for ever: the first instruction
@@ -165,7 +167,9 @@ def in_one_order(ranks: Sequence[Sequence[Instruction]], plan: Plan) -> tuple[In
     return tuple(order)
 
 
-def uses(item: Instruction, plan: Plan, chunks: Sequence[Chunk]) -> Iterator[tuple[Stored, bool]]:
+def uses(
+    item: Instruction, plan: PlanFields, chunks: Sequence[Chunk]
+) -> Iterator[tuple[Stored, bool]]:
     """The slots that an instruction reads, and whether it takes them away with it.
 
     Totals are left out: apply reads them after all that adds to them.
@@ -180,7 +184,7 @@ def uses(item: Instruction, plan: Plan, chunks: Sequence[Chunk]) -> Iterator[tup
             yield from ((slot, True) for slot in slots)
 
 
-def makes(item: Instruction, plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Key]:
+def makes(item: Instruction, plan: PlanFields, chunks: Sequence[Chunk]) -> Iterator[Key]:
     """The values that an instruction makes."""
     match item:
         case Load(stage, slot, microbatch):
@@ -198,7 +202,7 @@ def makes(item: Instruction, plan: Plan, chunks: Sequence[Chunk]) -> Iterator[Ke
 
 def _with_frees(
     instructions: Sequence[Instruction],
-    plan: Plan,
+    plan: PlanFields,
     chunks: Sequence[Chunk],
     results: set[str],
 ) -> Iterator[Instruction]:
@@ -229,7 +233,7 @@ def _with_frees(
         yield from after[index]
 
 
-def _who_waits(stuck: Sequence[Instruction], plan: Plan) -> str:
+def _who_waits(stuck: Sequence[Instruction], plan: PlanFields) -> str:
     waits = []
     for item in stuck:
         if isinstance(item, Receive):
@@ -242,7 +246,7 @@ def _who_waits(stuck: Sequence[Instruction], plan: Plan) -> str:
 
 
 def _edges(
-    plan: Plan, chunks: Sequence[Chunk], schedule: pipesched.Schedule
+    plan: PlanFields, chunks: Sequence[Chunk], schedule: pipesched.Schedule
 ) -> list[dict[pipesched.Edge, list[int]]]:
     """By route the plan's transfers of microbatches, by the edge that they travel on."""
     forward_reads = {
@@ -288,7 +292,7 @@ class _Binder:
     def __init__(
         self,
         step: Step,
-        plan: Plan,
+        plan: PlanFields,
         chunks: Sequence[Chunk],
         edges: dict[pipesched.Edge, list[int]],
         stage: int,

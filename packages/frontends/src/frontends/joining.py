@@ -13,7 +13,8 @@ from shardspec import Layout, Mesh
 
 from frontends.copies import CopiedStep, sharding_of_copy, with_copies
 from frontends.expand import with_memory
-from frontends.plan import Plan, Stage, Transfer, TransferPhase
+from frontends.plan import Plan
+from frontends.plan_fields import Stage, Transfer, TransferPhase
 from frontends.planned_stage import planned_stage, with_levels, with_waiting
 from frontends.predict import predict_step_s
 from frontends.pricing import Priced, Pricer, stage_cost

@@ -11,7 +11,7 @@ import crossmesh
 from shardspec import Mesh
 
 from frontends.instructions import Instruction, Send
-from frontends.plan import Plan
+from frontends.plan_fields import PlanFields
 
 Message = tuple[int, int | None]
 """A transfer and a microbatch."""
@@ -39,7 +39,7 @@ Connect = Callable[[int, Lane], Any]
 
 
 def lanes_of(
-    plan: Plan,
+    plan: PlanFields,
     instructions: Sequence[Instruction],
     planned: Sequence[crossmesh.TransferPlan],
     processes: Callable[[Mesh], frozenset[int]],

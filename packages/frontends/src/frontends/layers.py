@@ -27,7 +27,7 @@ from frontends.placing import (
     place_constants,
     sum_where_kept,
 )
-from frontends.plan import Plan, TransferPhase
+from frontends.plan_fields import PlanFields, TransferPhase
 from frontends.step import FORWARD, PHASE_NAMES, Step
 
 _DEFAULT_LAYERS = 8
@@ -197,7 +197,7 @@ def layer(step: Step, n_layers: int | None = None) -> LayeredStep:
     return LayeredStep(step, len(spans), layer_of, home)
 
 
-def layer_as(step: Step, plan: Plan) -> LayeredStep:
+def layer_as(step: Step, plan: PlanFields) -> LayeredStep:
     """The layers that a plan was made with: those of the default, or as many as it has.
 
     Copies of stages have more operators than the layers without.

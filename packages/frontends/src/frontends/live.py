@@ -32,7 +32,7 @@ from frontends.instructions import (
     in_one_order,
     makes,
 )
-from frontends.plan import Conversion, Placement, Plan, Stored
+from frontends.plan_fields import Conversion, Placement, PlanFields, Stored
 from frontends.step import APPLY, Step
 
 ProgramBytes = Callable[[int], int]
@@ -61,7 +61,7 @@ class Peaks:
 
 
 def peaks_of(
-    step: Step, plan: Plan, *, donate: bool = True, program_bytes: ProgramBytes | None = None
+    step: Step, plan: PlanFields, *, donate: bool = True, program_bytes: ProgramBytes | None = None
 ) -> Peaks:
     """The most that each device holds, of all that a plan makes it do in a step.
 
@@ -83,7 +83,7 @@ def peaks_of(
     return Peaks(tuple(walk.stages), walk.devices)
 
 
-def step_of(plan: Plan) -> Step:
+def step_of(plan: PlanFields) -> Step:
     """The step that a plan was made for, of the graphs that its stages keep.
 
     Which of the values that apply reads are sums, and which are the same in all microbatches, is
@@ -160,7 +160,7 @@ class _Walk:
     def __init__(
         self,
         graph: Graph,
-        plan: Plan,
+        plan: PlanFields,
         chunks: Sequence[Chunk],
         donate: bool,
         program_bytes: ProgramBytes | None,

@@ -16,7 +16,8 @@ from typing import Protocol
 
 from frontends.candidates import EQUAL_LAYERS
 from frontends.errors import NoPlanError
-from frontends.plan import Alternative, Plan
+from frontends.plan import Plan
+from frontends.plan_fields import Alternative
 
 _GAIN = 0.99
 """Of a step's time, below which another number of microbatches is worth a search [chosen]."""

@@ -18,14 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
 
 from frontends.errors import OutputError
-from frontends.plan import Plan, Stage
+from frontends.format import format_bytes, format_seconds
+from frontends.plan_fields import PlanFields, Stage
 from frontends.predict import simulate
 from frontends.report import (
     describe_inputs,
     describe_layers,
     describe_mesh,
-    format_bytes,
-    format_seconds,
     runs_per_step,
     sum_collectives,
 )
@@ -44,7 +43,7 @@ _DETOUR = 0.3  # inches: height of an arrow over the boxes
 _MEMORY = "#9ecae1"
 
 
-def draw_plan(plan: Plan, path: str | Path) -> None:
+def draw_plan(plan: PlanFields, path: str | Path) -> None:
     """Draw the stages on their devices, what is sent, and where a step's time goes.
 
     Args:
@@ -84,7 +83,7 @@ def draw_plan(plan: Plan, path: str | Path) -> None:
         )
 
 
-def draw_timeline(plan: Plan, path: str | Path) -> None:
+def draw_timeline(plan: PlanFields, path: str | Path) -> None:
     """Draw the plan's pipeline as its simulation predicts it.
 
     Raises:
@@ -162,7 +161,7 @@ def _grid(stage: Stage) -> tuple[int, int]:
     return rows, columns
 
 
-def _draw_stages(axes: Axes, plan: Plan, height: float, width: float) -> None:
+def _draw_stages(axes: Axes, plan: PlanFields, height: float, width: float) -> None:
     """Boxes from left to right; in each its devices, filled as far as their memory is."""
     axes.set_axis_off()
     axes.set_xlim(0.0, width)
@@ -220,7 +219,7 @@ def _draw_devices(
         )
 
 
-def _sent(plan: Plan) -> dict[tuple[int, int], int]:
+def _sent(plan: PlanFields) -> dict[tuple[int, int], int]:
     """Bytes that each stage sends to each other one in a step."""
     sent: dict[tuple[int, int], int] = {}
     for t in plan.transfers:
@@ -229,11 +228,11 @@ def _sent(plan: Plan) -> dict[tuple[int, int], int]:
     return sent
 
 
-def _count_detours(plan: Plan) -> int:
+def _count_detours(plan: PlanFields) -> int:
     return sum(abs(destination - source) > 1 for source, destination in _sent(plan))
 
 
-def _draw_sent(axes: Axes, plan: Plan, left: float, bottom: float, top: float) -> None:
+def _draw_sent(axes: Axes, plan: PlanFields, left: float, bottom: float, top: float) -> None:
     """Arrows between neighbours, forwards above backwards; others over the boxes between."""
     detours = 0
     for (source, destination), n_bytes in _sent(plan).items():
@@ -266,7 +265,7 @@ def _draw_arrow(axes: Axes, tail: tuple[float, float], head: tuple[float, float]
     axes.add_patch(arrow)
 
 
-def _stage_axis(axes: Axes, plan: Plan) -> None:
+def _stage_axis(axes: Axes, plan: PlanFields) -> None:
     n_stages = len(plan.stages)
     axes.set_yticks(range(n_stages), [f"stage {i}" for i in range(n_stages)])
     axes.set_ylim(n_stages - 0.5, -0.5)
@@ -286,7 +285,7 @@ def _draw_bars(axes: Axes, rows: Sequence[Mapping[str, float]]) -> None:
         axes.text(0.5, 0.5, "none", ha="center", va="center", transform=axes.transAxes)
 
 
-def _draw_bytes(axes: Axes, plan: Plan) -> None:
+def _draw_bytes(axes: Axes, plan: PlanFields) -> None:
     rows: list[dict[str, float]] = [{} for _ in plan.stages]
     for row in sum_collectives(plan):
         rows[row.stage][row.kind] = rows[row.stage].get(row.kind, 0.0) + row.sent_bytes
@@ -299,7 +298,7 @@ def _draw_bytes(axes: Axes, plan: Plan) -> None:
     axes.set(xlabel=f"{unit} that a device sends in collectives, per step")
 
 
-def _draw_times(axes: Axes, plan: Plan) -> None:
+def _draw_times(axes: Axes, plan: PlanFields) -> None:
     """Where a stage's time in one step goes, apart from waiting."""
     rows: list[dict[str, float]] = []
     for index, stage in enumerate(plan.stages):

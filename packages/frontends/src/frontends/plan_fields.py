@@ -1,103 +1,212 @@
-"""What the fields of a plan may hold, for plans that were read from elsewhere.
+"""What a plan consists of: which stage runs what, on which devices, in which layouts, at what cost.
 
-Only what printing, drawing and checking a plan rely on: that its parts fit together is for
-`consistency`.
+A plan knows no framework and holds no arrays. Specs are shardspec's (`S0R`), meshes carry their
+device ids, times are seconds and sizes bytes, per device unless said otherwise.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Literal
 
-from frontends.plan import (
-    Alternative,
-    Collective,
-    Conversion,
-    Placement,
-    Plan,
-    Stage,
-    Stored,
-    Transfer,
-)
-from frontends.step import PHASE_NAMES
+from autoshard import Sharding
+from shardspec import Mesh, Spec
 
-_TYPES = {
-    kind: get_type_hints(kind)
-    for kind in (
-        Plan,
-        Stage,
-        Stored,
-        Placement,
-        Conversion,
-        Collective,
-        Transfer,
-        Alternative,
-    )
-}
-_NAMES = {int: "a number from 0 on", float: "a finite number from 0 on", str: "text"}
+TransferPhase = Literal["state", "forward", "backward", "apply"]
 
 
-def wrong_fields(plan: Plan) -> Iterator[str]:
-    """What is wrong with each field that is, by the field's path."""
-    wrong = list(_wrong_types(plan, ""))
-    yield from wrong
-    if wrong:
-        return  # what follows reads the fields
-    if not plan.stages:
-        yield "stages is empty, and a plan has one at least"
-    if plan.microbatches < 1:
-        yield f"microbatches is {plan.microbatches}, and a step has one at least"
-    for index, stage in enumerate(plan.stages):
-        for name in ("placements", "conversions", "collectives"):
-            for i, part in enumerate(getattr(stage, name)):
-                if part.phase >= len(PHASE_NAMES):
-                    yield f"stages[{index}].{name}[{i}].phase is {part.phase}, which is none"
-        for i, collective in enumerate(stage.collectives):
-            if not all(axis < stage.mesh.ndim for axis in collective.axes):
-                yield (
-                    f"stages[{index}].collectives[{i}].axes is {collective.axes}, and the stage's "
-                    f"mesh has {stage.mesh.ndim} axes"
-                )
-    for i, transfer in enumerate(plan.transfers):
-        if max(transfer.source, transfer.destination) >= len(plan.stages):
-            yield (
-                f"transfers[{i}] is from stage {transfer.source} to {transfer.destination}, and "
-                f"there are {len(plan.stages)}"
-            )
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How one operator runs: the layouts that it reads and makes."""
+
+    operator: str
+    phase: int
+    operands: tuple[Spec, ...]
+    results: tuple[Spec, ...]
 
 
-def _wrong_types(value: Any, path: str) -> Iterator[str]:
-    for name, expected in _TYPES[type(value)].items():
-        yield from _wrong(getattr(value, name), expected, f"{path}.{name}" if path else name)
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A value is brought from one layout to another, once for all that read it in this phase."""
+
+    phase: int
+    value: str
+    src: Spec
+    dst: Spec
 
 
-def _wrong(value: Any, expected: Any, path: str) -> Iterator[str]:
-    origin, arguments = get_origin(expected), get_args(expected)
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            yield f"{path} is {value!r}, and should be a list"
-            return
-        for i, item in enumerate(value):
-            yield from _wrong(item, arguments[0], f"{path}[{i}]")
-    elif origin in (UnionType, Union):  # with None, in all that there are
-        if value is not None:
-            (given,) = (each for each in arguments if each is not NoneType)
-            yield from _wrong(value, given, path)
-    elif origin is Literal:
-        if value not in arguments:
-            yield f"{path} is {value!r}, and should be one of {', '.join(arguments)}"
-    elif expected in _NAMES:
-        if not _fits(value, expected):
-            yield f"{path} is {value!r}, and should be {_NAMES[expected]}"
-    elif expected in _TYPES:
-        yield from _wrong_types(value, path)
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective operation that a stage's program contains."""
+
+    phase: int
+    value: str
+    kind: str
+    """all_gather, all_to_all, reduce_scatter or all_reduce."""
+
+    axes: tuple[int, ...]
+    """Of the stage's mesh."""
+
+    group_size: int
+    n_bytes: int
+    """Of the result on one device."""
+
+    sent_bytes: int
+    """That one device sends when it runs once, by a ring algorithm."""
+
+    repeats: int
+    """Runs per step: once a microbatch, or once."""
+
+    time_s: float
+    """Of one run."""
 
 
-def _fits(value: Any, expected: type) -> bool:
-    if expected is str:
-        return isinstance(value, str)
-    if type(value) is float:
-        return expected is float and math.isfinite(value) and value >= 0
-    return type(value) is int and value >= 0
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A value that enters or leaves a stage's program, and its layout there."""
+
+    value: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A run of layers on one submesh."""
+
+    first_layer: int
+    last_layer: int
+    """Included."""
+
+    mesh: Mesh
+    inputs: tuple[Stored, ...]
+    outputs: tuple[Stored, ...]
+    placements: tuple[Placement, ...]
+    conversions: tuple[Conversion, ...]
+    collectives: tuple[Collective, ...]
+    forward_s: float
+    """Of one microbatch, as `backward_s`."""
+
+    backward_s: float
+    apply_s: float
+    """Of one step."""
+
+    memory_bytes: int
+    """Peak of one device under the plan's schedule."""
+
+    sharding: Sharding | None = field(default=None, repr=False)
+    """What was found for the stage, with as many microbatches in flight as it holds: its graph,
+    and all that prices are made of. None in plans of format 1, and where nothing was searched."""
+
+    def entering(self, value: str) -> Spec:
+        """The layout of an input."""
+        return next(stored.spec for stored in self.inputs if stored.value == value)
+
+    def leaving(self, value: str, phase: TransferPhase) -> Spec:
+        """The layout in which a value is sent to another stage.
+
+        State is sent as it is kept. A value may leave twice: stored back into an input, and, last
+        among the outputs, to other stages.
+        """
+        if phase == "state":
+            return self.entering(value)
+        return next(stored.spec for stored in reversed(self.outputs) if stored.value == value)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A value that one stage sends to another."""
+
+    value: str
+    phase: TransferPhase
+    """Who made it; forward and backward send it for every microbatch. `state` is an argument
+    that is kept on one stage and read on another as well."""
+
+    source: int
+    destination: int
+    src_spec: Spec
+    dst_spec: Spec
+    n_bytes: int
+    """Of the whole value."""
+
+    time_s: float
+    """Of sending it once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another plan that was priced, and why it was not taken."""
+
+    name: str
+    step_s: float | None
+    """None if it cannot run."""
+
+    memory_bytes: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFields:
+    """How one training step runs on a cluster; users hold a `Plan`, which does more with it."""
+
+    step: str
+    """Fingerprint of the step that this plan is for."""
+
+    cluster: str
+    """Name of the cluster that it was made for."""
+
+    memory_limit_bytes: int
+    microbatches: int
+    schedule: str
+    """Name of the pipeline schedule, as pipesched knows it, or its text."""
+
+    stages: tuple[Stage, ...]
+    transfers: tuple[Transfer, ...]
+    step_s: float
+    """Predicted by simulating the schedule."""
+
+    lower_bound_s: float
+    """No plan takes less: all operations at the devices' peak speed, and nothing sent."""
+
+    unsharded: tuple[str, ...]
+    """Kinds of operators that had no rule, so that every device runs them whole."""
+
+    alternatives: tuple[Alternative, ...]
+    strategy: str = "search"
+    """What made the plan: the search, or one of the obvious plans."""
+
+    def __repr__(self) -> str:
+        shapes = {tuple(s.mesh.device_ids): "x".join(map(str, s.mesh.shape)) for s in self.stages}
+        meshes = " + ".join(shapes.values())
+        return (
+            f"<Plan: {len(self.stages)} stages on meshes {meshes}, {self.microbatches} "
+            f"microbatches, {self.schedule_name}, {self.step_s * 1e3:.3g} ms a step predicted>"
+        )
+
+    @property
+    def schedule_name(self) -> str:
+        """The first word of the schedule's text, or the name that it has."""
+        return next(iter(self.schedule.split()), "")
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of all stages together."""
+        return len(self.device_ids)
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        """Every device that the plan uses."""
+        return tuple(sorted({d for stage in self.stages for d in stage.mesh.device_ids}))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the device that needs most; what stages on the same devices need adds up."""
+        needed: dict[int, int] = {}
+        for stage in self.stages:
+            for device in stage.mesh.device_ids:
+                needed[device] = needed.get(device, 0) + stage.memory_bytes
+        return max(needed.values(), default=0)
+
+    def microbatches_of(self, stage: int) -> int:
+        """How many a stage runs: all, or, where stages have copies, those of its route."""
+        sharding = self.stages[stage].sharding
+        return self.microbatches if sharding is None else sharding.graph.phases[0].repeats

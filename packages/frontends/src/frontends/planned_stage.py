@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import autoshard
-from autoshard import Graph
+from autoshard import Graph, Sharding, Solution
 from costmodel import Cluster, step_time
 from pipesched import Edge, Kind, Schedule
 from shardspec import Layout, Mesh
 
 from frontends.chunks import levels_of_apply
-from frontends.explain import as_planned
 from frontends.fusion import fused_in_apply
-from frontends.plan import Collective, Conversion, Placement, Stage, Stored, Transfer
+from frontends.plan_fields import Collective, Conversion, Placement, Stage, Stored, Transfer
 from frontends.pricing import Priced
 from frontends.schedule import each_copy, most_waiting
 from frontends.step import APPLY, BACKWARD, FORWARD
@@ -89,6 +88,19 @@ def planned_stage(
         memory_bytes=memory_bytes,
         sharding=as_planned(sharding, mesh, in_flight),
     )
+
+
+def as_planned(sharding: Sharding, mesh: Mesh, in_flight: int) -> Sharding:
+    """A sharding as a plan keeps it: with all that prices are made of, and nothing of the search.
+
+    Args:
+        sharding: Of a stage.
+        mesh: Where the stage runs.
+        in_flight: Microbatches whose activations it holds at a time.
+    """
+    solution = Solution((), sharding.objective_s, sharding.lower_bound_s, "", 0.0)
+    options = replace(sharding.options, in_flight=in_flight)
+    return replace(sharding, mesh=mesh, options=options, solution=solution, alternatives=())
 
 
 def with_waiting(

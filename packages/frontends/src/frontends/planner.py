@@ -22,10 +22,8 @@ from frontends.candidates import BASELINES, EQUAL_LAYERS, SEARCH, Candidates, Pr
 from frontends.errors import NoPlanError, PlanError
 from frontends.layers import LayeredStep
 from frontends.pins import Pin, pins_of
-from frontends.plan import (
-    Alternative,
-    Plan,
-)
+from frontends.plan import Plan
+from frontends.plan_fields import Alternative
 from frontends.pricing import Level, Pricer
 from frontends.schedule import PLAIN, RUN
 

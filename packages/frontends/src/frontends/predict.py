@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pipesched
 
-from frontends.plan import Stage, Transfer
+from frontends.plan_fields import Stage, Transfer
 from frontends.schedule import each_copy, split_stages
 from frontends.split_backward import parts_of, sent_backwards
 

@@ -18,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 from shardspec import Mesh
 
+from frontends.format import format_bytes, format_seconds
 from frontends.memory import KINDS, fullest_moment
-from frontends.plan import Plan, Stage, Transfer
+from frontends.plan_fields import PlanFields, Stage, Transfer
 from frontends.step import PHASE_NAMES
 
 WIDTH = 110
@@ -34,7 +35,7 @@ _COLLECTIVES_NOTE = "devices: that take part in one; sent: bytes, by one device"
 _LAYOUTS_NOTE = "S0R: dim 0 is split over mesh axis 0, dim 1 is whole; S01: over both axes"
 
 
-def plan_text(plan: Plan, width: int = WIDTH) -> str:
+def plan_text(plan: PlanFields, width: int = WIDTH) -> str:
     """The plan as plain text, no line longer than `width` columns."""
     file = StringIO()
     # Its own environment, so that no variable of the terminal's changes the text.
@@ -45,7 +46,7 @@ def plan_text(plan: Plan, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
-def plan_tables(plan: Plan) -> RenderableType:
+def plan_tables(plan: PlanFields) -> RenderableType:
     """The plan for a rich console, as wide as that is."""
     parts: list[RenderableType] = [
         _header(plan),
@@ -90,7 +91,7 @@ class CollectiveSum:
     time_s: float
 
 
-def sum_collectives(plan: Plan) -> tuple[CollectiveSum, ...]:
+def sum_collectives(plan: PlanFields) -> tuple[CollectiveSum, ...]:
     """The plan's collectives, summed over values and microbatches; in the order of execution."""
     groups: dict[tuple[int, int, str, tuple[int, ...], int], list[tuple[int, int, float]]] = {}
     for index, stage in enumerate(plan.stages):
@@ -105,14 +106,14 @@ def sum_collectives(plan: Plan) -> tuple[CollectiveSum, ...]:
     return tuple(sums)
 
 
-def runs_per_step(plan: Plan, transfer: Transfer) -> int:
+def runs_per_step(plan: PlanFields, transfer: Transfer) -> int:
     """How often a transfer is sent in one step."""
     if transfer.phase not in ("forward", "backward"):
         return 1
     return plan.microbatches_of(transfer.source)
 
 
-def describe_inputs(plan: Plan, index: int) -> tuple[tuple[str, str], ...]:
+def describe_inputs(plan: PlanFields, index: int) -> tuple[tuple[str, str], ...]:
     """How what a stage reads is laid out: for each argument of the step, its values by layout.
 
     For example ("params", "12 RR, 6 RS0"). What other stages compute and send is "received".
@@ -138,7 +139,7 @@ def describe_layers(stage: Stage) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def describe_copies(plan: Plan) -> str:
+def describe_copies(plan: PlanFields) -> str:
     """Which stages are copies of others, if any are."""
     begins = [index for index, stage in enumerate(plan.stages) if stage.first_layer == 0]
     if len(begins) < 2:
@@ -161,26 +162,6 @@ def describe_devices(ids: Iterable[int]) -> str:
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
-def format_bytes(n_bytes: float) -> str:
-    """A size with three digits and a binary unit."""
-    return _scaled(n_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
-
-
-def format_seconds(seconds: float) -> str:
-    """A time with three digits, in microseconds up to seconds."""
-    return _scaled(seconds * 1e6, 1000, ("us", "ms", "s"))
-
-
-def _scaled(number: float, base: int, units: Sequence[str]) -> str:
-    unit = 0
-    while number >= base * 0.9995 and unit < len(units) - 1:
-        number, unit = number / base, unit + 1
-    if units[unit] == "B":
-        return f"{number:.0f} B"
-    decimals = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
-    return f"{number:.{decimals}f} {units[unit]}"
-
-
 def _most_common(counts: Counter[str]) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     n_shown = _n_shown(len(ordered))
@@ -199,7 +180,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _header(plan: Plan) -> Text:
+def _header(plan: PlanFields) -> Text:
     text = Text()
     text.append(f"Plan for cluster {plan.cluster}: ", "bold")
     text.append(
@@ -242,7 +223,7 @@ def add_row(table: Table, *cells: str) -> None:
     table.add_row(*map(Text, cells))
 
 
-def _stages(plan: Plan) -> Table:
+def _stages(plan: PlanFields) -> Table:
     table = make_table(
         "Stages",
         "stage",
@@ -264,7 +245,7 @@ def _stages(plan: Plan) -> Table:
     return table
 
 
-def _layouts(plan: Plan) -> Table:
+def _layouts(plan: PlanFields) -> Table:
     table = make_table(
         "What is sharded how", "stage", "argument", wrapped="values and their layout"
     )
@@ -274,7 +255,7 @@ def _layouts(plan: Plan) -> Table:
     return table
 
 
-def _memory(plan: Plan) -> Table:
+def _memory(plan: PlanFields) -> Table:
     table = make_table(
         "Memory of one device at its fullest moment",
         "stage",
@@ -293,7 +274,7 @@ def _memory(plan: Plan) -> Table:
     return table
 
 
-def _collectives(plan: Plan, rows: Sequence[CollectiveSum]) -> Table:
+def _collectives(plan: PlanFields, rows: Sequence[CollectiveSum]) -> Table:
     table = make_table(
         "Collectives inside the stages, per step",
         "stage",
@@ -318,7 +299,7 @@ def _collectives(plan: Plan, rows: Sequence[CollectiveSum]) -> Table:
     return table
 
 
-def _transfers(plan: Plan) -> Table:
+def _transfers(plan: PlanFields) -> Table:
     table = make_table(
         "Transfers between stages, per step",
         "stages",
@@ -354,7 +335,7 @@ def _transfers(plan: Plan) -> Table:
     return table
 
 
-def _alternatives(plan: Plan) -> Table:
+def _alternatives(plan: PlanFields) -> Table:
     table = make_table("Not taken", "plan", numbers=("step", "memory"), wrapped="why")
     for other in plan.alternatives:
         add_row(

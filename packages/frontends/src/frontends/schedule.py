@@ -8,7 +8,7 @@ import pipesched
 from pipesched import Edge, Kind, Placement, Schedule
 
 from frontends.errors import PlanError
-from frontends.plan import Plan
+from frontends.plan_fields import PlanFields
 
 RUN = (
     "gpipe",
@@ -37,7 +37,7 @@ _OF_ALL = (4, 8)
 """Stages and microbatches for which every schedule is defined."""
 
 
-def schedule_of(plan: Plan) -> Schedule:
+def schedule_of(plan: PlanFields) -> Schedule:
     """The schedule of a plan: the one of that name, or the one whose text it has.
 
     Where it has copies of stages, the plan has each copy as a stage of its own: see `each_copy`.

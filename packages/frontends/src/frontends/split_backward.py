@@ -16,7 +16,7 @@ from costmodel import step_time
 from shardspec import Layout, Spec
 
 from frontends.expand import operator_seconds
-from frontends.plan import Transfer
+from frontends.plan_fields import Transfer
 from frontends.step import BACKWARD, FORWARD
 
 INPUT_GRADIENT, WEIGHT_GRADIENT = 0, 1

@@ -19,12 +19,12 @@ from shardspec.testing import meshes, specs
 
 from frontends.copies import with_copies
 from frontends.layers import LayeredStep
-from frontends.plan import (
+from frontends.plan import Plan
+from frontends.plan_fields import (
     Alternative,
     Collective,
     Conversion,
     Placement,
-    Plan,
     Stage,
     Stored,
     Transfer,

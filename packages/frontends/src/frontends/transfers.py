@@ -7,11 +7,11 @@ from autoshard import Graph
 from costmodel import Cluster
 from shardspec import Layout
 
-from frontends.plan import Plan
+from frontends.plan_fields import PlanFields
 
 
 def plan_transfers(
-    plan: Plan, graph: Graph, cluster: Cluster
+    plan: PlanFields, graph: Graph, cluster: Cluster
 ) -> tuple[crossmesh.TransferPlan, ...]:
     """How each of the plan's transfers goes from device to device; equal in all processes."""
     planned = []

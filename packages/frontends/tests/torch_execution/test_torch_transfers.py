@@ -9,7 +9,7 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends.layers import layer
-from frontends.plan import Stored
+from frontends.plan_fields import Stored
 from frontends.testing import random_plan
 from frontends.torch.capture import training_step
 from frontends.torch.runtime import Runtime

@@ -23,10 +23,11 @@ from frontends.demo.text import Text, batches
 from frontends.errors import DeviceError, OutputError, VerificationError
 from frontends.html import write_page
 from frontends.jax.processes import gather
+from frontends.jax.verify import check_collectives
 from frontends.picture import draw_losses, draw_plan, draw_timeline
 from frontends.plan import Plan
 from frontends.report import plan_tables
-from frontends.verify import check_collectives, check_losses
+from frontends.verify import check_losses
 
 _FALLEN = 0.75
 """The last losses are below this part of the first one, if the run was long enough to tell."""

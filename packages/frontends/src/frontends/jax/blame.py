@@ -22,7 +22,7 @@ from frontends.jax import _compat
 from frontends.jax.compile import Submeshes
 from frontends.jax.lower import lower_chunk, made_by
 from frontends.jax.trace import Trace
-from frontends.plan import Stored
+from frontends.plan_fields import Stored
 
 _LARGEST = 3
 """How many values a message about memory names."""

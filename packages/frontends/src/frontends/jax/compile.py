@@ -21,7 +21,8 @@ from frontends.chunks import Chunk
 from frontends.jax import _compat
 from frontends.jax.lower import jax_mesh, lower_chunk, partition_spec
 from frontends.jax.trace import Trace
-from frontends.plan import Plan, Stored
+from frontends.plan import Plan
+from frontends.plan_fields import Stored
 from frontends.planning import Progress
 
 

@@ -14,7 +14,7 @@ from frontends.binding import Shards
 from frontends.chunks import Chunk
 from frontends.jax.blame import Blame
 from frontends.jax.compile import Submeshes, compile_zeros, placer
-from frontends.plan import Stored, Transfer
+from frontends.plan_fields import Stored, Transfer
 
 
 class JaxEngine:

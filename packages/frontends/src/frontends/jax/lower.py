@@ -28,7 +28,7 @@ from frontends.errors import DeviceError, InternalError
 from frontends.jax import _compat
 from frontends.jax.local import add_copies, run_locally
 from frontends.jax.trace import Trace
-from frontends.plan import Conversion, Placement, Stored
+from frontends.plan_fields import Conversion, Placement, Stored
 from frontends.step import SUM
 
 Array = Any

@@ -13,7 +13,8 @@ from shardspec import Mesh, Spec
 
 from frontends.binding import Shards as Arrays
 from frontends.chunks import Chunk
-from frontends.plan import Plan, Stored, Transfer
+from frontends.plan import Plan
+from frontends.plan_fields import Stored, Transfer
 from frontends.torch.calls import Tensor
 from frontends.torch.collectives import Collectives, LockStep, Shards
 from frontends.torch.execute import executable

@@ -17,7 +17,7 @@ from autoshard import Graph, Operator
 from shardspec import Layout, Mesh, Spec
 
 from frontends.chunks import Chunk
-from frontends.plan import Conversion, Placement, Stored
+from frontends.plan_fields import Conversion, Placement, Stored
 from frontends.step import SUM
 from frontends.torch.blame import described, planning
 from frontends.torch.calls import Call

@@ -22,7 +22,8 @@ from frontends.errors import BatchError, PlanError, StepError
 from frontends.homes import find_placed, find_results
 from frontends.instructions import Instruction, Key, build_instructions, in_one_order
 from frontends.layers import LayeredStep
-from frontends.plan import Plan, Stored
+from frontends.plan import Plan
+from frontends.plan_fields import Stored
 from frontends.step import PHASE_NAMES
 from frontends.torch.blame import failure
 from frontends.torch.calls import Tensor

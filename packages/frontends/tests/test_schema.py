@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from frontends.errors import PlanError, VerificationError
 from frontends.plan import Plan
-from frontends.plan_fields import wrong_fields
+from frontends.schema import wrong_fields
 from frontends.testing import plans
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
