@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers
 from frontends import Plan, PlanError
-from frontends.cli import main
-from frontends.demo.torch_models import TORCH_MODELS, from_config
+from frontends.cli.commands import main
+from frontends.cli.demo.torch_models import TORCH_MODELS, from_config
 
 
 def plan(*arguments: str) -> int:

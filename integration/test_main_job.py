@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from costmodel import Cluster, Level, Link
 from frontends import Plan
-from frontends.demo import gpt
-from frontends.jax.verify import check_collectives
+from frontends.jax.run.verify import check_collectives
+from frontends.models import gpt
 
 mw.init(8)
 

@@ -7,7 +7,7 @@ import frontends.torch as mw
 import pytest
 import torch
 from costmodel import Cluster
-from frontends.torch.recording import record
+from frontends.torch.state.recording import record
 from torch_zoo.models import MODELS
 
 

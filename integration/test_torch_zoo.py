@@ -8,8 +8,8 @@ import re
 import pytest
 import torch
 import torch.distributed as dist
-from frontends.torch.capture import training_step
-from frontends.torch.trace import Capture
+from frontends.torch.capture.capture import training_step
+from frontends.torch.trace.trace import Capture
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch_zoo.check import TOLERANCE, WAYS, Found, check, loss_of
 from torch_zoo.groups import Recorder

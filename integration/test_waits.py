@@ -42,8 +42,8 @@ ENDS = {
     "autoshard/solvers/progress.py self._thread.join()": (
         "it prints a line, and has been told to end"
     ),
-    "frontends/jax/compile.py program.result()": "XLA compiles",
-    "frontends/jax/data.py ahead.result()": "the user's data set reads an example",
+    "frontends/jax/lower/compile.py program.result()": "XLA compiles",
+    "frontends/jax/state/data.py ahead.result()": "the user's data set reads an example",
     "stagecut/base/workers.py future.result()": (
         "the user's function; a process that ends breaks it"
     ),
@@ -52,18 +52,18 @@ ENDS = {
         "a thread whose one work is to wait for the parent"
     ),
     "pipesched/testing/interpret.py _Run(program).result()": "its own: it computes",
-    "frontends/torch/reads.py container.get()": "what is at a place, of no queue",
-    "frontends/torch/reads.py place.get()": "as above",
-    "frontends/torch/reads.py Place(cell, None, name).get()": "as above",
-    "frontends/torch/grouped.py work.wait()": "gloo, for as long as the group was made for",
+    "frontends/torch/capture/reads.py container.get()": "what is at a place, of no queue",
+    "frontends/torch/capture/reads.py place.get()": "as above",
+    "frontends/torch/capture/reads.py Place(cell, None, name).get()": "as above",
+    "frontends/torch/run/process_group.py work.wait()": "gloo, as long as the group was made for",
     "crossmesh/torch.py local.wait()": "as long as the group of the tensor was made for",
     "crossmesh/engines/torch_batched.py work.wait()": (
         "as long as the group of the caller was made for"
     ),
     "costmodel/calibrate/torch.py sent.wait()": "gloo, for as long as the group was made for",
     "costmodel/calibrate/mpi.py": "a thread ends the process when its deadline has passed",
-    "frontends/mpi.py world.bcast(here)": "roll_call has seen all processes of this host come",
-    "frontends/mpi.py world.Create_group(world.group.Incl(lane.processes), number)": (
+    "frontends/run/mpi.py world.bcast(here)": "roll_call has seen all processes of this host come",
+    "frontends/run/mpi.py world.Create_group(world.group.Incl(lane.processes), number)": (
         "all processes have just agreed on the plan, and the watch sees who ends"
     ),
 }

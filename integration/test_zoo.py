@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from frontends.jax.rules import whole_share
-from frontends.jax.trace import trace
+from frontends.jax.rules.rules import whole_share
+from frontends.jax.trace.trace import trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo import bert, gpt, moe, vit

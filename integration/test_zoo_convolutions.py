@@ -4,8 +4,8 @@ import frontends.jax as mw
 import jax
 import pytest
 from frontends.errors import AccumulationError
-from frontends.jax.trace import Capture
-from frontends.step import APPLY
+from frontends.jax.trace.trace import Capture
+from frontends.step.step import APPLY
 from zoo import unet, vgg, wide_resnet
 from zoo.cases import SMALL
 from zoo.example import n_parameters

@@ -27,34 +27,39 @@ FLOORS = {
     ". programs cli testing",
     "crossmesh": "_core errors base transfer search report run engines mpi torch jax reference "
     ". cli testing testing_network testing_transport",
+    "frontends": "errors base models step plan layers program price report answer search run jax "
+    "torch . cli testing",
+    "frontends.torch": "base rules capture trace lower run state api . testing fuzzing",
+    "frontends.jax": "base rules trace lower run state api . testing fuzzing",
 }
 
 
 def check_floors(projects: Mapping[str, Project]) -> Iterator[str]:
     """Yield a violation for each upward import, each circle, and each module without a floor."""
-    for name, floors in FLOORS.items():
+    for root, floors in FLOORS.items():
+        name = root.partition(".")[0]
         if name in projects:
-            yield from _check(projects[name], floors.split())
+            yield from _check(projects[name], root, floors.split())
 
 
-def _check(project: Project, floors: list[str]) -> Iterator[str]:
+def _check(project: Project, root: str, floors: list[str]) -> Iterator[str]:
     source = project.folder / "src"
     paths = [path for suffix in ("py", "pyi") for path in sorted(source.glob(f"**/*.{suffix}"))]
     modules = {_module(source, path): path for path in paths}
     height = {floor: index for index, floor in enumerate(floors)}
-    public = _public(modules[project.name])
+    public = _public(modules[root])
     imported: dict[str, set[str]] = {}
     for module, path in modules.items():
-        own = _floor(module)
+        own = _floor(module, root)
         if own and own not in height:
-            yield f"{path}: a module is on a floor of {project.name} ({__file__}); got {own!r}"
+            yield f"{path}: a module is on a floor of {root} ({__file__}); got {own!r}"
             continue
-        if own in public and path.name == "__init__.py" and path.parent.parent.parent == source:
+        if own in public and path.name == "__init__.py" and module == f"{root}.{own}":
             yield f"{path}: a folder is called like no public name; got {own!r}, which is one"
         imported[module] = set()
         for line, target in _targets(path, module, modules):
             imported[module].add(target)
-            if own and height.get(_floor(target), 0) > height[own]:
+            if own and height.get(_floor(target, root), 0) > height[own]:
                 yield (
                     f"{path}:{line}: a module imports from its own floor and those below; "
                     f"{module} imports {target}"
@@ -82,9 +87,13 @@ def _module(source: Path, path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _floor(module: str) -> str:
-    """Empty of what runs a package as a command, which may import all."""
-    name = [*module.split("."), "."][1]
+def _floor(module: str, root: str) -> str:
+    """Empty of what is elsewhere, and of what runs a package as a command, which may import all."""
+    if module == root:
+        return "."
+    if not module.startswith(f"{root}."):
+        return ""
+    name = module.removeprefix(f"{root}.").partition(".")[0]
     return "" if name == "__main__" else name
 
 

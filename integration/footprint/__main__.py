@@ -23,10 +23,12 @@ is a stage of a plan, and its figures are peaks of one of its devices while a st
 being given away (`donate=True`).
 
 - *planned*: what the planner counts (`Stage.memory_bytes`), which keeps the limit;
-- *live*: what the live ranges of the instructions say (`frontends.live`), which never is more;
+- *live*: what the live ranges of the instructions say (`frontends.program.liveness`), which never
+  is more;
 - *measured*: what XLA has laid out for each compiled program (`memory_analysis`: temporaries, and
   results that lie over no operand), and what is there between the instructions
-  (`frontends.jax.verify.measured_peaks`). Nothing is timed, so a busy machine changes none of it.
+  (`frontends.jax.run.verify.measured_peaks`). Nothing is timed, so a busy machine changes none of
+  it.
 
 What is not shown: what an allocator adds, and GPUs, whose XLA fuses and schedules otherwise. On
 CPUs XLA computes bfloat16 in float32, so that programs take more there than was planned. It also
@@ -35,11 +37,11 @@ into another order of dims, and elsewhere fuses away what the planner counts: in
 models of the tests' sizes, measured is 0.83 to 1.19 of planned. All others are within 15 %, and a
 test sees to it (of those in float32).
 
-Gradients of max-pools run as arithmetic that XLA fuses (`frontends.jax.pools`). For the primitive
-that JAX has for them, XLA on CPUs lays out the place of each element, a number for each dim, and
-zeros: with that the first of VGG-13's two stages needed 578 MiB, 1.46 of planned. Of 347 MiB that
-its backward then held at the fullest moment, 98 were such numbers, 37 zeros, and 43 what the pools'
-windows were reduced to.
+Gradients of max-pools run as arithmetic that XLA fuses (`frontends.jax.base.pooling`). For the
+primitive that JAX has for them, XLA on CPUs lays out the place of each element, a number for each
+dim, and zeros: with that the first of VGG-13's two stages needed 578 MiB, 1.46 of planned. Of 347
+MiB that its backward then held at the fullest moment, 98 were such numbers, 37 zeros, and 43 what
+the pools' windows were reduced to.
 
 """
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import frontends.jax as mw
 from costmodel import Cluster
-from frontends.jax.runtime import Runtime
-from frontends.jax.verify import measured_peaks
-from frontends.live import peaks_of
+from frontends.jax.run.runtime import Runtime
+from frontends.jax.run.verify import measured_peaks
+from frontends.program.liveness import peaks_of
 from zoo import bert, gpt, moe, unet, vgg, vit, wide_resnet
 from zoo.check import ONE_HOST, TWO_HOSTS
 from zoo.example import Example

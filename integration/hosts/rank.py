@@ -23,7 +23,7 @@ if not __package__:  # run by its path: make `import hosts` find the folder
 import frontends.jax as mw
 import jax
 import numpy as np
-from frontends.jax.runtime import Runtime
+from frontends.jax.run.runtime import Runtime
 from ranking.rank import come_first
 
 from hosts.job import N_HOSTS, Job, train_step

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from costmodel import Cluster, Device
-from frontends.plan import Plan
+from frontends.answer.plan import Plan
 from jax import Array
 from torch import nn
 from torch.nn import functional

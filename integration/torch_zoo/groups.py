@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from frontends import Plan, VerificationError
-from frontends.step import APPLY
-from frontends.torch.lower import Begin
-from frontends.torch.overlap import overlapped
-from frontends.torch.runtime import Runtime
+from frontends.step.step import APPLY
+from frontends.torch.lower.bucketing import overlapped
+from frontends.torch.lower.lower import Begin
+from frontends.torch.run.runtime import Runtime
 from shardspec import Mesh
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode

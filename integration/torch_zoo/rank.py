@@ -14,7 +14,7 @@ if not __package__:  # run by its path: make `import torch_zoo` find the folder
 
 import torch
 import torch.distributed as dist
-from frontends.torch.processes import join
+from frontends.torch.run.processes import join
 
 from torch_zoo.check import check
 

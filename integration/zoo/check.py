@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from costmodel import Cluster
 from frontends import Plan
-from frontends.jax.rules import whole_share
+from frontends.jax.rules.rules import whole_share
 
 from zoo.example import Arguments, Example
 from zoo.precise import precise

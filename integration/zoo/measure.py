@@ -9,7 +9,7 @@ from pathlib import Path
 
 import frontends.jax as mw
 from frontends import Plan
-from frontends.jax.rules import whole_share
+from frontends.jax.rules.rules import whole_share
 
 from zoo.cases import FULL, SMALL, Case
 from zoo.check import check

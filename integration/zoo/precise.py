@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from frontends.jax import _compat
-from frontends.jax._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, aval
-from frontends.jax.keys import KeyExpansion
+from frontends.jax.base import _compat
+from frontends.jax.base._compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, aval
+from frontends.jax.trace.prng import KeyExpansion
 
 Array = Any
 

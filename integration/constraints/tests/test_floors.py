@@ -50,6 +50,23 @@ def test_nor_round_in_a_circle(violations):
     assert "in no circle; got" in one
 
 
+def test_a_folder_may_have_floors_of_its_own(package, write, tmp_path):
+    package("frontends")
+    source = "packages/frontends/src/frontends"
+    for name, text in {
+        "__init__": "",
+        "base/lines": "",
+        "jax/__init__": "",
+        "torch/__init__": "from frontends.torch.api import step",
+        "torch/base/calls": "import frontends.base.lines\nfrom frontends.torch.api import step",
+        "torch/api/step": "from frontends.torch.base import lists",
+        "torch/base/lists": "",
+    }.items():
+        write(f"{source}/{name}.py", text)
+    (one,) = check_floors(load_projects(tmp_path))
+    assert "those below; frontends.torch.base.calls imports frontends.torch.api.step" in one
+
+
 def test_every_module_is_on_a_floor(violations):
     (one,) = violations(attic="")
     assert "a module is on a floor of shardspec" in one

@@ -14,8 +14,8 @@ frontends.jax.init(8)
 
 import jax  # noqa: E402
 from costmodel import Cluster  # noqa: E402
-from frontends.demo import gpt  # noqa: E402
 from frontends.jax.testing import mlp  # noqa: E402
+from frontends.models import gpt  # noqa: E402
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ Not shown: larger models and clusters, and whether the predicted steps come true
 """
 
 import pytest
-from frontends.jax.trace import trace
-from frontends.layers import layer
-from frontends.planner import Planner
+from frontends.jax.trace.trace import trace
+from frontends.layers.layers import layer
+from frontends.search.planner import Planner
 
 
 def make_traces(job):

@@ -13,8 +13,8 @@ import pytest
 import torch
 import transformers
 from costmodel import Cluster
-from frontends.torch.arguments import name_leaves
-from frontends.torch.trees import flatten
+from frontends.torch.base.trees import flatten
+from frontends.torch.capture.arguments import name_leaves
 
 ALONE = Cluster.preset("virtual-cpu").resized(devices_per_host=1)
 

@@ -14,8 +14,8 @@ import resource
 import frontends.torch
 import pytest
 from costmodel import Cluster
-from frontends.demo.torch_models import TORCH_MODELS
-from frontends.torch.capture import training_step
+from frontends.cli.demo.torch_models import TORCH_MODELS
+from frontends.torch.capture.capture import training_step
 
 MODELS = {"gpt2": "h100-sxm:1", "llama-3-8b": "h100-sxm:8"}
 MOST_BYTES = 6 * 2**30

@@ -19,7 +19,7 @@ import frontends.torch as mw
 import torch
 import torch.distributed as dist
 from costmodel import Cluster
-from frontends.torch.processes import join
+from frontends.torch.run.processes import join
 from torch import nn
 
 WORDS = ("end", "ours", "by hand")

@@ -9,10 +9,10 @@ import frontends.jax
 import jax
 import pytest
 from costmodel import Cluster
+from frontends.answer.plan import Plan
 from frontends.jax.testing import EXAMPLES
-from frontends.layers import layer
-from frontends.plan import Plan
-from frontends.plan_fields import (
+from frontends.layers.layers import layer
+from frontends.plan.plan_fields import (
     Alternative,
     Collective,
     Conversion,
@@ -21,7 +21,7 @@ from frontends.plan_fields import (
     Stored,
     Transfer,
 )
-from frontends.planner import Planner
+from frontends.search.planner import Planner
 from hypothesis import settings
 from shardspec import Mesh, Spec
 

@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from costmodel import Cluster
 from faults import FAULTS
-from frontends.copies import copied_as
-from frontends.jax.runtime import Runtime
+from frontends.jax.run.runtime import Runtime
 from frontends.jax.testing import EXAMPLES
-from frontends.layers import layer
+from frontends.layers.layers import layer
+from frontends.layers.replicas import copied_as
 from frontends.testing import random_plan
 from shardspec import Mesh
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from frontends.errors import AccumulationError
 from frontends.jax.testing import assert_same, run_in_microbatches, sgd, steps
-from frontends.jax.trace import Trace, trace
+from frontends.jax.trace.trace import Trace, trace
 from hypothesis import event, given, settings
 from jax import lax
 

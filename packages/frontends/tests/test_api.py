@@ -21,8 +21,8 @@ from frontends.errors import (
     PlanError,
 )
 from frontends.jax import parallelize, plan_for
+from frontends.jax.run.verify import check_collectives
 from frontends.jax.testing import adamw, mlp
-from frontends.jax.verify import check_collectives
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 RNG = np.random.default_rng(0)

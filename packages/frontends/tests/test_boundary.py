@@ -18,8 +18,9 @@ from frontends.errors import (
     RunError,
     UnsupportedStepError,
 )
-from frontends.jax import compile as compiling
-from frontends.jax import lower, parallelize
+from frontends.jax import parallelize
+from frontends.jax.lower import compile as compiling
+from frontends.jax.lower import lower
 from frontends.jax.testing import assert_same, sgd
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -162,7 +163,7 @@ def test_a_program_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     runtime = ours.compile()
     monkeypatch.setattr(compiling, "compile_chunks", lambda *_: [fail] * len(runtime.chunks))
-    monkeypatch.setattr("frontends.jax.runtime.compile_chunks", lambda *_: [fail] * 9)
+    monkeypatch.setattr("frontends.jax.run.runtime.compile_chunks", lambda *_: [fail] * 9)
     with pytest.raises(
         RunError,
         match=r"of stage 0 failed: JaxRuntimeError: RESOURCE_EXHAUSTED: no memory; the largest "
@@ -176,7 +177,7 @@ def test_what_fails_in_planning_is_a_type_of_ours(monkeypatch: pytest.MonkeyPatc
     def fail(*arguments: Any, **options: Any) -> Any:
         raise KeyError("val")
 
-    monkeypatch.setattr("frontends.jax.api.plan_traces", fail)
+    monkeypatch.setattr("frontends.jax.api.plan_for.plan_traces", fail)
     with pytest.raises(InternalError, match=r"planning failed: KeyError: 'val'. Please report it"):
         parallelize(step, cluster=CLUSTER)(W, X)
     assert issubclass(InternalError, FrontendsError)
@@ -266,7 +267,7 @@ def test_operators_that_cannot_be_planned_or_accumulated_name_their_lines(
     def fail(*arguments: Any) -> Any:
         raise KeyError("val")
 
-    monkeypatch.setattr("frontends.jax.program.Rules.of", fail)
+    monkeypatch.setattr("frontends.jax.trace.program.Rules.of", fail)
     message = (
         r"dot_general, at \S*test_boundary.py:\d+: .*, cannot be planned on x, w: KeyError: 'val'"
     )

@@ -6,13 +6,13 @@ from functools import cache
 
 import pytest
 from autoshard import Operator
-from frontends.chunks import Chunk, build_chunks, stages_of_operators
+from frontends.answer.plan import Plan
 from frontends.errors import PlanError
 from frontends.jax.testing import EXAMPLES
-from frontends.layers import LayeredStep, layer
-from frontends.plan import Plan
-from frontends.plan_fields import Conversion, Placement, Stored
-from frontends.step import APPLY, FORWARD
+from frontends.layers.layers import LayeredStep, layer
+from frontends.plan.plan_fields import Conversion, Placement, Stored
+from frontends.program.chunks import Chunk, build_chunks, stages_of_operators
+from frontends.step.step import APPLY, FORWARD
 from frontends.testing import random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from frontends.jax import _compat
-from frontends.jax.keys import KeyExpansion
+from frontends.jax.base import _compat
+from frontends.jax.trace.prng import KeyExpansion
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from launching import run

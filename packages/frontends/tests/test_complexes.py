@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
-from frontends.complexes import with_complex
+from frontends.base.complexes import with_complex
 from frontends.jax import parallelize
 from frontends.jax.testing import assert_same
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from costmodel import Cluster
 from frontends.errors import BatchError, PlanError
-from frontends.instructions import Load
 from frontends.jax import ParallelStep, parallelize
-from frontends.jax.data import rows_of_process
+from frontends.jax.state.data import rows_of_process
+from frontends.program.instructions import Load
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=1)
 WEIGHTS = jnp.eye(3)

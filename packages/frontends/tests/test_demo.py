@@ -7,14 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
-from frontends.demo import gpt, text
-from frontends.demo.text import Text, batches, read_text, standard_library
-from frontends.demo.train import (
-    Job,
-    check_fallen,
-    make_folder,
-)
+from frontends.cli.demo import text
+from frontends.cli.demo.text import Text, batches, read_text, standard_library
+from frontends.cli.demo.train import Job, check_fallen, make_folder
 from frontends.errors import DataError, DeviceError, OutputError, VerificationError
+from frontends.models import gpt
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from autoshard import Graph, Operator
 from costmodel import Cluster
-from frontends.expand import operator_seconds
-from frontends.plan import Plan
+from frontends.answer.plan import Plan
+from frontends.layers.expand import operator_seconds
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import autoshard
 import pytest
+from frontends.answer.plan import Plan
 from frontends.errors import PlanError
-from frontends.plan import Plan
-from frontends.plan_fields import Stage
-from frontends.planned_stage import as_planned
+from frontends.plan.plan_fields import Stage
+from frontends.price.priced_stage import as_planned
 
 
 def operators_of(stage: Stage) -> list[str]:

@@ -1,8 +1,8 @@
 from autoshard import Graph, Operator, Output, Phase, Value, elementwise
-from frontends.fusion import fused_in_apply, is_elementwise
 from frontends.jax.testing import adamw
-from frontends.layers import layer
-from frontends.step import APPLY
+from frontends.layers.layers import layer
+from frontends.step.fusion import fused_in_apply, is_elementwise
+from frontends.step.step import APPLY
 
 
 def chain(phase: int) -> Graph:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from costmodel import Cluster, Level, Link
 from frontends.errors import HeldLayoutError
-from frontends.held import homes_of, same_homes, updated_by
 from frontends.jax import plan_for
-from frontends.jax.runtime import Runtime
+from frontends.jax.run.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, Example, assert_same, sgd
-from frontends.jax.trace import Trace
-from frontends.planning import Planned
+from frontends.jax.trace.trace import Trace
+from frontends.search.held import homes_of, same_homes, updated_by
+from frontends.search.plan_step import Planned
 from shardspec import Spec
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)

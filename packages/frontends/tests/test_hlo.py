@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from frontends.errors import VerificationError
-from frontends.jax.hlo import collectives_of, parse_groups
-from frontends.jax.lower import jax_mesh
+from frontends.jax.lower.hlo import collectives_of, parse_groups
+from frontends.jax.lower.lower import jax_mesh
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax

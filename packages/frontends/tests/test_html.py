@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from frontends.html import plan_html
-from frontends.plan import Plan
-from frontends.plan_fields import Stored
+from frontends.answer.plan import Plan
+from frontends.plan.plan_fields import Stored
+from frontends.report.html import plan_html
 from frontends.testing import plans
 from hypothesis import given, settings
 from shardspec import Spec

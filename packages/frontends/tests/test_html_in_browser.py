@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from frontends.html import plan_html
-from frontends.plan import Plan
+from frontends.answer.plan import Plan
+from frontends.report.html import plan_html
 from shardspec import Mesh
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome", "chrome")

@@ -7,10 +7,22 @@ from functools import cache
 
 import pipesched
 import pytest
-from frontends.chunks import Chunk, build_chunks
-from frontends.copies import copied_as
+from frontends.answer.plan import Plan
 from frontends.errors import DeadlockError, PlanError
-from frontends.instructions import (
+from frontends.jax.testing import EXAMPLES, mlp
+from frontends.layers.layers import LayeredStep, layer
+from frontends.layers.replicas import copied_as
+from frontends.plan.plan_fields import Stored
+from frontends.plan.schedule import (
+    RUN,
+    copy_at,
+    each_copy,
+    microbatches_at,
+    schedule_of,
+    split_stages,
+)
+from frontends.program.chunks import Chunk, build_chunks
+from frontends.program.instructions import (
     Free,
     Instruction,
     Keep,
@@ -24,19 +36,7 @@ from frontends.instructions import (
     in_one_order,
     makes,
 )
-from frontends.jax.testing import EXAMPLES, mlp
-from frontends.layers import LayeredStep, layer
-from frontends.plan import Plan
-from frontends.plan_fields import Stored
-from frontends.schedule import (
-    RUN,
-    copy_at,
-    each_copy,
-    microbatches_at,
-    schedule_of,
-    split_stages,
-)
-from frontends.step import APPLY, BACKWARD, FORWARD
+from frontends.step.step import APPLY, BACKWARD, FORWARD
 from frontends.testing import random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st

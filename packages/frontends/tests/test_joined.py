@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
-from frontends.instructions import Run, Send
-from frontends.jax.runtime import Runtime
+from frontends.jax.run.runtime import Runtime
+from frontends.jax.run.verify import check_collectives, measured_peaks
 from frontends.jax.testing import EXAMPLES
-from frontends.jax.verify import check_collectives, measured_peaks
-from frontends.layers import layer
-from frontends.step import APPLY, BACKWARD, FORWARD
+from frontends.layers.layers import layer
+from frontends.program.instructions import Run, Send
+from frontends.step.step import APPLY, BACKWARD, FORWARD
 from frontends.testing import random_plan
 from shardspec import Mesh
 

@@ -13,9 +13,9 @@ import pytest
 from autoshard import Graph
 from frontends.errors import AccumulationError
 from frontends.jax.testing import EXAMPLES, Example, mlp, steps, tied
-from frontends.jax.trace import trace
-from frontends.layers import LayeredStep, crossings, layer
-from frontends.step import APPLY, BACKWARD, FORWARD, IDENTITY
+from frontends.jax.trace.trace import trace
+from frontends.layers.layers import LayeredStep, crossings, layer
+from frontends.step.step import APPLY, BACKWARD, FORWARD, IDENTITY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from frontends.errors import AccumulationError
-from frontends.jax.loops import MOST_EQUATIONS, MOST_ITERATIONS, n_equations, unrolled
+from frontends.jax.base.loops import MOST_EQUATIONS, MOST_ITERATIONS, n_equations, unrolled
 from frontends.jax.testing import assert_same, run_in_microbatches, sgd
-from frontends.jax.trace import Trace, trace
-from frontends.layers import layer
+from frontends.jax.trace.trace import Trace, trace
+from frontends.layers.layers import layer
 
 N_LAYERS = 3
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import shardspec
 from frontends.errors import InternalError
-from frontends.jax.lower import convert, jax_mesh, partition_spec
+from frontends.jax.lower.lower import convert, jax_mesh, partition_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from costmodel import Cluster, Level, Link
+from frontends.answer.plan import Plan
 from frontends.errors import NoPlanError
-from frontends.jax import trace
 from frontends.jax.testing import mlp
-from frontends.layers import layer
-from frontends.microbatches import with_microbatches
-from frontends.plan import Plan
-from frontends.plan_fields import Alternative
-from frontends.planner import Planner
+from frontends.jax.trace import trace
+from frontends.layers.layers import layer
+from frontends.plan.plan_fields import Alternative
+from frontends.search.microbatches import with_microbatches
+from frontends.search.planner import Planner
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 SLOW = replace(CLUSTER, levels=(Level("network", 2, Link(1e-6, 1e6)),))

@@ -4,8 +4,8 @@ import math
 
 import jax
 import pytest
-from frontends.demo import gpt
-from frontends.demo.models import MODELS
+from frontends.cli.demo.models import MODELS
+from frontends.models import gpt
 
 ALPA = ["gpt-350m", "gpt-1.3b", "gpt-2.6b", "gpt-6.7b", "gpt-15b", "gpt-39b"]
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from frontends.answer.plan import Plan
 from frontends.errors import OutputError
-from frontends.picture import draw_losses, draw_plan, draw_timeline
-from frontends.plan import Plan
+from frontends.report.picture import draw_losses, draw_plan, draw_timeline
 from shardspec import Mesh
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from costmodel import Cluster
+from frontends.answer.plan import FORMAT, Plan
 from frontends.errors import OutputError, PlanError
 from frontends.jax.testing import EXAMPLES
-from frontends.layers import LayeredStep, layer
-from frontends.plan import FORMAT, Plan
-from frontends.planner import Planner
+from frontends.layers.layers import LayeredStep, layer
+from frontends.search.planner import Planner
 from frontends.testing import plans, random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st

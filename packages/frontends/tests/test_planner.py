@@ -9,17 +9,17 @@ import numpy as np
 import pipesched
 import pytest
 from costmodel import Cluster, Level, Link
-from frontends.chunks import build_chunks
+from frontends.answer.plan import Plan
 from frontends.errors import NoPlanError, PlanError
-from frontends.instructions import build_instructions
-from frontends.jax.runtime import Runtime
+from frontends.jax.run.runtime import Runtime
+from frontends.jax.run.verify import check_collectives
 from frontends.jax.testing import EXAMPLES, Example, mlp, small_gpt
-from frontends.jax.verify import check_collectives
-from frontends.layers import LayeredStep, layer
-from frontends.plan import Plan
-from frontends.planner import STRATEGIES, Planner
-from frontends.predict import predict_step_s, simulate
-from frontends.schedule import RUN, copies_of_stages, stages_a_rank
+from frontends.layers.layers import LayeredStep, layer
+from frontends.plan.schedule import RUN, copies_of_stages, stages_a_rank
+from frontends.program.chunks import build_chunks
+from frontends.program.instructions import build_instructions
+from frontends.program.predict import predict_step_s, simulate
+from frontends.search.planner import STRATEGIES, Planner
 from launching import run
 from shardspec import Layout, Spec
 
@@ -260,8 +260,8 @@ def test_a_plan_does_not_depend_on_the_hash_seed() -> None:
         "import frontends.jax, hashlib\n"
         "from costmodel import Cluster\n"
         "from frontends.jax.testing import clipped\n"
-        "from frontends.layers import layer\n"
-        "from frontends.planner import Planner\n"
+        "from frontends.layers.layers import layer\n"
+        "from frontends.search.planner import Planner\n"
         "step = layer(clipped().trace().step, 4)\n"
         "plan = Planner(step, Cluster.preset('two-hosts'), strategy='equal_layers').best()\n"
         "print(hashlib.sha256(plan.to_json().encode()).hexdigest())\n"

@@ -10,10 +10,10 @@ import autoshard
 import pytest
 from costmodel import Cluster
 from frontends.jax.testing import EXAMPLES, mlp
-from frontends.layers import LayeredStep, layer
-from frontends.pricing import Pricer, stage_cost
-from frontends.step import FORWARD
-from frontends.ways import logical_meshes, options_of
+from frontends.layers.layers import LayeredStep, layer
+from frontends.price.parallel_options import logical_meshes, options_of
+from frontends.price.pricing import Pricer, stage_cost
+from frontends.step.step import FORWARD
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 SUBMESHES = ((1, 1), (1, 2), (2, 2))

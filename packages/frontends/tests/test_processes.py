@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontends.schedule import RUN
+from frontends.plan.schedule import RUN
 from launching import run, started
 
 N = 4

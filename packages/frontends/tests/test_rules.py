@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import shardspec
-from frontends.jax import _compat
-from frontends.jax.local import run_locally
-from frontends.jax.lower import jax_mesh, partition_spec
-from frontends.jax.rules import flops_of, has_rule, rule_of, shares_of_whole, whole_share
+from frontends.jax.base import _compat
+from frontends.jax.lower.lower import jax_mesh, partition_spec
+from frontends.jax.rules.rules import flops_of, has_rule, rule_of, shares_of_whole, whole_share
+from frontends.jax.trace.local import run_locally
 from jax import lax
 from jax._src.random.threefry2x32 import threefry2x32_p
 from jax.ad_checkpoint import checkpoint_name

@@ -16,15 +16,15 @@ import optax
 import pipesched
 import pytest
 from costmodel import Cluster
-from frontends.copies import copied_as
 from frontends.errors import AccumulationError, BatchError, DeviceError
 from frontends.jax import parallelize
-from frontends.jax.compile import Submeshes
-from frontends.jax.runtime import Runtime
+from frontends.jax.lower.compile import Submeshes
+from frontends.jax.run.runtime import Runtime
 from frontends.jax.testing import EXAMPLES, Example, mlp, steps
-from frontends.jax.trace import trace
-from frontends.layers import layer
-from frontends.schedule import RUN
+from frontends.jax.trace.trace import trace
+from frontends.layers.layers import layer
+from frontends.layers.replicas import copied_as
+from frontends.plan.schedule import RUN
 from frontends.testing import random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st

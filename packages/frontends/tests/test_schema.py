@@ -5,9 +5,9 @@ import json
 from typing import Any
 
 import pytest
+from frontends.answer.plan import Plan
 from frontends.errors import PlanError, VerificationError
-from frontends.plan import Plan
-from frontends.schema import wrong_fields
+from frontends.plan.schema import wrong_fields
 from frontends.testing import plans
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -5,16 +5,16 @@ from functools import cache
 import pipesched
 import pytest
 from costmodel import Cluster
-from frontends.chunks import Chunk, build_chunks
+from frontends.answer.plan import Plan
 from frontends.jax.testing import EXAMPLES
-from frontends.layers import LayeredStep, layer
-from frontends.plan import Plan
-from frontends.plan_fields import Conversion, Stored
-from frontends.planner import Planner
-from frontends.predict import simulate
-from frontends.schedule import RUN, each_copy, most_held, schedule_of, stages_a_rank
-from frontends.split_backward import levels_of, parts_of, sent_backwards
-from frontends.step import BACKWARD
+from frontends.layers.layers import LayeredStep, layer
+from frontends.layers.split_backward import levels_of, parts_of, sent_backwards
+from frontends.plan.plan_fields import Conversion, Stored
+from frontends.plan.schedule import RUN, each_copy, most_held, schedule_of, stages_a_rank
+from frontends.program.chunks import Chunk, build_chunks
+from frontends.program.predict import simulate
+from frontends.search.planner import Planner
+from frontends.step.step import BACKWARD
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout

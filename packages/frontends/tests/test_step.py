@@ -11,8 +11,8 @@ import pytest
 from autoshard import Value
 from frontends.errors import AccumulationError, UnsupportedStepError
 from frontends.jax.testing import EXAMPLES, mlp
-from frontends.jax.trace import Trace, trace
-from frontends.step import APPLY, IDENTITY, fingerprint, identity
+from frontends.jax.trace.trace import Trace, trace
+from frontends.step.step import APPLY, IDENTITY, fingerprint, identity
 
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(4, 4)).astype(np.float32)

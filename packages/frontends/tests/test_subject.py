@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from frontends.cli import main
-from frontends.demo.torch_models import from_config
+from frontends.answer.plan import Plan
+from frontends.cli.commands import main
+from frontends.cli.demo.torch_models import from_config
 from frontends.errors import PlanError
-from frontends.plan import Plan
 
 IN_TORCH = """
 import torch

@@ -1,7 +1,7 @@
 from xml.etree import ElementTree
 
 import pytest
-from frontends.svg import area, line, rect, safe, svg, text
+from frontends.report.svg import area, line, rect, safe, svg, text
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -20,8 +20,8 @@ from frontends.jax.testing import (
     sgd,
     tied,
 )
-from frontends.jax.trace import Trace, trace
-from frontends.step import APPLY, BACKWARD, FORWARD
+from frontends.jax.trace.trace import Trace, trace
+from frontends.step.step import APPLY, BACKWARD, FORWARD
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)

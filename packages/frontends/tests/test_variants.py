@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from costmodel import Cluster
 from frontends.errors import ArgumentError
-from frontends.held import same_homes, updated_by
 from frontends.jax import ParallelStep, parallelize
 from frontends.jax.testing import EXAMPLES, assert_same
+from frontends.search.held import same_homes, updated_by
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
 RNG = np.random.default_rng(0)

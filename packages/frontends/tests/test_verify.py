@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 from costmodel import Cluster
 from frontends import VerificationError
-from frontends.jax.verify import check_collectives
-from frontends.verify import RELATIVE_TOLERANCE, check_losses
+from frontends.jax.run.verify import check_collectives
+from frontends.run.verify import RELATIVE_TOLERANCE, check_losses
 from hypothesis import given
 from hypothesis import strategies as st
 

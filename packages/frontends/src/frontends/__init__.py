@@ -5,6 +5,7 @@
 
 from importlib.metadata import version
 
+from frontends.answer.plan import Plan
 from frontends.errors import (
     AccumulationError,
     BatchError,
@@ -23,7 +24,6 @@ from frontends.errors import (
     UnsupportedStepError,
     VerificationError,
 )
-from frontends.plan import Plan
 
 __version__ = version("meshwright-frontends")
 

@@ -1,6 +1,6 @@
 """`python -m frontends`: train, plan, show."""
 
-from frontends.cli import main
+from frontends.cli.commands import main
 
 if __name__ == "__main__":
     main()

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec
 from shardspec.testing import meshes, specs
 
-from frontends.copies import with_copies
-from frontends.layers import LayeredStep
-from frontends.plan import Plan
-from frontends.plan_fields import (
+from frontends.answer.plan import Plan
+from frontends.layers.layers import LayeredStep
+from frontends.layers.replicas import with_copies
+from frontends.plan.plan_fields import (
     Alternative,
     Collective,
     Conversion,
@@ -29,7 +29,7 @@ from frontends.plan_fields import (
     Stored,
     Transfer,
 )
-from frontends.schedule import RUN, copies_of_stages
+from frontends.plan.schedule import RUN, copies_of_stages
 
 _NAMES = ("params['blocks'][0]['up']", "params['head']", "opt_state[0].count", "batch[0]", "add.7")
 _KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")

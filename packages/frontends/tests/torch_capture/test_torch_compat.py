@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from frontends.torch import _compat
-from frontends.torch._compat import AFTER, BEFORE, DRAW, DURING, PHASE
+from frontends.torch.base import _compat
+from frontends.torch.base._compat import AFTER, BEFORE, DRAW, DURING, PHASE
 from torch import nn
 
 

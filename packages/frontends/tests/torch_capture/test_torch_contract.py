@@ -13,9 +13,9 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends import BatchError, PlanError, UnsupportedStepError
-from frontends.torch.frozen import freeze
-from frontends.torch.gone import GoneGradient
-from frontends.torch.trees import flatten, remove, removed
+from frontends.torch.base.frozen import freeze
+from frontends.torch.base.trees import flatten, remove, removed
+from frontends.torch.capture.gone import GoneGradient
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn

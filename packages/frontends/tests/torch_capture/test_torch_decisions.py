@@ -11,9 +11,9 @@ import sympy
 import torch
 from costmodel import Cluster
 from frontends import UnsupportedStepError
-from frontends.torch import variants
-from frontends.torch.draws import plain_draw
-from frontends.torch.supposed import Answers, Decisions, OtherwiseError, Question
+from frontends.torch.api import variants
+from frontends.torch.base.draws import plain_draw
+from frontends.torch.base.supposed import Answers, Decisions, OtherwiseError, Question
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn, optim

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from frontends.errors import UnsupportedStepError
-from frontends.torch.numbers import calls_on_numbers
+from frontends.torch.base.numbers import calls_on_numbers
 
 OPERATIONS = (operator.add, operator.sub, operator.mul, operator.truediv, operator.pow)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from frontends.errors import UnsupportedStepError
-from frontends.torch.capture import training_step
-from frontends.torch.trace import Capture
+from frontends.torch.capture.capture import training_step
+from frontends.torch.trace.trace import Capture
 from torch import nn
 
 

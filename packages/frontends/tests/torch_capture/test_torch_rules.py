@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import shardspec
 import torch
-from frontends.torch import _compat
-from frontends.torch.calls import Call, Operand
-from frontends.torch.decompositions import DECOMPOSITIONS
-from frontends.torch.flat import Flat, Kind, Line
-from frontends.torch.local import LocalCall
-from frontends.torch.read import read
-from frontends.torch.rules import flops_of, has_rule, rule_of, shares_of_whole
+from frontends.torch.base import _compat
+from frontends.torch.base.calls import Call, Operand
+from frontends.torch.base.flat import Flat, Kind, Line
+from frontends.torch.capture.decompositions import DECOMPOSITIONS
+from frontends.torch.capture.read import read
+from frontends.torch.lower.local import LocalCall
+from frontends.torch.rules.rules import flops_of, has_rule, rule_of, shares_of_whole
 from shardspec import Layout, Mesh, Spec
 from torch.nn import functional
 from torch.utils import _pytree as pytree

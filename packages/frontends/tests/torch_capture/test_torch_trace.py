@@ -9,11 +9,11 @@ import autoshard
 import pytest
 import torch
 from frontends.errors import AccumulationError, BatchError, UnsupportedStepError
-from frontends.step import APPLY, BACKWARD, FORWARD
-from frontends.torch.arguments import State
-from frontends.torch.capture import training_step
+from frontends.step.step import APPLY, BACKWARD, FORWARD
+from frontends.torch.capture.arguments import State
+from frontends.torch.capture.capture import training_step
 from frontends.torch.testing import Example, arguments_of, error, mlp, run_in_microbatches
-from frontends.torch.trace import Capture, Trace
+from frontends.torch.trace.trace import Capture, Trace
 from torch import nn
 from torch.nn import functional
 

@@ -19,9 +19,9 @@ from frontends.errors import (
     UnsupportedStepError,
 )
 from frontends.torch import parallelize
-from frontends.torch.capture import training_step
-from frontends.torch.trace import Capture
-from frontends.torch.watch import exchanging
+from frontends.torch.capture.capture import training_step
+from frontends.torch.run.watch import exchanging
+from frontends.torch.trace.trace import Capture
 from torch import nn
 from torch.nn import functional
 
@@ -251,14 +251,14 @@ def test_what_fails_in_planning_names_the_operator_or_asks_for_a_report(
     def fail(*arguments: Any, **options: Any) -> Any:
         raise KeyError("val")
 
-    for what in ("rules.Rules.of", "lower.LocalCall"):
+    for what in ("rules.rules.Rules.of", "lower.lower.LocalCall"):
         _, step = made(classify, is_eager=False)
         with monkeypatch.context() as patch:
             patch.setattr(f"frontends.torch.{what}", fail)
             with pytest.raises(UnsupportedStepError, match=PLANNED):
                 step(batch_of())
     _, step = made(classify, is_eager=False)
-    monkeypatch.setattr("frontends.torch.api.plan_traces", fail)
+    monkeypatch.setattr("frontends.torch.api.plan_for.plan_traces", fail)
     with pytest.raises(InternalError, match=r"planning failed: KeyError: 'val'. Please report it"):
         step(batch_of())
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends import InitializationError, PlanError
-from frontends.torch.recording import record
+from frontends.torch.state.recording import record
 from torch import nn
 from torch.profiler import profile
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import shardspec
 import torch
-from frontends.torch.calls import Call, Operand
-from frontends.torch.local import LocalCall, differing_axes, like
+from frontends.torch.base.calls import Call, Operand
+from frontends.torch.lower.local import LocalCall, differing_axes, like
 from shardspec import Layout, Mesh, Spec
 
 aten = torch.ops.aten

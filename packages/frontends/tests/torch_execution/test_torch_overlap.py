@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from frontends.chunks import build_chunks
-from frontends.layers import layer
+from frontends.layers.layers import layer
+from frontends.program.chunks import build_chunks
 from frontends.testing import random_plan
-from frontends.torch import overlap
-from frontends.torch.lower import Begin, Communicate, Finish, Program, lower_chunk
-from frontends.torch.overlap import overlapped
-from frontends.torch.trace import Capture
+from frontends.torch.lower import bucketing
+from frontends.torch.lower.bucketing import overlapped
+from frontends.torch.lower.lower import Begin, Communicate, Finish, Program, lower_chunk
+from frontends.torch.trace.trace import Capture
 from shardspec import Mesh
 from torch import nn
 
@@ -51,7 +51,7 @@ def sent(program: Program) -> Counter[Communicate]:
 def test_buckets_hold_what_the_program_sends_and_fit_in_their_place(
     microbatches: int, bucket_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlap, "BUCKET_BYTES", bucket_bytes)
+    monkeypatch.setattr(bucketing, "BUCKET_BYTES", bucket_bytes)
     n_parts = n_buckets = 0
     for program in programs(microbatches):
         found = overlapped(program)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from frontends.torch.calls import Call, Operand
-from frontends.torch.parts import call_of_part
+from frontends.torch.base.calls import Call, Operand
+from frontends.torch.base.parts import call_of_part
 
 aten = torch.ops.aten
 A, B = Operand(0), Operand(1)

@@ -7,11 +7,11 @@ import frontends.torch as mw
 import pytest
 import torch
 from costmodel import Cluster
-from frontends.torch.calls import Call, Operand
-from frontends.torch.flat import Kind
-from frontends.torch.local import alike
-from frontends.torch.lower import Compute, Program, with_last
-from frontends.torch.reuse import in_place, owned_reads
+from frontends.torch.base.calls import Call, Operand
+from frontends.torch.base.flat import Kind
+from frontends.torch.lower.in_place import in_place, owned_reads
+from frontends.torch.lower.local import alike
+from frontends.torch.lower.lower import Compute, Program, with_last
 from torch import nn
 
 aten = torch.ops.aten

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 from costmodel import Cluster
-from frontends.copies import copied_as
-from frontends.layers import layer
-from frontends.schedule import copies_of_stages
+from frontends.layers.layers import layer
+from frontends.layers.replicas import copied_as
+from frontends.plan.schedule import copies_of_stages
 from frontends.testing import random_plan
-from frontends.torch.capture import training_step
-from frontends.torch.runtime import Runtime
+from frontends.torch.capture.capture import training_step
+from frontends.torch.run.runtime import Runtime
 from frontends.torch.testing import arguments_of
-from frontends.torch.trace import Capture
+from frontends.torch.trace.trace import Capture
 from shardspec import Mesh
 from torch import nn
 

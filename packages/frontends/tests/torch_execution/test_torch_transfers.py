@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from costmodel import Cluster
-from frontends.layers import layer
-from frontends.plan_fields import Stored
+from frontends.layers.layers import layer
+from frontends.plan.plan_fields import Stored
 from frontends.testing import random_plan
-from frontends.torch.capture import training_step
-from frontends.torch.runtime import Runtime
-from frontends.torch.trace import Capture
+from frontends.torch.capture.capture import training_step
+from frontends.torch.run.runtime import Runtime
+from frontends.torch.trace.trace import Capture
 from shardspec import Layout, Mesh, Spec
 from torch import nn
 

@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from costmodel import Cluster
 from frontends import CheckpointError, InitializationError, PlanError, UnsupportedStepError
-from frontends.torch.collectives import LockStep
-from frontends.torch.dtensors import as_dtensor, check_rising, device_mesh
-from frontends.torch.grouped import Grouped
-from frontends.torch.processes import join
+from frontends.torch.run.dtensors import as_dtensor, check_rising, device_mesh
+from frontends.torch.run.lockstep import LockStep
+from frontends.torch.run.process_group import Grouped
+from frontends.torch.run.processes import join
 from safetensors.torch import save_file
 from shardspec import Layout, Mesh
 from torch import nn

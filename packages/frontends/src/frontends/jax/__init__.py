@@ -4,10 +4,10 @@
 `plan_for` plans without any devices. `save` and `restore` keep a run's state.
 """
 
-from frontends.jax.api import default_cluster, init, plan_for
-from frontends.jax.checkpoint import latest, restore, save
-from frontends.jax.parallel import ParallelStep, parallelize
-from frontends.planning import Planned
+from frontends.jax.api.checkpoint import latest, restore, save
+from frontends.jax.api.parallel import ParallelStep, parallelize
+from frontends.jax.api.plan_for import default_cluster, init, plan_for
+from frontends.search.plan_step import Planned
 
 __all__ = [
     "ParallelStep",

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from jax import lax
 
 from frontends.errors import FrontendsError, InternalError, RunError
-from frontends.jax import _compat
-from frontends.jax.parallel import parallelize
+from frontends.jax.api.parallel import parallelize
+from frontends.jax.base import _compat
 from frontends.jax.testing import assert_same
 
 WIDTH = 4

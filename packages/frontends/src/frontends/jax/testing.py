@@ -12,10 +12,10 @@ import numpy as np
 import optax
 from hypothesis import strategies as st
 
-from frontends.demo import gpt
-from frontends.jax import _compat
-from frontends.jax.trace import Trace, trace
-from frontends.step import APPLY, BACKWARD, FORWARD, IDENTITY
+from frontends.jax.base import _compat
+from frontends.jax.trace.trace import Trace, trace
+from frontends.models import gpt
+from frontends.step.step import APPLY, BACKWARD, FORWARD, IDENTITY
 
 _EXAMPLES = 8
 """In a batch: cut into two microbatches, four devices still get an example each."""

@@ -5,10 +5,10 @@ it was written for one device; `plan_for` plans without any devices. `save` and 
 state of a run.
 """
 
-from frontends.planning import Planned
-from frontends.torch.api import default_cluster, plan_for
-from frontends.torch.checkpoint import latest, restore, save
-from frontends.torch.parallel import ParallelStep, parallelize, parallelize_step
+from frontends.search.plan_step import Planned
+from frontends.torch.api.checkpoint import latest, restore, save
+from frontends.torch.api.parallel import ParallelStep, parallelize, parallelize_step
+from frontends.torch.api.plan_for import default_cluster, plan_for
 
 __all__ = [
     "ParallelStep",

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from frontends.step import APPLY, IDENTITY
-from frontends.torch.arguments import State, name_leaves
-from frontends.torch.capture import training_step
-from frontends.torch.trace import Trace
+from frontends.step.step import APPLY, IDENTITY
+from frontends.torch.capture.arguments import State, name_leaves
+from frontends.torch.capture.capture import training_step
+from frontends.torch.trace.trace import Trace
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]

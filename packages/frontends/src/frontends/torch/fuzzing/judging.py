@@ -25,9 +25,9 @@ from costmodel import Cluster
 from torch import nn
 
 from frontends.errors import FrontendsError
-from frontends.torch.capture import training_step
+from frontends.torch.api.parallel import parallelize, parallelize_step
+from frontends.torch.capture.capture import training_step
 from frontends.torch.fuzzing.compare import copied, differences
-from frontends.torch.parallel import parallelize, parallelize_step
 
 Program = Callable[[Any], Iterator[Any]]
 """From a way to run, an `Eager` or an `Ours`, to what its user sees."""

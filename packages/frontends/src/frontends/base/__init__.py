@@ -1,0 +1,1 @@
+"""What every floor above speaks of: lines of code, formats, arguments, other processes."""

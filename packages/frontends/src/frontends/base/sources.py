@@ -1,0 +1,41 @@
+"""Lines of code as messages show them, and whose they are."""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+from pathlib import Path
+from typing import Literal
+
+Whose = Literal["nobody's", "a library's", "the user's"]
+
+OURS = str(Path(__file__).parents[1]) + "/"
+"""The folder of this package."""
+
+_STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+_INSTALLED = {"site-packages", "dist-packages"}
+_FRAMEWORKS = {"jax", "jaxlib", "torch"}
+_TYPED = ("<stdin", "<ipython")
+"""How the names of what is no file begin, where users type it."""
+
+_LONGEST = 100
+"""Characters of a line that a message shows."""
+
+
+def whose(filename: str) -> Whose:
+    """Who wrote a file; frameworks, this package and Python itself say nothing to a user."""
+    if filename.startswith("<"):
+        return "the user's" if filename.startswith(_TYPED) else "nobody's"
+    if filename.startswith(OURS):
+        return "nobody's"
+    parts = Path(filename).parts
+    installed = next((i for i, part in enumerate(parts) if part in _INSTALLED), None)
+    if installed is not None:
+        return "nobody's" if parts[installed + 1] in _FRAMEWORKS else "a library's"
+    return "nobody's" if filename.startswith(_STANDARD) else "the user's"
+
+
+def shown(filename: str, line: int, function: str) -> str:
+    """A line as `file:line: code`; the function's name stands for code that is not there."""
+    text = linecache.getline(filename, line).strip()
+    return f"{filename}:{line}: `{text[:_LONGEST] or function}`"

@@ -1,0 +1,62 @@
+"""Progress: bars on a terminal, a few lines where the output is kept (a log, a file)."""
+
+from __future__ import annotations
+
+import os
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from frontends.report.text import WIDTH
+
+
+def make_console() -> Console:
+    """A console for standard output; as wide as our tables where no terminal says how wide."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH
+    return console
+
+
+class Display:
+    """Shows how far each of several jobs is; to be called inside a `with` block.
+
+    An instance is a `progress` for `frontends.jax.parallelize`. What is not a terminal gets a line
+    at every tenth of a job.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = Progress(
+            TextColumn("{task.description:<17}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._job = ""
+        self._tenth = 0
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+        for task in self._bars.task_ids:
+            self._bars.remove_task(task)
+        self._job = ""
+
+    def __call__(self, job: str, done: int, total: int, note: str = "") -> None:
+        """Show that `done` of `total` parts of a job are done; a new name starts a new job."""
+        if job != self._job:
+            self._job, self._tenth = job, 0
+            self._bars.add_task(job, total=total, note=note)
+        self._bars.update(self._bars.task_ids[-1], completed=done, total=total, note=note)
+        tenth = 10 * done // max(1, total)
+        if not self._console.is_terminal and tenth > self._tenth:
+            self._tenth = tenth
+            self._console.print(f"{job} {done}/{total} {note}".rstrip())

@@ -1,0 +1,124 @@
+"""What the command `plan` plans: a training step of JAX or of PyTorch, by name or from a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from costmodel import Cluster
+
+from frontends.answer.plan import Plan
+from frontends.cli.demo.torch_models import TorchModel, from_config
+from frontends.errors import PlanError
+from frontends.search.plan_step import Progress
+
+RETURNS = "(model, optimizer, loss_fn, batch) in PyTorch, or (train_step, arguments) in JAX"
+"""What a function of a file returns; there is no third framework."""
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A training step, and what it is planned at."""
+
+    framework: Literal["jax", "torch"]
+    given: tuple[Any, ...]
+    """What `plan_for` of the framework takes before the cluster."""
+
+    def plan(self, cluster: Cluster, progress: Progress, planning: Mapping[str, Any]) -> Plan:
+        """Search a plan.
+
+        Args:
+            cluster: What to plan for.
+            progress: Told how far the search is.
+            planning: Other options of `plan_for`.
+        """
+        if self.framework == "jax":
+            from frontends.jax import plan_for
+
+            step, arguments = self.given
+            return plan_for(step, arguments, cluster, progress=progress, **planning).plan
+        import frontends.torch
+
+        step, model, optimizer, batch = self.given
+        planned, _ = frontends.torch.plan_for(
+            step, model, optimizer, batch, cluster, progress=progress, **planning
+        )
+        return planned.plan
+
+
+def of_torch(model: TorchModel, sizes: Mapping[str, int]) -> Subject:
+    """A model of Hugging Face, with other sizes than its own."""
+    return _in_torch(*model.make(sizes))
+
+
+def of_config(path: Path, sizes: Mapping[str, int]) -> Subject:
+    """The same by its `config.json`, which says nothing of batches."""
+    for name in ("batch", "sequence"):
+        if name not in sizes:
+            raise PlanError(
+                f"a configuration has no batch: give --batch and --sequence with {path}"
+            )
+    return of_torch(from_config(path), sizes)
+
+
+def of_file(path: Path, name: str) -> Subject:
+    """What a function of a file returns.
+
+    Args:
+        path: A program in Python; it is run, its functions are not.
+        name: Of a function without arguments.
+
+    Raises:
+        PlanError: There is no such file or function, or it returns something else.
+    """
+    function = getattr(_run(path), name, None)
+    if not callable(function):
+        raise PlanError(f"--model is FILE.py:FUNCTION; {path} has no function {name}")
+    parameters = inspect.signature(function).parameters.values()
+    if needed := [p.name for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]:
+        raise PlanError(
+            f"what --model names is called without arguments; {path}:{name} needs "
+            f"{', '.join(needed)}: give them defaults"
+        )
+    found = function()
+    if isinstance(found, tuple) and len(found) == 4:
+        return _in_torch(*found)
+    if isinstance(found, tuple) and len(found) == 2 and callable(found[0]):
+        return Subject("jax", found)
+    kinds = [type(each).__name__ for each in found] if isinstance(found, tuple) else found
+    raise PlanError(f"what is planned is {RETURNS}; {path}:{name} returns {kinds!r}")
+
+
+def _in_torch(model: Any, optimizer: Any, loss_fn: Any, batch: Any) -> Subject:
+    import torch
+
+    from frontends.torch.capture.capture import training_step
+
+    for name, given, is_one in (
+        ("model", model, isinstance(model, torch.nn.Module)),
+        ("optimizer", optimizer, isinstance(optimizer, torch.optim.Optimizer)),
+        ("loss_fn", loss_fn, callable(loss_fn)),
+    ):
+        if not is_one:
+            raise PlanError(f"what is planned is {RETURNS}; got {name}={given!r}")
+    return Subject("torch", (training_step(loss_fn), model, optimizer, batch))
+
+
+def _run(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise PlanError(f"--model is FILE.py:FUNCTION; there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a program
+    spec.loader.exec_module(module)
+    return module

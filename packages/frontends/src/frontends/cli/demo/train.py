@@ -1,0 +1,254 @@
+"""Train the GPT by a plan, check it against a single device, and keep what came out."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from costmodel import Cluster
+from rich.console import Console
+
+import frontends.jax as parallel
+from frontends.answer.plan import Plan
+from frontends.cli.demo.display import Display
+from frontends.cli.demo.text import Text, batches
+from frontends.errors import DeviceError, OutputError, VerificationError
+from frontends.jax.run.processes import gather
+from frontends.jax.run.verify import check_collectives
+from frontends.models import gpt
+from frontends.report.html import write_page
+from frontends.report.picture import draw_losses, draw_plan, draw_timeline
+from frontends.report.text import plan_tables
+from frontends.run.verify import check_losses
+
+_FALLEN = 0.75
+"""The last losses are below this part of the first one, if the run was long enough to tell."""
+
+_LONG_ENOUGH = 100
+"""Steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Where a run keeps its state, to go on from after it was cut off."""
+
+    folder: Path
+    every: int
+    """Steps; there is one after the last step, too."""
+
+    def is_due(self, done: int, steps: int) -> bool:
+        """Whether state is kept after so many steps of all."""
+        return done == steps or done % self.every == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A model, how it is trained, and what it is planned for."""
+
+    config: gpt.GPTConfig
+    cluster: Cluster
+    steps: int
+    batch: int
+    learning_rate: float
+    seed: int
+    planning: Mapping[str, Any]
+    """Options of `frontends.jax.plan_for`; what is not there is its to choose."""
+
+    @property
+    def train_step(self) -> gpt.TrainStep:
+        """The step of one device."""
+        return gpt.make_train_step(self.config, self._optimizer)
+
+    def init(self, key: jax.Array) -> tuple[gpt.Params, Any]:
+        """Parameters and optimizer state before the first step."""
+        params = gpt.init(key, self.config)
+        return params, self._optimizer.init(params)
+
+    def state(self) -> tuple[gpt.Params, Any]:
+        """The same on one device."""
+        return self.init(jax.random.key(self.seed))
+
+    def shapes(self) -> tuple[Any, ...]:
+        """The step's arguments without their values."""
+        tokens = jax.ShapeDtypeStruct((self.batch, self.config.sequence), jnp.int32)
+        return (*jax.eval_shape(self.state), (tokens, tokens))
+
+    def start(self) -> None:
+        """Start JAX with the cluster's number of virtual devices; `DeviceError` if it has less."""
+        n_devices = self.cluster.n_devices
+        parallel.init(n_devices)
+        if jax.device_count() < n_devices:
+            raise DeviceError(
+                f"cluster {self.cluster.name!r} needs {n_devices} devices; JAX's backend "
+                f"{jax.default_backend()!r} has {jax.device_count()}: set JAX_PLATFORMS=cpu to use "
+                "virtual devices, or ask for fewer with --devices"
+            )
+
+    @property
+    def _optimizer(self) -> Any:
+        return gpt.make_optimizer(self.learning_rate, self.steps)
+
+
+def make_folder(path: Path) -> None:
+    """Make an output folder, unless it is there, and see that files can be written to it.
+
+    Raises:
+        OutputError: They cannot.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"results are written to a folder; {path}: {error.strerror}: name another with --output"
+        ) from error
+
+
+def train(
+    job: Job,
+    text: Text,
+    output: Path,
+    verify_steps: int,
+    console: Console,
+    checkpoints: Checkpoints | None = None,
+) -> None:
+    """Plan, train, verify; write plan.json, plan.html, losses.json and pictures to `output`.
+
+    Of several processes the first prints and writes, and compares losses; each checks its programs.
+    Where there is a checkpoint, training goes on from the last one, and no loss is compared.
+
+    Raises:
+        VerificationError: The parallel run is not what a single device computes, or has not
+            learned. Everything is written before.
+        FrontendsError: Of another kind, as `frontends.jax.parallelize` raises them.
+    """
+    job.start()
+    is_first = jax.process_index() == 0
+    console.quiet = not is_first
+    first = (parallel.latest(checkpoints.folder) or 0) if checkpoints else 0
+    if first >= job.steps:
+        console.print(f"All {job.steps} steps are done: there is a checkpoint of step {first}")
+        return
+    if is_first:
+        make_folder(output)
+    data = batches(text, job.batch, job.config.sequence, job.seed)
+    console.print(f"Text: {text}")
+    if first:
+        console.print(f"Going on after step {first}, from its checkpoint")
+    display = Display(console)
+    step = parallel.parallelize(
+        job.train_step, cluster=job.cluster, progress=display, **job.planning
+    )
+    shapes = job.shapes()
+    n_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes[0]))
+    console.print(f"Model: {job.config}, {n_parameters:,} parameters")
+    with display:
+        plan = step.prepare(*shapes).plan
+    console.print("", plan_tables(plan), "", sep="\n")
+    plan.verify()
+    if is_first:
+        plan.save(output / "plan.json")
+        write_page(plan, output / "plan.html")
+        draw_plan(plan, output / "plan.png")
+        draw_timeline(plan, output / "timeline.png")
+
+    with display:
+        runtime = step.compile(*shapes)
+        key = jax.random.key(job.seed)
+        if checkpoints and first:
+            state = parallel.restore(checkpoints.folder, step.abstract_state(job.init, key), first)
+        else:
+            state = step.init(job.init, key)
+        losses: list[float] = []
+        started_s = time.perf_counter()
+        for done, batch in enumerate(islice(data, first, job.steps), first + 1):
+            *state, loss = step(*state, batch)
+            losses.append(float(loss))
+            if checkpoints and checkpoints.is_due(done, job.steps):
+                parallel.save(checkpoints.folder, done, tuple(state))
+            tokens = len(losses) * job.batch * job.config.sequence
+            rate = tokens / (time.perf_counter() - started_s)
+            note = f"loss {losses[-1]:.3f}, {rate:,.0f} tokens/s"
+            display("training", done, job.steps, note)
+        single: list[float] = []
+        if is_first:
+            n_compared = 0 if first else min(verify_steps, job.steps)
+            single = single_device_losses(job, text, n_compared, display)
+            _write_losses(losses, single, output, first)
+    try:
+        check_collectives(runtime)
+        gather("", "check its programs")
+        if is_first:
+            _report(losses, single, plan, console, first)
+    finally:
+        console.print(f"Results: {output.resolve()}", soft_wrap=True)
+
+
+def _report(
+    losses: Sequence[float], single: Sequence[float], plan: Plan, console: Console, first: int
+) -> None:
+    if single:
+        difference = check_losses(losses[: len(single)], single)
+        console.print(
+            f"Verified: the first {len(single)} losses equal a single device's; "
+            f"largest relative difference {difference:.1e}"
+        )
+    n_collectives = sum(len(stage.collectives) for stage in plan.stages)
+    console.print(f"Verified: the {n_collectives} collectives of the programs are the plan's")
+    if first:
+        console.print(f"Loss {losses[0]:.3f} after step {first} to {losses[-1]:.3f}")
+    else:
+        console.print(check_fallen(losses))
+
+
+def single_device_losses(job: Job, text: Text, n_steps: int, display: Display) -> list[float]:
+    """The losses of the first steps as one device computes them, from the same state and text."""
+    step = jax.jit(job.train_step)
+    params, opt_state = job.state()
+    losses: list[float] = []
+    for batch in islice(batches(text, job.batch, job.config.sequence, job.seed), n_steps):
+        params, opt_state, loss = step(params, opt_state, batch)
+        losses.append(float(loss))
+        display("verifying", len(losses), n_steps)
+    return losses
+
+
+def check_fallen(losses: Sequence[float]) -> str:
+    """See that training works; say from where to where the loss fell.
+
+    Raises:
+        VerificationError: The mean of the last tenth is not well below the first loss.
+    """
+    last = losses[-max(1, len(losses) // 10) :]
+    mean = sum(last) / len(last)
+    if len(losses) < _LONG_ENOUGH:
+        return f"Loss {losses[0]:.3f} to {mean:.3f}; too few steps to ask how far it fell"
+    if not mean < _FALLEN * losses[0]:
+        raise VerificationError(
+            f"after {len(losses)} steps the loss must be below {_FALLEN} of its first value "
+            f"{losses[0]:.3f}; the mean of the last {len(last)} is {mean:.3f}: "
+            "try another --learning-rate or more --steps"
+        )
+    return f"Loss fell from {losses[0]:.3f} to {mean:.3f} nats a byte in {len(losses)} steps"
+
+
+def _write_losses(
+    losses: Sequence[float], single: Sequence[float], output: Path, first: int
+) -> None:
+    path = output / "losses.json"
+    found = {"after_step": first, "parallel": list(losses), "single_device": list(single)}
+    content = json.dumps(found, indent=1)
+    try:
+        path.write_text(content + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"losses are written to a file; {path}: {error.strerror}") from error
+    draw_losses(losses, output / "losses.png", single_device=single)

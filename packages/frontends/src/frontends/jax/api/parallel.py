@@ -1,0 +1,396 @@
+"""What a JAX user calls: `parallelize`, and the step that it makes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import jax
+from costmodel import Cluster
+from jax.sharding import NamedSharding
+
+from frontends.answer.plan import Plan
+from frontends.base.boundary import doing
+from frontends.errors import BatchError, HeldLayoutError, PlanError
+from frontends.jax.api.plan_for import default_cluster, plan_for
+from frontends.jax.api.variants import Key, Variant, changes_from, what_keeps_changing
+from frontends.jax.base import _compat
+from frontends.jax.base.adapters import Kept, adapter_of
+from frontends.jax.base.arguments import Argument
+from frontends.jax.base.signature import Call, Signature
+from frontends.jax.run.processes import plan_together
+from frontends.jax.run.runtime import Runtime
+from frontends.jax.state.data import Examples, Feed, rows_of_process
+from frontends.jax.state.initial import find_homes, leaves_of_state, make_state, place_shapes
+from frontends.jax.trace.trace import Trace
+from frontends.search.arguments import argnums_of
+from frontends.search.held import HELD
+from frontends.search.plan_step import Planned
+
+
+class ParallelStep:
+    """A training step that is planned at its first call and then runs on many devices.
+
+    It takes and returns what the original does. State that it returns lies sharded on the devices,
+    and is taken from there at the next call.
+
+    Where `jax.jit` would trace again (another shape, type or structure of an argument, another
+    static value, another context of JAX's configuration), the step is planned again: a variant.
+    State stays where the first plan keeps it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        cluster: Cluster | None,
+        options: dict[str, Any],
+        *,
+        static_argnums: Sequence[int] = (),
+        static_argnames: Sequence[str] = (),
+        donate: bool = False,
+        deadline_s: float = 60.0,
+        most_variants: int = 8,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        adapter = adapter_of(function)
+        numbers, names = _compat.statics_of(function)
+        if adapter is not None:
+            function = adapter.function
+        elif numbers or names:  # which are static here instead
+            function = inspect.unwrap(function, stop=lambda f: not any(_compat.statics_of(f)))
+        self._function = function
+        self._cluster, self._options = cluster, options
+        self._signature = Signature(
+            self._function, (*static_argnums, *numbers), (*static_argnames, *names), adapter
+        )
+        self._donate, self._deadline_s = donate, deadline_s
+        self._most_variants = most_variants
+        self._variants: dict[Key, Variant] = {}
+
+    def __repr__(self) -> str:
+        variants = self.variants
+        planned = repr(variants[0].plan) if variants else "not planned yet"
+        more = f", {len(variants)} variants" if len(variants) > 1 else ""
+        return f"<ParallelStep of {self._name}: {planned}{more}>"
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Run one step; the first call of each variant also plans and compiles it.
+
+        Raises:
+            ArgumentError: An argument is nothing that JAX computes with, or cannot be called so.
+            FrontendsError: Of other kinds, as `plan_for` and `compile` raise them.
+        """
+        with jax.disable_jit(False):  # within which there would be no programs to compile
+            call = self._signature.call(arguments, named)
+            variant = self._variant(call)
+            runtime, trace = self._runtime(variant), variant.planned.trace
+            with doing("running a step"):
+                results = runtime(trace.flatten(tuple(call.arrays.values())))
+                found = trace.unflatten(results)
+                if call.adapter is None:
+                    return found
+                return call.adapter.returned(found, call.originals, variant.kept)
+
+    def prepare(self, *arguments: Any, **named: Any) -> Planned[Trace]:
+        """Trace and plan the step at these arguments' shapes, without compiling it."""
+        with jax.disable_jit(False):
+            return self._variant(self._signature.call(arguments, named), of_shapes=True).planned
+
+    def compile(self, *arguments: Any, **named: Any) -> Runtime:
+        """Plan the step for these arguments if it is not planned, and compile its programs.
+
+        Without arguments, those of the first plan.
+        """
+        with jax.disable_jit(False):
+            if self._variants and not arguments and not named:
+                return self._runtime(self.variants[0])
+            call = self._signature.call(arguments, named)
+            return self._runtime(self._variant(call, of_shapes=True))
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__name__", repr(self._function))
+
+    def _variant(self, call: Call, *, of_shapes: bool = False) -> Variant:
+        """The one for the key of a call."""
+        key = Key.of(call, of_shapes=of_shapes)
+        found = self._variants.get(key)
+        if found is None:
+            found = self._variants[key] = self._planned_variant(key, call)
+            if len(self._variants) == self._most_variants + 1:
+                warnings.warn(
+                    f"{self._name} is planned and compiled for the {len(self._variants)}th time, "
+                    f"as something keeps changing: {what_keeps_changing(self.variants)}. Pad "
+                    "batches to a few lengths, and give numbers that change as arrays and not as "
+                    "static arguments",
+                    stacklevel=3,
+                )
+        return found
+
+    def _planned_variant(self, key: Key, call: Call) -> Variant:
+        cluster = default_cluster() if self._cluster is None else self._cluster
+        self._cluster = cluster
+        options = dict(self._options)
+        if "batch_argnums" in options:
+            options["batch_argnums"] = call.places_of(argnums_of(options["batch_argnums"]))
+        given = tuple(call.arrays.values())
+        kept: Kept = {}
+        search = functools.partial(plan_for, call.function(self._function, kept), given, cluster)
+        first = self.variants[0] if self._variants else None
+        if first is None:
+            planned = plan_together(search, lambda planned: planned.plan, options)
+            return Variant(key, planned, False, (), kept)
+        options.pop("plan", None)
+        holds = [variant.plan for variant in self.variants if not variant.is_held]
+        again = functools.partial(_plan_again, search, holds, self._name)
+        planned = plan_together(again, lambda planned: planned.plan, options)
+        is_held = planned.plan.strategy == HELD or planned.plan in holds
+        return Variant(key, planned, is_held, changes_from(key, planned, first.key), kept)
+
+    def _runtime(self, variant: Variant) -> Runtime:
+        if variant.runtime is None:
+            planned = variant.planned
+            assert self._cluster is not None
+            with doing("compiling"):
+                variant.runtime = Runtime(
+                    planned.trace,
+                    planned.layered,
+                    planned.plan,
+                    self._cluster,
+                    self._options.get("progress"),
+                    donate=self._donate,
+                    deadline_s=self._deadline_s,
+                )
+        return variant.runtime
+
+    def init(self, function: Callable[..., Any], *arguments: Any, batch: Any = None) -> Any:
+        """Make the step's first state, each leaf on the devices that keep it, by the plan.
+
+        The numbers are those that `jax.jit(function)` makes on one device, to the last bit; only a
+        sum over a sharded dim may round in another way.
+
+        Args:
+            function: Makes the step's first argument that is not batch, or a tuple of its first
+                ones, for instance weights and the optimizer's state, out of random keys.
+            arguments: What it is called with; small.
+            batch: The batch, or shapes of it, for planning; a tuple if it is several arguments. Not
+                needed if the step has a plan.
+
+        Raises:
+            PlanError: The step was planned for other state; or it has no plan, and no batch is
+                given, or not all its arguments are state or batch: call `prepare` then.
+            DeviceError: JAX has fewer devices than the plan uses.
+        """
+        _, homes = self._homes(function, arguments, batch)
+        return make_state(function, arguments, homes)
+
+    def abstract_state(
+        self, function: Callable[..., Any], *arguments: Any, batch: Any = None
+    ) -> Any:
+        """What `init` would make, as `jax.ShapeDtypeStruct` with shardings: to restore it into."""
+        return place_shapes(*self._homes(function, arguments, batch))
+
+    def feed(self, examples: Examples, *, start: int = 0, seed: int | None = None) -> Feed:
+        """The step's batches, made of examples; each process reads only those that it needs.
+
+        All processes go through the same batches in the same order. A batch has full shapes in each
+        of them, but in a run of several processes only the rows that its devices read are filled:
+        give it to the step and to nothing else.
+
+        Args:
+            examples: Has a length, and `examples[i]` is a tree like the batch without its leading
+                dim; a tuple if the batch is several arguments. The next batch is read in a thread.
+            start: Number of the first batch: a run that goes on after so many steps.
+            seed: Of the order of examples, another in each epoch; by default they keep theirs. What
+                does not fill a batch at the end of an epoch is left out.
+
+        Returns:
+            Batches without end; several arguments as a tuple.
+
+        Raises:
+            PlanError: The step has no plan yet: call `init`, `abstract_state` or `prepare`.
+            BatchError: The step's batch is not made of examples, or there are too few.
+        """
+        planned = self.planned
+        arguments = planned.trace.arguments
+        parts, leaves, at = [], dict[int, Argument](), 0
+        for child in self.variants[0].key.tree.children():
+            numbers = range(at, at + child.num_leaves)
+            at = numbers.stop
+            if any(arguments[i].is_batch for i in numbers):
+                parts.append(child)
+                leaves.update((i, arguments[i]) for i in numbers)
+        tree = parts[0] if len(parts) == 1 else jax.tree_util.treedef_tuple(parts)
+        is_alone = jax.process_count() == 1
+        rows = None if is_alone else rows_of_process(self.compile(), planned.trace)
+        return Feed(examples, leaves, tree, rows, start, seed)
+
+    def _homes(
+        self, function: Callable[..., Any], arguments: Sequence[Any], batch: Any
+    ) -> tuple[Any, list[NamedSharding]]:
+        """Shapes of the state that a function makes, and where its leaves lie."""
+        shapes = jax.eval_shape(function, *arguments)
+        if not self._variants:
+            places, named = self._arguments_with(shapes, batch)
+            self.prepare(*places, **named)
+        planned = self.planned
+        homes = find_homes(planned.trace, planned.plan, planned.layered.step.graph)
+        leaves = leaves_of_state(shapes, self.variants[0].key.tree, planned.trace.arguments)
+        return shapes, [homes[i] for i in leaves]
+
+    def _arguments_with(self, state: Any, batch: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a step that takes nothing but state and batch."""
+        if batch is None:
+            raise PlanError(
+                "a step is planned for a batch: give it, or its shapes, as batch=, or call "
+                "prepare(*arguments) first"
+            )
+        required = self._signature.required
+        argnums = argnums_of(self._options.get("batch_argnums", -1))
+        numbers = [number % len(required) for number in argnums]
+        batches = (batch,) if len(numbers) == 1 else tuple(batch)
+        n_state = len(required) - len(numbers)
+        states = (state,) if n_state == 1 else state
+        if not isinstance(states, tuple) or (len(states), len(batches)) != (n_state, len(numbers)):
+            raise PlanError(
+                "a step that takes nothing but state and batch is planned by its signature; it has "
+                f"{n_state} arguments of state and {len(numbers)} of batch, and the state given "
+                f"is {jax.tree.structure(state)}: plan it by prepare(*arguments) first"
+            )
+        values = list(states)
+        for number, value in sorted(zip(numbers, batches, strict=True), key=lambda item: item[0]):
+            values.insert(number, value)
+        is_named = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in required]
+        return [v for v, named in zip(values, is_named, strict=True) if not named], {
+            p.name: v for p, v, named in zip(required, values, is_named, strict=True) if named
+        }
+
+    @property
+    def planned(self) -> Planned[Trace]:
+        """Trace, layers and plan of the first variant; `PlanError` before the first call."""
+        if not self._variants:
+            raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
+        return self.variants[0].planned
+
+    @property
+    def plan(self) -> Plan:
+        """How the first variant runs, whose layouts all others keep; prints as a table."""
+        return self.planned.plan
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """What the step is planned for, the first call's first."""
+        return tuple(self._variants.values())
+
+
+def _plan_again(
+    search: Callable[..., Planned[Trace]], holds: Sequence[Plan], name: str, **options: Any
+) -> Planned[Trace]:
+    """A plan of another variant: in held layouts, or where it has other state, on its own."""
+    if options.get("plan") is not None:  # which process 0 has found
+        return search(**{**options, "microbatches": None})
+    reasons = []
+    for hold in holds:
+        try:
+            return search(**options, hold=hold)
+        except HeldLayoutError as error:
+            reasons.append(error)
+    if reasons:
+        warnings.warn(
+            f"{name} is planned on its own for a call that cannot keep state where the first plan "
+            f"has it: {reasons[0]}",
+            stacklevel=6,
+        )
+    try:
+        return search(**options)
+    except BatchError:
+        if options.get("microbatches") is None:
+            raise
+        return search(**{**options, "microbatches": None})  # a short batch
+
+
+@overload
+def parallelize(
+    function: Callable[..., Any],
+    *,
+    cluster: Cluster | None = None,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate: bool = False,
+    deadline_s: float = 60.0,
+    most_variants: int = 8,
+    **options: Any,
+) -> ParallelStep: ...
+@overload
+def parallelize(
+    function: None = None,
+    *,
+    cluster: Cluster | None = None,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate: bool = False,
+    deadline_s: float = 60.0,
+    most_variants: int = 8,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], ParallelStep]: ...
+def parallelize(
+    function: Callable[..., Any] | None = None,
+    *,
+    cluster: Cluster | None = None,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate: bool = False,
+    deadline_s: float = 60.0,
+    most_variants: int = 8,
+    **options: Any,
+) -> ParallelStep | Callable[[Callable[..., Any]], ParallelStep]:
+    """Let a training step run on all devices, by a plan that is found at its first call.
+
+    Use it as a function, `parallelize(step)`, or as a decorator with or without options. The step
+    stays as it was written for one device. Its arguments may be named, as under `jax.jit`.
+
+    Args:
+        function: The step; a decorator is returned without it.
+        cluster: What to plan for; by default the devices of this process, as one host.
+        static_argnums: Which arguments hold no arrays but plain values, which choose what the step
+            does. Each value of them is a variant. Those of a function in `jax.jit` need not be
+            said again.
+        static_argnames: The same by name.
+        donate: Whether a step may write over the state that it is given; the caller's arrays are
+            gone then, as with `donate_argnums` of `jax.jit`.
+        deadline_s: Where there are several processes, how long a step may stand still before they
+            end and say who is at fault.
+        most_variants: Of how many a warning says what keeps changing; planning goes on.
+        options: Any of `plan_for`: `microbatches`, `batch_argnums`, `strategy`, `schedule`,
+            `memory_bytes`, `level`, `memory_rule`, `pin`, `n_layers`, `plan`, `progress`.
+
+    Raises:
+        TypeError: There is no such option.
+
+    Examples:
+        >>> @parallelize(microbatches=4)
+        ... def train_step(params, batch): ...
+        >>> train_step
+        <ParallelStep of train_step: not planned yet>
+    """
+    known = inspect.signature(plan_for).parameters
+    own = inspect.signature(parallelize).parameters
+    for name in options:
+        if name not in known or known[name].kind is not inspect.Parameter.KEYWORD_ONLY:
+            both = (*own.items(), *known.items())
+            names = (n for n, p in both if p.kind is inspect.Parameter.KEYWORD_ONLY)
+            raise TypeError(f"parallelize has the options {', '.join(names)}; got {name}")
+    make = functools.partial(
+        ParallelStep,
+        cluster=cluster,
+        options=options,
+        static_argnums=(static_argnums,) if isinstance(static_argnums, int) else static_argnums,
+        static_argnames=(static_argnames,) if isinstance(static_argnames, str) else static_argnames,
+        donate=donate,
+        deadline_s=deadline_s,
+        most_variants=most_variants,
+    )
+    return make if function is None else make(function)

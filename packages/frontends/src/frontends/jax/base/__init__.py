@@ -1,0 +1,1 @@
+"""Arguments, loops, masks and pools of JAX, and all that is private there."""

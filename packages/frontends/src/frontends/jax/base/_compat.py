@@ -1,0 +1,430 @@
+"""Every private corner of JAX that we need, in one place.
+
+Tried with jax 0.10.2. `jax.extend.core` exposes the jaxpr types but neither fresh variables nor
+dead-code elimination, and no public call inlines nested calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import distributed, source_info_util, xla_bridge
+from jax._src.api_util import InternalFloatingPointError
+from jax._src.array import ArrayImpl
+from jax._src.random import prng
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.interpreters import partial_eval
+
+from frontends.base.sources import shown, whose
+
+_BODY_OF_CALL = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "checkpoint": "jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+"""Calls that only wrap a body: primitive name -> parameter that holds the body."""
+
+Atom = Var | Literal
+
+
+class Shaped(Protocol):
+    """What is known of an array before it exists; every value of a step has one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+def aval(atom: Atom) -> Shaped:
+    """Shape and type of an operand or result."""
+    return cast("Shaped", atom.aval)
+
+
+def _body(equation: JaxprEqn) -> ClosedJaxpr | None:
+    parameter = _BODY_OF_CALL.get(equation.primitive.name)
+    body = equation.params.get(parameter) if parameter else None
+    if body is None or isinstance(body, ClosedJaxpr):
+        return body
+    return ClosedJaxpr(body, ())
+
+
+Expand = Callable[[JaxprEqn], tuple[ClosedJaxpr, bool] | None]
+"""What to put in an equation's place, and whether to look for calls in it again."""
+
+
+def inline_calls(closed: ClosedJaxpr, expand: Expand = lambda equation: None) -> ClosedJaxpr:
+    """The same program without nested calls; name stacks of call and body are joined.
+
+    The joined stack matters: inside a called function the marks of forward and backward
+    (`jvp`, `transpose`) stand on the call alone.
+
+    Args:
+        closed: The program.
+        expand: Other equations that are to be replaced by programs of the same results. Operands
+            and results may have other types there, if all that touches them is replaced.
+    """
+    equations: list[JaxprEqn] = []
+    constants: dict[Var, Any] = {}
+
+    def walk(closed: ClosedJaxpr, arguments: Sequence[Atom], outer: Any) -> list[Atom]:
+        jaxpr = closed.jaxpr
+        environment: dict[Var, Atom] = dict(zip(jaxpr.invars, arguments, strict=True))
+
+        def constant(array: Any) -> Var:
+            fresh = variable_of(array)
+            constants[fresh] = array
+            return fresh
+
+        for variable, value in zip(jaxpr.constvars, closed.consts, strict=True):
+            environment[variable] = constant(key_data(value) if is_key(variable) else value)
+
+        def read(atom: Atom) -> Atom:
+            if isinstance(atom, Literal):
+                return constant(key_data(atom.val)) if is_key(atom) else atom
+            return environment[atom]
+
+        for equation in jaxpr.eqns:
+            stack = equation.source_info.name_stack
+            stack = stack if outer is None else outer + stack
+            inputs = [read(atom) for atom in equation.invars]
+            body, again = _body(equation), True
+            if body is None:
+                body, again = expand(equation) or (None, True)
+            if body is not None and again:
+                results = walk(body, inputs, stack)
+                environment.update(zip(equation.outvars, results, strict=True))
+                continue
+            if body is not None:
+                (inner,) = body.jaxpr.eqns
+                place = dict(zip(body.jaxpr.invars, inputs, strict=True))
+                inputs = [v if isinstance(v, Literal) else place[v] for v in inner.invars]
+            else:
+                inner = equation
+            outputs = [_core.Var(v.aval) for v in inner.outvars]
+            environment.update(zip(equation.outvars, outputs, strict=True))
+            info = equation.source_info.replace(name_stack=stack)
+            equations.append(inner.replace(invars=inputs, outvars=outputs, source_info=info))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    inputs = [_numbers_like(v) if is_key(v) else variable_like(v) for v in closed.jaxpr.invars]
+    outputs = walk(closed, inputs, None)
+    return program(list(constants), inputs, outputs, equations, list(constants.values()), closed)
+
+
+def _numbers_like(variable: Any) -> Var:
+    keys = jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
+    numbers = jax.eval_shape(jax.random.key_data, keys)
+    return _core.Var(_core.ShapedArray(numbers.shape, numbers.dtype))
+
+
+def program(
+    constvars: Sequence[Var],
+    inputs: Sequence[Var],
+    outputs: Sequence[Atom],
+    equations: Sequence[JaxprEqn],
+    constants: Sequence[Any],
+    like: ClosedJaxpr,
+) -> ClosedJaxpr:
+    """A program made of parts of another."""
+    jaxpr = like.jaxpr.replace(
+        constvars=list(constvars),
+        invars=list(inputs),
+        outvars=list(outputs),
+        eqns=list(equations),
+        debug_info=like.jaxpr.debug_info.with_unknown_names(),
+    )
+    return ClosedJaxpr(jaxpr, list(constants))
+
+
+def variable_of(array: Any) -> Var:
+    """A fresh variable of the type of an array."""
+    return _core.Var(jax.typeof(array))
+
+
+def variable_like(variable: Any, shape: tuple[int, ...] | None = None) -> Var:
+    """A fresh variable of the same type, of another shape if one is given."""
+    aval = variable.aval
+    return _core.Var(aval if shape is None else aval.update(shape=shape))
+
+
+def eliminate_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program without equations that no output needs; all inputs stay."""
+    jaxpr, _ = partial_eval.dce_jaxpr(
+        closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True
+    )
+    return ClosedJaxpr(jaxpr, closed.consts)
+
+
+def repeated_equations(closed: ClosedJaxpr, phases: Sequence[int]) -> dict[int, int]:
+    """Equations that compute again what an earlier one of the same phase has: index -> index.
+
+    XLA would merge them in any case, and then the program would communicate less than its plan.
+    Across phases they stay apart: rematerialisation means to compute twice. So do constants (masks,
+    zeros): each layer makes its own, instead of getting it from the first layer that needs one.
+    """
+    first: dict[Any, int] = {}
+    canonical: dict[Var, Var] = {}
+    repeated: dict[int, int] = {}
+    varying = set(closed.jaxpr.invars)
+    for index, (equation, phase) in enumerate(zip(closed.jaxpr.eqns, phases, strict=True)):
+        if not any(isinstance(v, Var) and v in varying for v in equation.invars):
+            continue
+        varying.update(equation.outvars)
+        operands = tuple(
+            (str(atom.aval), np.asarray(atom.val).tobytes())
+            if isinstance(atom, Literal)
+            else canonical.get(atom, atom)
+            for atom in equation.invars
+        )
+        params = tuple(sorted(equation.params.items(), key=lambda item: item[0]))
+        key = (phase, equation.primitive, operands, params)
+        try:
+            earlier = first.setdefault(key, index)
+        except TypeError:  # a parameter that cannot be hashed
+            continue
+        if earlier != index:
+            repeated[index] = earlier
+            kept = closed.jaxpr.eqns[earlier].outvars
+            canonical.update(zip(equation.outvars, kept, strict=True))
+    return repeated
+
+
+def without_repeated(closed: ClosedJaxpr, repeated: Mapping[int, int]) -> ClosedJaxpr:
+    """The same program, with the results of the equations that `repeated` points to."""
+    instead: dict[Var, Var] = {}
+    equations = []
+    for index, equation in enumerate(closed.jaxpr.eqns):
+        if index in repeated:
+            kept = closed.jaxpr.eqns[repeated[index]].outvars
+            instead.update(zip(equation.outvars, kept, strict=True))
+            continue
+        operands = [v if isinstance(v, Literal) else instead.get(v, v) for v in equation.invars]
+        equations.append(equation.replace(invars=operands))
+    outputs = [v if isinstance(v, Literal) else instead.get(v, v) for v in closed.jaxpr.outvars]
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=equations, outvars=outputs), closed.consts)
+
+
+def is_key(atom: Any) -> bool:
+    """Whether a value is a typed random key, which has no bytes that a plan could lay out."""
+    return bool(jnp.issubdtype(atom.aval.dtype, jax.dtypes.prng_key))
+
+
+def key_data(keys: Any) -> Any:
+    """The numbers of typed keys."""
+    return jax.random.key_data(keys)
+
+
+def wrap_keys(numbers: Any, dtype: Any) -> Any:
+    """Typed keys of these numbers."""
+    return jax.random.wrap_key_data(numbers, impl=dtype._impl)
+
+
+def with_whole_keys(numbers: jax.Array, dtype: Any) -> jax.Array:
+    """The numbers of keys so that no key is cut: JAX has none that are."""
+    where = numbers.sharding
+    rank = numbers.ndim - len(dtype._impl.key_shape)
+    if not isinstance(where, jax.sharding.NamedSharding) or not any(where.spec[rank:]):
+        return numbers
+    whole = jax.sharding.NamedSharding(where.mesh, jax.sharding.PartitionSpec(*where.spec[:rank]))
+    if numbers.addressable_shards:
+        return cast("jax.Array", jax.device_put(numbers, whole))
+    return jax.make_array_from_single_device_arrays(numbers.shape, whole, [], dtype=numbers.dtype)
+
+
+def implementation_of_keys(dtype: Any) -> Any:
+    """The generator that typed keys belong to."""
+    return dtype._impl
+
+
+def bind(equation: JaxprEqn, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    """Run one equation's primitive on `operands`, with `params` in place of its own."""
+    bound = equation.primitive.get_bind_params(params)
+    functions, bound = bound if isinstance(bound, tuple) else ((), bound)
+    with equation.ctx.manager:
+        results = equation.primitive.bind(*functions, *operands, **bound)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def as_function(closed: ClosedJaxpr) -> Callable[..., Sequence[Any]]:
+    """A function that computes what the program does, of a list of its inputs."""
+    return cast("Callable[..., Sequence[Any]]", _core.jaxpr_as_fun(closed))
+
+
+def is_backward(equation: JaxprEqn) -> bool:
+    """Whether reverse-mode differentiation made this equation."""
+    return "transpose(" in str(equation.source_info.name_stack)
+
+
+def is_differentiated(equation: JaxprEqn) -> bool:
+    """Whether this equation belongs to a differentiated function, forward or backward."""
+    return "jvp(" in str(equation.source_info.name_stack) or is_backward(equation)
+
+
+def compiler_options(platform: str) -> dict[str, Any]:
+    """What to compile with, so that `optimization_barrier` holds.
+
+    XLA drops barriers on CPUs before it last looks for what is computed twice; on GPUs after that.
+    """
+    return {"xla_disable_hlo_passes": "cse_barrier_expander"} if platform == "cpu" else {}
+
+
+def trace_context() -> Any:
+    """What of JAX's configuration and contexts `jit` keeps its traces apart by."""
+    return _config.trace_context()
+
+
+def as_weak(array: jax.Array) -> jax.Array:
+    """The same array, of a type that gives way to what it meets; nothing is copied."""
+    kept = cast("Any", array)
+    aval = kept.aval.update(weak_type=True)
+    return cast(
+        "jax.Array",
+        ArrayImpl(aval, kept.sharding, kept._arrays, committed=kept._committed, _skip_checks=True),
+    )
+
+
+def checks_numbers() -> str | None:
+    """For which numbers JAX looks after each program, where it is asked to."""
+    kinds = {"nan": _config.debug_nans, "inf": _config.debug_infs}
+    return " or ".join(kind for kind, is_on in kinds.items() if is_on.value) or None
+
+
+@contextlib.contextmanager
+def not_checking_numbers() -> Iterator[None]:
+    """JAX does not look for numbers that are none meanwhile."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
+
+
+def effects_of(closed: ClosedJaxpr) -> list[JaxprEqn]:
+    """The equations that do more than to compute, inside of whatever calls them."""
+    found: list[JaxprEqn] = []
+    for equation in closed.jaxpr.eqns:
+        if not equation.effects:
+            continue
+        inner = [_core.ClosedJaxpr(jaxpr, ()) for jaxpr in _core.jaxprs_in_params(equation.params)]
+        found += [e for body in inner for e in effects_of(body)] or [equation]
+    return found
+
+
+def is_of_numbers(error: Exception) -> bool:
+    """Whether JAX found numbers that are not finite, where it is asked to look for them."""
+    return isinstance(error, FloatingPointError | InternalFloatingPointError)
+
+
+def line_of(equation: JaxprEqn) -> str:
+    """Where the user wrote what became this equation, and the library that he called there."""
+    frames = [*source_info_util.user_frames(equation.source_info.traceback)]
+    of_library = None
+    for frame in frames:
+        kind = whose(frame.file_name)
+        line = shown(frame.file_name, frame.start_line, frame.function_name)
+        if kind == "the user's":
+            return line if of_library is None else f"{line}, in {of_library}"
+        if kind == "a library's":
+            of_library = of_library or line
+    return of_library or "a line that is not known"
+
+
+def is_initialized() -> bool:
+    """Whether JAX has started its devices, so that their number is fixed."""
+    return bool(xla_bridge.backends_are_initialized())
+
+
+def n_cpu_devices() -> int:
+    """How many virtual CPU devices JAX was asked for; -1 for none in particular."""
+    return int(getattr(jax.config, "jax_num_cpu_devices"))  # noqa: B009  it is not declared
+
+
+def coordination_client() -> Any:
+    """What `jax.distributed` shares keys and values with between processes; None if it is off."""
+    return distributed.global_state.client
+
+
+def process_of_distributed() -> tuple[int, int]:
+    """This process's number and that of all, after `jax.distributed.initialize`."""
+    state = distributed.global_state
+    return int(state.process_id or 0), int(state.num_processes or 1)
+
+
+def free(whole: jax.Array | np.ndarray[Any, Any]) -> jax.Array:
+    """A replicated array as `jit` returns one: on the first device, and not bound to it.
+
+    So it may be combined with any other array, as one of another stage.
+    """
+    there = cast("Any", jax.device_put(whole, jax.local_devices()[0]))
+    return cast(
+        "jax.Array",
+        ArrayImpl(there.aval, there.sharding, there._arrays, committed=False, _skip_checks=True),
+    )
+
+
+def statics_of(function: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Numbers and names of the arguments that are static for a function in `jit`; else none."""
+    info = getattr(getattr(function, "jitted_fn", function), "_jit_info", None)  # of NNX, or of JAX
+    numbers, names = getattr(info, "static_argnums", ()), getattr(info, "static_argnames", ())
+    return tuple(numbers or ()), tuple(names or ())
+
+
+def is_scalar_literal(atom: Atom) -> bool:
+    """Whether `atom` is a constant number written into the program."""
+    return isinstance(atom, Literal) and np.shape(atom.val) == ()
+
+
+__all__ = [
+    "ArrayImpl",
+    "Atom",
+    "ClosedJaxpr",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "Shaped",
+    "Var",
+    "as_function",
+    "as_weak",
+    "aval",
+    "bind",
+    "checks_numbers",
+    "coordination_client",
+    "effects_of",
+    "eliminate_dead_code",
+    "free",
+    "implementation_of_keys",
+    "inline_calls",
+    "is_backward",
+    "is_differentiated",
+    "is_initialized",
+    "is_key",
+    "is_of_numbers",
+    "is_scalar_literal",
+    "key_data",
+    "line_of",
+    "n_cpu_devices",
+    "not_checking_numbers",
+    "prng",
+    "process_of_distributed",
+    "program",
+    "repeated_equations",
+    "statics_of",
+    "trace_context",
+    "variable_like",
+    "variable_of",
+    "with_whole_keys",
+    "without_repeated",
+    "wrap_keys",
+]

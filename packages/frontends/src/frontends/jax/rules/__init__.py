@@ -1,0 +1,1 @@
+"""How primitives may be sharded."""

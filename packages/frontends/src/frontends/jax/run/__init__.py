@@ -1,0 +1,1 @@
+"""Devices, processes and the engine that runs a plan."""

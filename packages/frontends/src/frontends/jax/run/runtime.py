@@ -1,0 +1,263 @@
+"""Run a plan on the devices that JAX has.
+
+All that a step does is bound once. A step is one loop over the bound calls, in an order that is the
+same in all processes; each has the calls of its own stages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from costmodel import Cluster
+from jax.sharding import NamedSharding
+
+from frontends.answer.plan import Plan
+from frontends.base.heartbeat import Watched
+from frontends.errors import ArgumentError, BatchError, DeviceError
+from frontends.jax.base import _compat
+from frontends.jax.lower.compile import Submeshes, compile_chunks
+from frontends.jax.run.blame import Blame
+from frontends.jax.run.engine import JaxEngine
+from frontends.jax.run.team import Team
+from frontends.jax.trace.trace import Trace
+from frontends.layers.layers import LayeredStep
+from frontends.program.chunks import build_chunks
+from frontends.program.instructions import Key, build_instructions, in_one_order
+from frontends.program.register_allocation import Binder, Registers, bind_all, find_dying
+from frontends.program.state_locations import Result, find_placed, find_results
+from frontends.program.transfers import plan_transfers
+from frontends.search.plan_step import Progress
+
+_FEW = 4
+"""Numbers of a leaf of state, as counters, keys, scales and metrics are, that a step returns whole
+where the stages have devices of their own."""
+
+
+class Runtime:
+    """A plan, compiled for the devices of this process.
+
+    Args:
+        trace: The step.
+        layered: The same step in layers, from which the plan was made.
+        plan: What to run.
+        cluster: Tells which devices share a host.
+        progress: Called as chunks are compiled.
+        donate: Whether a step may write over the state that it is given, as `jax.jit` does with
+            `donate_argnums`: the caller's arrays are gone then, also those that it placed anew.
+        deadline_s: Where there are several processes, how long a step may stand still before they
+            end and say who is at fault.
+
+    Raises:
+        DeviceError: JAX has fewer devices than the plan uses, or processes that MPI does not join.
+        PlanError: The plan is for another step, or its schedule cannot run, or another process has
+            another plan.
+        DeadlockError: The plan's transfers wait for each other.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        layered: LayeredStep,
+        plan: Plan,
+        cluster: Cluster,
+        progress: Progress | None = None,
+        *,
+        donate: bool = False,
+        deadline_s: float = 60.0,
+    ) -> None:
+        self._trace, self.step, self.plan, self.donate = trace, layered.step, plan, donate
+        graph = layered.step.graph
+        self.submeshes = Submeshes(plan, graph)
+        self.chunks = build_chunks(layered.step, plan)
+        self.instructions = in_one_order(build_instructions(layered.step, plan, self.chunks), plan)
+        is_local = {stage: self.submeshes.is_local(stage) for stage in range(len(plan.stages))}
+        self._argument = {a.name: i for i, a in enumerate(trace.arguments)}
+        self._dtypes = [a.dtype for a in trace.arguments]
+        state = {a.name for a in trace.arguments if not a.is_batch}
+        self.placed = placed = [
+            key for key in find_placed(plan, trace.constants, state) if is_local[key[0]]
+        ]
+        given = {key for key in placed if key[1].value in layered.updated} if donate else set()
+        self._given = given
+        planned = plan_transfers(plan, graph, cluster)
+        found = find_results(layered, plan)
+        results = [r if isinstance(r, np.ndarray) else found[r] for r in trace.results]
+        if jax.process_count() == 1 and len(plan.stages) > 1:
+            results = [r if isinstance(r, np.ndarray) else self._usable(r) for r in results]
+        self._team = None
+        if jax.process_count() > 1:
+            whole = [r for r in results if not isinstance(r, np.ndarray) and r.is_whole]
+            tensors = {r.key[1].value: (r.key[0], self._abstract(r.key)) for r in whole}
+            self._team = Team(plan, self.submeshes, self.instructions, planned, tensors, deadline_s)
+        dying = find_dying(self.instructions, plan, self.chunks, given)
+        self.programs = compile_chunks(self.chunks, trace, graph, self.submeshes, dying, progress)
+        mail = None if self._team is None else self._team.courier
+        blame = Blame(trace, graph, self.submeshes)
+        engine = JaxEngine(self.chunks, self.submeshes, self.programs, blame)
+        binder = Binder(plan, self.chunks, engine, dying, planned, mail)
+        self._placed = [
+            (binder.register(key), key, self.submeshes.sharding(key[0], key[1].spec))
+            for key in placed
+        ]
+        self._constants = {
+            key: self.submeshes.put(np.asarray(trace.constants[key[1].value]), where)
+            for _, key, where in self._placed
+            if key[1].value in trace.constants
+        }
+        self._calls = bind_all(binder, self.instructions, is_local)
+        self._batches = {
+            register: self._argument[key[1]]
+            for key, register in binder.registers.items()
+            if isinstance(key, tuple) and key[0] == "batch"
+        }
+        self._results = [
+            (binder.register(r.key), r) if isinstance(r, Result) else r for r in results
+        ]
+        self._n_registers = len(binder.registers)
+        if self._team is not None:
+            self._team.wait_for_all()
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """One training step.
+
+        Args:
+            arguments: The flattened arguments; state that a step returned is taken as it lies.
+
+        Returns:
+            The flattened results. State lies on the devices of its stage, but for leaves of a few
+            numbers in one process; all else is whole, on one device of each process, and may be
+            combined with any array there.
+
+        Raises:
+            BatchError: An argument has another shape or type than the step was planned for.
+        """
+        self._check(arguments)
+        if self._team is None:
+            return self._step(arguments, None)
+        with self._team.step() as at:
+            return self._step(arguments, at)
+
+    def _step(self, arguments: Sequence[Any], at: Watched | None) -> list[Any]:
+        values: Registers = [None] * self._n_registers
+        for register, key, where in self._placed:
+            values[register] = self._place(key, where, arguments)
+        if self._given:
+            self._separate(values)
+        for register, index in self._batches.items():
+            values[register] = self._numbers(arguments[index], index)
+        self._let_go(values, arguments)
+        if at is None:
+            for _, call in self._calls:
+                call(values)
+        else:
+            for place, call in self._calls:
+                at.place = place
+                call(values)
+        given = {} if self._team is None else self._share(values)
+        return [
+            r if isinstance(r, np.ndarray) else self._result(r, values, given)
+            for r in self._results
+        ]
+
+    def _share(self, values: Registers) -> dict[str, Any]:
+        """What is returned whole, on a device of this process."""
+        assert self._team is not None
+        mine = {
+            result.key[1].value: self.submeshes.shards(values[register])
+            for register, result in (r for r in self._results if not isinstance(r, np.ndarray))
+            if result.is_whole and self.submeshes.is_local(result.key[0])
+        }
+        return self._team.share(mine)
+
+    def _result(
+        self, found: tuple[int, Result], values: Registers, given: Mapping[str, Any]
+    ) -> Any:
+        register, result = found
+        if result.key[1].value in given:
+            return given[result.key[1].value]
+        if values[register] is not None:
+            return _compat.free(values[register]) if result.is_whole else values[register]
+        elsewhere = self._abstract(result.key)  # a handle without data
+        return jax.make_array_from_single_device_arrays(
+            elsewhere.shape, elsewhere.sharding, [], dtype=elsewhere.dtype
+        )
+
+    def _usable(self, result: Result) -> Result:
+        """Whole if it is state of a few numbers, which loops read and combine between steps."""
+        n = math.prod(self.step.graph.value(result.key[1].value).shape)
+        return replace(result, is_whole=result.is_whole or n <= _FEW)
+
+    def _abstract(self, key: Key) -> jax.ShapeDtypeStruct:
+        return self.submeshes.abstract(key[0], key[1])
+
+    def _place(self, key: Key, where: NamedSharding, arguments: Sequence[Any]) -> Any:
+        """An argument or constant in the layout of the plan; state of the last step already is."""
+        if key in self._constants:
+            return self._constants[key]
+        index = self._argument[key[1].value]
+        array = arguments[index]
+        if isinstance(array, jax.Array):
+            if array.is_deleted():
+                raise ArgumentError(
+                    f"state is used once where steps may write over it; {key[1].value} was given "
+                    "away to a step with donate=True: go on with what that returned"
+                )
+            if array.sharding.is_equivalent_to(where, array.ndim):
+                return array
+            if not array.is_fully_addressable:
+                return self._from_others(key[1].value, array, where)
+            if array.size <= _FEW and self._team is None:  # without waiting for the step before
+                return jax.device_put(jnp.copy(array), where)
+        # A copy: JAX may use a numpy array's memory in place, and the caller may change it later.
+        return self.submeshes.put(np.array(array, self._dtypes[index]), where)
+
+    def _numbers(self, array: Any, index: int) -> np.ndarray[Any, Any]:
+        """A batch's numbers, which stay what they are if the caller fills the same arrays anew."""
+        if isinstance(array, jax.Array):
+            return np.asarray(array, self._dtypes[index])
+        return np.array(array, self._dtypes[index])
+
+    def _from_others(self, name: str, array: jax.Array, where: NamedSharding) -> jax.Array:
+        """State that lies in several processes, in another layout."""
+        try:
+            moved: jax.Array = jax.device_put(array, where)
+            return moved
+        except Exception as error:
+            raise DeviceError(
+                "state that lies in several processes stays where the first plan keeps it; this "
+                f"step wants {name} as {where}, and has it as {array.sharding}: save a checkpoint, "
+                "and restore it into the abstract_state of a step that is planned for this"
+            ) from error
+
+    def _separate(self, values: Registers) -> None:
+        """Let no two places of state share an array, as one may be written over."""
+        seen: set[int] = set()
+        for register, _, _ in self._placed:
+            if id(values[register]) in seen:
+                values[register] = jnp.copy(values[register])
+            seen.add(id(values[register]))
+
+    def _let_go(self, values: Registers, arguments: Sequence[Any]) -> None:
+        """Free what was donated and then placed anew; XLA frees what lay in its place already."""
+        in_place = {id(values[register]) for register, _, _ in self._placed}
+        for key in self._given:
+            array = arguments[self._argument[key[1].value]]
+            if isinstance(array, jax.Array) and id(array) not in in_place:
+                array.delete()
+
+    def _check(self, arguments: Sequence[Any]) -> None:
+        for given, expected in zip(arguments, self._trace.arguments, strict=True):
+            aval = jax.typeof(given)
+            shape, dtype = aval.shape, aval.dtype
+            if shape != expected.shape or dtype != expected.dtype:
+                raise BatchError(
+                    "arguments must have the shapes and types that the step was planned for; got "
+                    f"{expected.name} of {dtype}{list(shape)} instead of "
+                    f"{expected.dtype}{list(expected.shape)}: plan again with parallelize"
+                )

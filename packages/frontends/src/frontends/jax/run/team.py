@@ -1,0 +1,113 @@
+"""What the processes of one run have together: lanes for what they send, and a watch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import crossmesh
+import jax
+from shardspec import Layout, Mesh, Spec
+
+from frontends.answer.plan import Plan
+from frontends.base.heartbeat import Watched
+from frontends.errors import DeviceError
+from frontends.jax.base import _compat
+from frontends.jax.lower.compile import Submeshes
+from frontends.jax.run.processes import gather
+from frontends.jax.run.watch import is_anothers, watch
+from frontends.program.instructions import Instruction
+from frontends.program.register_allocation import Shards
+from frontends.run.lanes import Lane, lanes_of
+from frontends.run.mailbox import Courier
+from frontends.run.mpi import connect, import_mpi
+from frontends.run.plan_consensus import check_one_plan, digest_of
+
+_RESULTS = -1
+"""In the place of a transfer's number: what every process is given at the end of a step."""
+
+
+class Team:
+    """All processes of a run, as this one sees them.
+
+    Args:
+        plan: The same in all of them.
+        submeshes: Where the stages are.
+        instructions: Of all processes, in their order.
+        planned: How each transfer goes from device to device.
+        results: What all processes are given at the end of a step: by name, its stage and form.
+        deadline_s: How long a step may stand still.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        submeshes: Submeshes,
+        instructions: Sequence[Instruction],
+        planned: Sequence[crossmesh.TransferPlan],
+        results: Mapping[str, tuple[int, jax.ShapeDtypeStruct]],
+        deadline_s: float,
+    ) -> None:
+        self._submeshes = submeshes
+        self._process_of = {i: d.process_index for i, d in enumerate(submeshes.devices)}
+        _check_mpi()
+        self._watch = watch()
+        self._watch.deadline_s = deadline_s
+        check_one_plan(gather(digest_of(plan), "have its plan"))
+        lanes = lanes_of(plan, instructions, planned, submeshes.processes)
+        self._has_results = bool(results)
+        if results:
+            lanes.append(self._results_lane(results))
+        self.courier = Courier(lanes, jax.process_index(), self._connect, deadline_s)
+
+    def wait_for_all(self) -> None:
+        """Until all processes are ready for the first step: some have more to compile."""
+        gather("", "compile its programs")
+
+    @contextmanager
+    def step(self) -> Iterator[Watched]:
+        """A step of this process; errors become known to all processes."""
+        with self._watch.step(is_anothers) as watched:
+            self.courier.begin()
+            yield watched
+            self.courier.end()
+
+    def share(self, mine: Mapping[str, Shards]) -> dict[str, jax.Array]:
+        """Give results to all processes, and get all of them, each whole on one device."""
+        if not self._has_results:
+            return {}
+        if mine:
+            self.courier.send(_RESULTS, None, mine)
+        received = self.courier.receive_all(_RESULTS, None)
+        return {
+            name: _compat.free(next(iter(shards.values()))) for name, shards in received.items()
+        }
+
+    def _connect(self, number: int, lane: Lane) -> crossmesh.Transport:
+        return connect(number, lane, self._process_of)
+
+    def _results_lane(self, results: Mapping[str, tuple[int, jax.ShapeDtypeStruct]]) -> Lane:
+        n_processes = jax.process_count()
+        first = {process: device for device, process in reversed(self._process_of.items())}
+        everyone = Mesh((n_processes,), ("process",), tuple(first[p] for p in range(n_processes)))
+        src, dst, senders = {}, {}, frozenset[int]()
+        for name, (stage, abstract) in results.items():
+            mesh, whole = self._submeshes.meshes[stage], Spec.replicated(len(abstract.shape))
+            src[name] = Layout(abstract.shape, mesh, whole)
+            dst[name] = Layout(abstract.shape, everyone, whole)
+            senders |= self._submeshes.processes(mesh)
+        dtypes = {name: str(abstract.dtype) for name, (_, abstract) in results.items()}
+        planned = crossmesh.plan(src, dst, dtypes, self._process_of)
+        return Lane(tuple(range(n_processes)), ((_RESULTS, None),), {_RESULTS: planned}, senders)
+
+
+def _check_mpi() -> None:
+    world = import_mpi().COMM_WORLD
+    found = world.rank, world.size
+    if found != (jax.process_index(), jax.process_count()):
+        raise DeviceError(
+            "MPI and JAX number the same processes alike; MPI has process {} of {}, JAX {} of {}: "
+            "start them with mpiexec or srun, and let frontends.jax.init join them".format(
+                *found, jax.process_index(), jax.process_count()
+            )
+        )

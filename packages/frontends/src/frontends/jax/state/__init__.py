@@ -1,0 +1,1 @@
+"""Batches and state: made and placed."""

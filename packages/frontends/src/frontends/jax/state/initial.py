@@ -1,0 +1,166 @@
+"""State that is made where it is kept, so that it is never whole anywhere (Rhino §6.3).
+
+Each stage runs the user's initialisation for its own leaves: what the others need is dead code
+there. XLA shards what is left by the plan's layouts, and JAX draws the same random numbers however
+they are sharded, as each follows from its place in the array alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from autoshard import Graph
+from jax.sharding import NamedSharding
+from shardspec import Spec
+
+from frontends.answer.plan import Plan
+from frontends.errors import PlanError
+from frontends.jax.base import _compat
+from frontends.jax.base.arguments import Argument, numbers_of
+from frontends.jax.lower.compile import Submeshes
+from frontends.jax.trace.trace import Trace
+from frontends.program.state_locations import find_placed
+
+Homes = Mapping[int, NamedSharding]
+"""By number of a leaf of the step's arguments, where it lies between steps; not for the batch."""
+
+
+def find_homes(trace: Trace, plan: Plan, graph: Graph) -> Homes:
+    """Where state lies between steps; what no stage reads lies on the first one's devices.
+
+    Raises:
+        DeviceError: JAX has fewer devices than the plan uses.
+    """
+    submeshes = Submeshes(plan, graph)
+    number = {argument.name: i for i, argument in enumerate(trace.arguments)}
+    homes = {
+        i: submeshes.sharding(0, Spec.replicated(len(argument.shape)))
+        for i, argument in enumerate(trace.arguments)
+        if not argument.is_batch
+    }
+    state = {argument.name for argument in trace.arguments if not argument.is_batch}
+    for stage, slot, _ in reversed(find_placed(plan, trace.constants, state)):
+        if slot.value in number:
+            homes[number[slot.value]] = submeshes.sharding(stage, slot.spec)
+    return homes
+
+
+def leaves_of_state(shapes: Any, tree: Any, arguments: Sequence[Argument]) -> list[int]:
+    """Which leaves of the step's arguments a tree of state is.
+
+    Args:
+        shapes: What makes state returns: the step's first argument that is not batch, or a tuple of
+            its first ones.
+        tree: Structure of all the step's arguments.
+        arguments: Their leaves.
+
+    Raises:
+        PlanError: It has another structure, or other shapes or types.
+    """
+    expected: list[tuple[Any, range]] = []
+    at = 0
+    for child in tree.children():
+        leaves = range(at, at + child.num_leaves)
+        if not any(arguments[i].is_batch for i in leaves):
+            expected.append((child, leaves))
+        at = leaves.stop
+    parts = shapes if isinstance(shapes, tuple) else (shapes,)
+    if expected and jax.tree.structure(shapes) == expected[0][0]:
+        parts = (shapes,)
+    given = [jax.tree.structure(part) for part in parts]
+    if given != [child for child, _ in expected[: len(given)]]:
+        raise PlanError(
+            "state is the step's first argument that is not batch, or a tuple of its first ones; "
+            f"got {jax.tree.structure(shapes)}, and the step was planned for "
+            f"{', '.join(str(child) for child, _ in expected)}"
+        )
+    found = [i for _, leaves in expected[: len(given)] for i in leaves]
+    for i, leaf in zip(found, jax.tree.leaves(shapes), strict=True):
+        numbers, argument = numbers_of(leaf), arguments[i]
+        if (numbers.shape, numbers.dtype) != (argument.shape, argument.dtype):
+            raise PlanError(
+                "state has the shapes and types that the step was planned for; got "
+                f"{argument.name} of {numbers.dtype}{list(numbers.shape)} instead of "
+                f"{argument.dtype}{list(argument.shape)}"
+            )
+    return found
+
+
+def place_shapes(shapes: Any, homes: Sequence[NamedSharding]) -> Any:
+    """The same shapes with their shardings."""
+    leaves, tree = jax.tree.flatten(shapes)
+    placed = []
+    for leaf, home in zip(leaves, homes, strict=True):
+        # Typed keys lie as their numbers do, which have dims more.
+        spec = jax.sharding.PartitionSpec(*home.spec[: leaf.ndim])
+        where = NamedSharding(home.mesh, spec)
+        placed.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where))
+    return jax.tree.unflatten(tree, placed)
+
+
+def make_state(
+    function: Callable[..., Any], arguments: Sequence[Any], homes: Sequence[NamedSharding]
+) -> Any:
+    """Call a function, and get each leaf of its result where it belongs.
+
+    Args:
+        function: The user's initialisation; it is traced.
+        arguments: What it is called with: small arrays and random keys, equal in all processes.
+        homes: For each leaf of the result, where it is made.
+
+    Returns:
+        What the function returns. A leaf whose home is on other processes has no data here.
+    """
+    leaves, tree = jax.tree.flatten(tuple(arguments))
+    dtypes = [jax.typeof(leaf).dtype for leaf in leaves]
+    is_key = list(map(_holds_keys, dtypes))
+    inputs = [
+        np.asarray(jax.random.key_data(leaf) if key else leaf)
+        for leaf, key in zip(leaves, is_key, strict=True)
+    ]
+
+    def call(*inputs: Any) -> tuple[list[Any], Any]:
+        given = [
+            _compat.wrap_keys(numbers, dtype) if key else numbers
+            for numbers, dtype, key in zip(inputs, dtypes, is_key, strict=True)
+        ]
+        return jax.tree.flatten(function(*jax.tree.unflatten(tree, given)))
+
+    shapes = jax.eval_shape(function, *arguments)
+    expected, out_tree = jax.tree.flatten(shapes)
+    by_mesh: dict[Any, list[int]] = {}
+    for i, home in enumerate(homes):
+        by_mesh.setdefault(home.mesh, []).append(i)
+    made: list[Any] = [None] * len(expected)
+    for mesh, mine in by_mesh.items():
+        if not mesh.local_devices:
+            continue
+
+        def part(*inputs: Any, mine: Sequence[int] = mine) -> list[Any]:
+            results, _ = call(*inputs)
+            return [
+                _compat.key_data(results[i]) if _holds_keys(expected[i].dtype) else results[i]
+                for i in mine
+            ]
+
+        results = jax.jit(part, out_shardings=[homes[i] for i in mine])(*inputs)
+        # XLA:CPU aborts if programs with collectives queue up for more threads than it has.
+        for i, result in zip(mine, jax.block_until_ready(results), strict=True):
+            made[i] = result
+    for i, (leaf, home) in enumerate(zip(expected, homes, strict=True)):
+        numbers = numbers_of(leaf)
+        if made[i] is None:
+            made[i] = jax.make_array_from_single_device_arrays(
+                numbers.shape, home, [], dtype=numbers.dtype
+            )
+        if _holds_keys(leaf.dtype):
+            made[i] = _compat.wrap_keys(made[i], leaf.dtype)
+    return jax.tree.unflatten(out_tree, made)
+
+
+def _holds_keys(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))

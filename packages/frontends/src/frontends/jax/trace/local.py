@@ -1,0 +1,175 @@
+"""Run one primitive on the shards of one device.
+
+Most primitives take shards as they are. Some hold shapes in their parameters, which become those
+of the shard; an iota starts where the shard starts; a scatter-add whose updates are sharded counts
+its operand once; a max-pool's gradient becomes arithmetic (`base.pooling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from shardspec import Mesh, Spec
+
+from frontends.jax.base import _compat
+from frontends.jax.base._compat import JaxprEqn, aval
+from frontends.jax.base.masks import gather_part, scatter_part
+from frontends.jax.base.pooling import can_unroll, unrolled
+
+Array = Any
+Shape = tuple[int, ...]
+
+
+def run_locally(
+    equation: JaxprEqn,
+    operands: Sequence[Array],
+    operand_specs: Sequence[Spec | None],
+    result_specs: Sequence[Spec],
+    mesh: Mesh,
+) -> list[Array]:
+    """The results' shards on this device.
+
+    Args:
+        equation: The primitive and its parameters, for whole arrays.
+        operands: Shards, or literal constants.
+        operand_specs: The layout of each operand, None for a literal.
+        result_specs: The layouts that the results are to have; the operands' follow from the same
+            strategy, so no communication is needed.
+        mesh: The mesh of the specs.
+    """
+    name = equation.primitive.name
+    params = dict(equation.params)
+    for sharding in ("sharding", "out_sharding"):
+        if sharding in params:
+            params[sharding] = None
+    results = [
+        _local_shape(aval(v).shape, spec, mesh)
+        for v, spec in zip(equation.outvars, result_specs, strict=True)
+    ]
+    if name == "iota":
+        return [_iota(params, results[0], result_specs[0], mesh)]
+    if name == "scatter-add":
+        operands = _count_once(operands, operand_specs, result_specs[0], mesh)
+    shapes = [
+        aval(v).shape if spec is None else _local_shape(aval(v).shape, spec, mesh)
+        for v, spec in zip(equation.invars, operand_specs, strict=True)
+    ]
+    params.update(parameters_of_part(equation, shapes, results))
+    if name == "gather":
+        return gather_part(equation, operands, params, operand_specs[0], mesh)
+    if name.startswith("scatter"):
+        return scatter_part(equation, operands, params, operand_specs[0], mesh)
+    if name == "select_and_scatter_add" and can_unroll(params):
+        source, operand = operands
+        return [unrolled(source, operand, params)]
+    return _compat.bind(equation, operands, params)
+
+
+def add_copies(
+    operands: Sequence[Array], operand_specs: Sequence[Spec], result_spec: Spec, mesh: Mesh
+) -> Array:
+    """The sum of what copies of a stage have; all but the first count once in a partial sum."""
+    own, *others = operands
+    for other, spec in zip(others, operand_specs[1:], strict=True):
+        own = own + _count_once([other], [spec], result_spec, mesh)[0]
+    return own
+
+
+def parameters_of_part(
+    equation: JaxprEqn, operands: Sequence[Shape], results: Sequence[Shape]
+) -> dict[str, Any]:
+    """The parameters that differ for a part of an equation: those that hold shapes.
+
+    Args:
+        equation: The primitive and its parameters, for whole arrays.
+        operands: Shapes of the parts of its operands.
+        results: Shapes of the parts of its results.
+    """
+    name = equation.primitive.name
+    if name == "gather":
+        return _gather(equation, operands, results[0])
+    if name in _LOCAL_PARAMETERS and results[0] != aval(equation.outvars[0]).shape:
+        return _LOCAL_PARAMETERS[name](equation, operands, results[0])
+    return {}
+
+
+def _local_shape(shape: Shape, spec: Spec | None, mesh: Mesh) -> Shape:
+    if spec is None:
+        return shape
+    return tuple(n // mesh.axis_size(axes) for n, axes in zip(shape, spec.plain_dims, strict=True))
+
+
+def _slice(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
+    """A dim that is cut stays whole, so limits change only where the whole dim is taken."""
+    whole = aval(equation.invars[0]).shape
+    limits = equation.params["limit_indices"]
+    kept = aval(equation.outvars[0]).shape
+    return {
+        "limit_indices": tuple(
+            n if kept[d] == whole[d] else limits[d] for d, n in enumerate(operands[0])
+        )
+    }
+
+
+def _groups(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
+    """A device has as many groups as its part of the grouped dim holds."""
+    numbers = equation.params["dimension_numbers"]
+    data, kernel = operands
+    if equation.params["batch_group_count"] > 1:
+        return {"batch_group_count": data[numbers.lhs_spec[0]] // result[numbers.out_spec[0]]}
+    return {"feature_group_count": data[numbers.lhs_spec[1]] // kernel[numbers.rhs_spec[1]]}
+
+
+def _gather(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
+    whole = aval(equation.invars[0]).shape
+    sizes = equation.params["slice_sizes"]
+    batching = equation.params["dimension_numbers"].operand_batching_dims
+    return {
+        "slice_sizes": tuple(
+            n if sizes[d] == whole[d] and d not in batching else sizes[d]
+            for d, n in enumerate(operands[0])
+        )
+    }
+
+
+_LOCAL_PARAMETERS: dict[str, Callable[[JaxprEqn, Sequence[Shape], Shape], dict[str, Any]]] = {
+    "broadcast_in_dim": lambda equation, operands, result: {"shape": result},
+    "iota": lambda equation, operands, result: {"shape": result},
+    "conv_general_dilated": _groups,
+    "reshape": lambda equation, operands, result: {"new_sizes": result},
+    "dynamic_slice": lambda equation, operands, result: {"slice_sizes": result},
+    "slice": _slice,
+}
+"""Parameters that hold shapes of whole arrays, by primitive."""
+
+
+def _iota(params: dict[str, Any], shape: Shape, spec: Spec, mesh: Mesh) -> Array:
+    dim = params["dimension"]
+    counted = lax.broadcasted_iota(params["dtype"], shape, dim)
+    axes = tuple(mesh.axis_names[axis] for axis in spec.plain_dims[dim])
+    if not axes:
+        return counted
+    return counted + jnp.asarray(lax.axis_index(axes) * shape[dim], params["dtype"])
+
+
+def _count_once(
+    operands: Sequence[Array],
+    operand_specs: Sequence[Spec | None],
+    result_spec: Spec,
+    mesh: Mesh,
+) -> list[Array]:
+    """Zero the operand on all but the first device of each axis that sums updates.
+
+    The result is a partial sum over these axes; the operand is whole on each of their devices.
+    """
+    target, *others = operands
+    spec = operand_specs[0]
+    carried = spec.partial_axes if spec is not None else ()
+    for axis in result_spec.partial_axes:
+        if axis not in carried:
+            first = lax.axis_index(mesh.axis_names[axis]) == 0
+            target = jnp.where(first, target, jnp.zeros_like(target))
+    return [target, *others]

@@ -1,0 +1,300 @@
+"""A sharding of a few copies of repeated layers, as one of all of them.
+
+Every layer does what the layer does that stands for it; what is converted follows the values. The
+price is summed up layer by layer, and memory is found from what is held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import autoshard
+from autoshard import Conversion, Graph, Operator, Rule, Sharding, Strategy, Value
+from costmodel import Device, operator_time, step_time
+from shardspec import Spec
+
+from frontends.layers.collapse import Repeated
+from frontends.layers.layers import LayeredStep
+from frontends.step import stage_memory
+
+MEMORY_BY = "frontends"
+"""Whose account of memory our shardings have: that of their programs; see `stage_memory`."""
+
+
+class DifferentCopiesError(Exception):
+    """Copies of a layer do not do the same, so that one cannot stand for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSeconds:
+    """What one layer or several take in a step, per phase, all repeats together."""
+
+    compute_s: tuple[float, ...]
+    communication_s: tuple[float, ...]
+
+    @property
+    def total_s(self) -> tuple[float, ...]:
+        """Of both, per phase."""
+        return tuple(c + k for c, k in zip(self.compute_s, self.communication_s, strict=True))
+
+    @property
+    def objective_s(self) -> float:
+        """Of both, of all phases."""
+        return sum(self.compute_s) + sum(self.communication_s)
+
+    @classmethod
+    def of(cls, each: Sequence[LayerSeconds], layers: Sequence[int]) -> LayerSeconds:
+        """Of some layers together, as often as they occur."""
+        compute = zip(*(each[k].compute_s for k in layers), strict=True)
+        sent = zip(*(each[k].communication_s for k in layers), strict=True)
+        return cls(tuple(map(sum, compute)), tuple(map(sum, sent)))
+
+
+def layer_seconds(layered: LayeredStep, sharding: Sharding, first: int) -> list[LayerSeconds]:
+    """What each layer of a stage takes; a conversion is its value's.
+
+    Args:
+        layered: The step.
+        sharding: Of a run of its layers.
+        first: Layer of the run.
+    """
+    graph, cluster = sharding.graph, sharding.cluster
+    n_phases, n_layers = len(graph.phases), layered.n_layers
+    compute = [[0.0] * n_phases for _ in range(n_layers)]
+    sent = [[0.0] * n_phases for _ in range(n_layers)]
+    dtypes = {value.name: value.dtype for value in graph.values}
+    known: dict[Hashable, float] = {}  # repeated layers share rules and strategies
+    for op, strategy in zip(graph.operators, sharding.strategies, strict=True):
+        key = (id(op.rule), op.flops, id(strategy), *(dtypes[n] for n in (*op.inputs, *op.outputs)))
+        if key not in known:
+            known[key] = operator_seconds(graph, op, strategy, sharding.mesh.shape, cluster.device)
+        compute[layered.layer_of[op.name]][op.phase] += graph.phases[op.phase].repeats * known[key]
+    links = cluster.links(sharding.mesh)
+    made_in = {
+        name: layered.layer_of[graph.operators[index].name]
+        for name, (index, _) in graph.producers.items()
+    }
+    collectives = autoshard.collectives(graph, sharding)
+    for c in collectives:
+        layer = made_in.get(c.value, layered.home.get(c.value, first))
+        key = (id(c.step), c.itemsize)
+        if key not in known:
+            known[key] = step_time(c.step, c.itemsize, links)
+        sent[layer][c.phase] += c.repeats * known[key]
+    return [LayerSeconds(tuple(c), tuple(k)) for c, k in zip(compute, sent, strict=True)]
+
+
+def operator_seconds(
+    graph: Graph, op: Operator, strategy: Strategy, mesh_shape: tuple[int, ...], device: Device
+) -> float:
+    """One run of an operator, as autoshard prices it: a roofline over the busiest device's part."""
+    values = [graph.value(name) for name in (*op.inputs, *op.outputs)]
+    kinds = tuple((value.shape, value.dtype) for value in values)
+    return _operator_seconds(op.rule, op.flops, strategy, kinds, mesh_shape, device)
+
+
+@lru_cache(maxsize=1 << 14)
+def _operator_seconds(
+    rule: Rule,
+    flops: float,
+    strategy: Strategy,
+    kinds: tuple[tuple[tuple[int, ...], str], ...],
+    mesh_shape: tuple[int, ...],
+    device: Device,
+) -> float:
+    parts: dict[int, int] = {}
+    for n, target in zip(mesh_shape, strategy.mapping, strict=True):
+        if isinstance(target, int):
+            parts[target] = parts.get(target, 1) * n
+    sizes = {factor: rule.factors[factor].size for factor in parts}
+    share = math.prod(-(-sizes[f] // n) / sizes[f] for f, n in parts.items())
+    values = [Value("", shape, dtype) for shape, dtype in kinds]
+    specs = (*strategy.operand_specs, *strategy.result_specs)
+    n_bytes = sum(
+        value.itemsize * local_elements(spec, value.shape, mesh_shape)
+        for value, spec in zip(values, specs, strict=True)
+    )
+    dtype = autoshard.arithmetic_dtype(rule, tuple(value.dtype for value in values))
+    return operator_time(flops * share, float(n_bytes), device, dtype)
+
+
+def local_elements(spec: Spec, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:
+    """Elements of a tensor that the device has that has most of them."""
+    parts = (math.prod(mesh_shape[a] for a in axes) for axes in spec.plain_dims)
+    return math.prod(-(-size // n) for size, n in zip(shape, parts, strict=True))
+
+
+def expand(
+    repeated: Repeated,
+    sharding: Sharding,
+    first: int,
+    last: int,
+    graph: Graph | None = None,
+    seconds: LayerSeconds | None = None,
+) -> Sharding:
+    """The sharding of layers `first` to `last` of the whole, from that of what stands for them.
+
+    What it holds is left to `with_memory`.
+
+    Args:
+        repeated: The whole, and the short step.
+        sharding: Of the short layers that `Repeated.shortened` gives.
+        first: Layer of the whole.
+        last: Included.
+        graph: Of these layers, if it is known.
+        seconds: What these layers take together, if it is known.
+
+    Raises:
+        DifferentCopiesError: The copies do not do the same.
+    """
+    whole, short = repeated.whole, repeated.short
+    layers, low, _ = repeated.shortened(first, last)
+    graph = whole.stage(first, last) if graph is None else graph
+    few = sharding.graph
+    names = _Names(whole, short, graph, few, dict(zip(range(first, last + 1), layers, strict=True)))
+    strategy_of = dict(zip((op.name for op in few.operators), sharding.strategies, strict=True))
+    strategies = tuple(strategy_of[names.operator[op.name]] for op in graph.operators)
+    stored = dict(sharding.input_specs)
+    if any(names.value[name] not in stored for name in graph.inputs):
+        raise DifferentCopiesError
+    input_specs = tuple((name, stored[names.value[name]]) for name in graph.inputs)
+    leaving = {
+        (output.value, output.alias is None): spec
+        for output, spec in zip(few.outputs, sharding.output_specs, strict=True)
+    }
+    home = dict(input_specs)
+    for op, strategy in zip(graph.operators, strategies, strict=True):
+        home.update(zip(op.outputs, strategy.result_specs, strict=True))
+    output_specs = []
+    for output in graph.outputs:
+        spec = leaving.get((names.value[output.value], output.alias is None), home[output.value])
+        if output.alias is not None:
+            spec = home[output.alias]
+        if spec.is_partial:
+            raise DifferentCopiesError
+        output_specs.append(spec)
+    conversions = _conversions(
+        graph, strategies, tuple(output_specs), home, sharding.conversions, names.value
+    )
+    if seconds is None:
+        seconds = LayerSeconds.of(layer_seconds(short, sharding, low), layers)
+    return replace(
+        sharding,
+        graph=graph,
+        input_specs=input_specs,
+        strategies=strategies,
+        conversions=conversions,
+        output_specs=tuple(output_specs),
+        compute_s=seconds.compute_s,
+        communication_s=seconds.communication_s,
+        objective_s=seconds.objective_s,
+        lower_bound_s=0.0,
+        hidden_s=(0.0,) * len(graph.phases),
+        bucketed_s=(0.0,) * len(graph.phases),
+        peak_bytes=0,
+        activation_bytes=0,
+        memory_by=MEMORY_BY,
+    )
+
+
+def with_memory(
+    sharding: Sharding,
+    in_flight: int,
+    footprint: autoshard.Footprint | None = None,
+    *,
+    split: bool = False,
+) -> Sharding:
+    """The same with so many microbatches in flight: what it holds at its peak.
+
+    Args:
+        sharding: Of a run of layers.
+        in_flight: Microbatches.
+        footprint: Of the sharding, if it is known.
+        split: Whether the two parts of backward are programs of their own. Then one microbatch in
+            flight is held as one of several is: until the second part is over.
+    """
+    if footprint is None:
+        footprint = stage_memory.footprint(sharding)
+    if split:
+        alone = tuple(f + s for f, s in zip(footprint.fixed, footprint.saved, strict=True))
+        footprint = replace(footprint, alone=alone)
+    return replace(
+        sharding,
+        options=replace(sharding.options, in_flight=in_flight),
+        peak_bytes=footprint.peak_bytes(in_flight),
+        activation_bytes=footprint.activation_bytes,
+        memory_by=MEMORY_BY,
+    )
+
+
+class _Names:
+    """What the operators and values of a run of layers are called in the short step."""
+
+    def __init__(
+        self,
+        whole: LayeredStep,
+        short: LayeredStep,
+        graph: Graph,
+        few: Graph,
+        short_of: Mapping[int, int],
+    ) -> None:
+        self.operator: dict[str, str] = {}
+        self.value: dict[str, str] = {}
+        ops, its = whole.step.graph.operators, short.step.graph.operators
+        received: dict[str, str] = {}
+        for layer, other in short_of.items():
+            pairs = zip(whole.operators_of[layer], short.operators_of[other], strict=True)
+            for mine, theirs in ((ops[i], its[j]) for i, j in pairs):
+                self.operator[mine.name] = theirs.name
+                self.value.update(zip(mine.outputs, theirs.outputs, strict=True))
+                for a, b in zip(mine.inputs, theirs.inputs, strict=True):
+                    if b not in few.producers:
+                        received.setdefault(a, b)
+        for layer, other in short_of.items():
+            pairs_of_own = zip(whole.own_values[layer], short.own_values[other], strict=True)
+            received.update((a, b) for a, b in pairs_of_own if b not in few.producers)
+        for name in graph.inputs:
+            self.value[name] = received.get(name, name)
+
+
+def _conversions(
+    graph: Graph,
+    strategies: Sequence[Strategy],
+    output_specs: Sequence[Spec],
+    home: Mapping[str, Spec],
+    conversions: Sequence[Conversion],
+    short_name: Mapping[str, str],
+) -> tuple[Conversion, ...]:
+    """What has to be converted, each time as the short step does."""
+    known: dict[tuple[int, str], list[Conversion]] = defaultdict(list)
+    for c in conversions:
+        known[c.phase, c.value].append(c)
+    asked: dict[tuple[int, str], set[Spec]] = {}
+
+    def ask(phase: int, name: str, spec: Spec) -> None:
+        wanted = asked.setdefault((phase, name), set())
+        if spec is not home[name] and spec != home[name]:  # most are at home, and often the object
+            wanted.add(spec)
+
+    for op, strategy in zip(graph.operators, strategies, strict=True):
+        for name, spec in zip(op.inputs, strategy.operand_specs, strict=True):
+            ask(op.phase, name, spec)
+    for output, spec in zip(graph.outputs, output_specs, strict=True):
+        ask(graph.phase_of_output(output), output.value, spec)
+    found: list[Conversion] = []
+    for (phase, name), needed in sorted(asked.items(), key=lambda item: item[0][0]):
+        if not needed:
+            continue
+        chain: list[Conversion] = []
+        for c in reversed(known[phase, short_name[name]]):
+            if c.dst in needed:
+                chain.append(replace(c, value=name))
+                needed = (needed - {c.dst}) | ({c.src} - {home[name]})
+        if needed:
+            raise DifferentCopiesError
+        found += reversed(chain)
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""What a plan consists of, and the schedules that it names."""

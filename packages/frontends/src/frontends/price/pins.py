@@ -1,0 +1,98 @@
+"""What a user holds as he wants it: the spec of a value, or its stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from shardspec import ShardspecError, Spec
+
+from frontends.errors import PlanError
+from frontends.layers.layers import LayeredStep
+from frontends.price.parallel_options import AXIS_NAMES
+
+Pin = Spec | str | int
+"""A spec, as such or as text (`RS0`), or the number of a stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Pins, by what they hold."""
+
+    specs: Mapping[str, Spec]
+    """By value."""
+
+    stages: Mapping[int, int]
+    """By layer."""
+
+
+def pins_of(layered: LayeredStep, pins: Mapping[str, Pin], n_devices: int) -> Pins:
+    """What pins hold in a step.
+
+    Args:
+        layered: The step.
+        pins: By the name of a value, or the path that the names of arguments begin with, which
+            holds all of them.
+        n_devices: Of the cluster; a stage has one at least, and a layer.
+
+    Raises:
+        PlanError: Nothing has the name, or it cannot be held so.
+    """
+    graph = layered.step.graph
+    specs: dict[str, Spec] = {}
+    stages: dict[int, int] = {}
+    most_stages = min(layered.n_layers, n_devices)
+    for name, pin in pins.items():
+        if name in graph.by_name:
+            held = [name]
+        else:
+            held = [each for each in graph.inputs if each.startswith((f"{name}[", f"{name}."))]
+        if not held:
+            near = get_close_matches(name, graph.by_name, n=3, cutoff=0.0)
+            raise PlanError(
+                "a pin is of a value of the step, by its name, or of arguments, by the path that "
+                f"their names begin with; got {name!r}; close are {', '.join(near)}"
+            )
+        for each in held:
+            if isinstance(pin, int) and not isinstance(pin, bool) and pin >= 0:
+                if pin >= most_stages:
+                    raise PlanError(
+                        f"stages are numbered from 0, and {layered.n_layers} layers on {n_devices} "
+                        f"devices make {most_stages} at most; got {pin} for {each!r}"
+                    )
+                layer = _layer(layered, each)
+                if stages.setdefault(layer, pin) != pin:
+                    raise PlanError(
+                        f"a layer is on one stage; layer {layer} is pinned to stage "
+                        f"{stages[layer]}, and to stage {pin} by {each!r}"
+                    )
+            else:
+                specs[each] = _spec(each, pin, len(graph.value(each).shape))
+    return Pins(specs, stages)
+
+
+def _layer(layered: LayeredStep, name: str) -> int:
+    graph = layered.step.graph
+    if name in graph.producers:
+        return layered.layer_of[graph.operators[graph.producers[name][0]].name]
+    return layered.home[name]
+
+
+def _spec(name: str, pin: object, n_dims: int) -> Spec:
+    try:
+        spec = Spec.parse(pin) if isinstance(pin, str) else pin
+    except ShardspecError as error:
+        raise PlanError(
+            f"a pin is a spec or a stage; {pin!r} for {name!r} is none: {error}"
+        ) from error
+    if not isinstance(spec, Spec) or len(spec.dims) != n_dims:
+        raise PlanError(
+            "a pin is a spec with a letter for each dim of its value, such as 'RS0', or the number "
+            f"of a stage, from 0 on; got {pin!r} for {name!r}, which has {n_dims} dims"
+        )
+    if any(axis >= len(AXIS_NAMES) for axis in spec.axes):
+        raise PlanError(
+            f"a stage's mesh has axes 0 to {len(AXIS_NAMES) - 1}; got {str(spec)!r} for {name!r}"
+        )
+    return spec

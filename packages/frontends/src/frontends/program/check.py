@@ -1,0 +1,318 @@
+"""Check a plan from its data alone: that its parts fit together and keep what it promises.
+
+Nothing here asks the searches that made the plan: layouts are followed from operator to operator,
+collectives are derived from the conversions, memory from live ranges, and the step is simulated
+again. That the programs do what the plan says, and compute what one device does, is for `verify`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from autoshard import AutoshardError, Graph, Sharding
+from pipesched import PipeschedError
+from shardspec import Layout, ShardspecError, Spec, reshard_whole_axes
+
+from frontends.base.format import format_bytes
+from frontends.errors import PlanError, VerificationError
+from frontends.plan.plan_fields import Conversion, PlanFields, Stage
+from frontends.plan.schedule import microbatches_at, schedule_of
+from frontends.program.liveness import peaks_of, step_of
+from frontends.program.predict import predict_step_s
+from frontends.step.step import PHASE_NAMES
+
+_SHOWN = 10
+"""Problems that the error names; the others are counted."""
+
+_LIVE = "live values are those planned at most, and fit a device"
+
+_RELATIVE = 1e-9
+"""Two sums of the same times may differ so much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was checked of a plan, and held."""
+
+    checks: tuple[tuple[str, int], ...]
+    """What, and how many of it."""
+
+    unchecked: tuple[str, ...]
+    """What a plan without shardings does not tell."""
+
+    def __str__(self) -> str:
+        lines = [f"ok: {what} ({number:,})" for what, number in self.checks]
+        lines += [f"not checked, as the plan keeps no shardings: {w}" for w in self.unchecked]
+        return "\n".join(lines)
+
+
+def verify_plan(plan: PlanFields) -> Verification:
+    """Check that a plan's parts fit together and keep its limits.
+
+    Raises:
+        VerificationError: They do not; says how, for each part that is wrong.
+    """
+    found: list[str] = []
+    checks: list[tuple[str, int]] = []
+    unchecked: list[str] = []
+    priced = [(i, s, s.sharding) for i, s in enumerate(plan.stages) if s.sharding is not None]
+    for what, check in _OF_PLAN.items():
+        found += check(plan)
+        checks.append((what, len(plan.stages)))
+    for name, (counted, check_stage) in _OF_STAGE.items():
+        for index, stage, sharding in priced:
+            found += [f"stage {index}: {p}" for p in check_stage(plan, stage, sharding)]
+        if priced:
+            checks.append((name, sum(counted(stage) for _, stage, _ in priced)))
+        else:
+            unchecked.append(name)
+    if len(priced) < len(plan.stages):
+        unchecked.append(_LIVE)
+    elif not found:  # what cannot run has no live values
+        found += _memory(plan)
+        checks.append((_LIVE, sum(len(stage.placements) for stage in plan.stages)))
+    if found:
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise VerificationError(
+            f"the parts of a plan fit together; this one's do not: {'; '.join(found[:_SHOWN])}"
+            f"{more}: plan again"
+        )
+    return Verification(tuple(checks), tuple(unchecked))
+
+
+def _devices(plan: PlanFields) -> Iterator[str]:
+    """Stages share all devices, being of one rank, or none."""
+    meshes = [frozenset(stage.mesh.device_ids) for stage in plan.stages]
+    for index, mesh in enumerate(meshes):
+        for other in range(index):
+            if mesh & meshes[other] and mesh != meshes[other]:
+                yield f"stages {other} and {index} share some of their devices but not all"
+
+
+def _layers(plan: PlanFields) -> Iterator[str]:
+    try:
+        n_stages = schedule_of(plan).n_stages
+    except PlanError:  # which the simulation says
+        n_stages = len(plan.stages)
+    expected, last = 0, plan.stages[-1].last_layer
+    for index, stage in enumerate(plan.stages):
+        if index and index % n_stages == 0:  # copies run the layers again
+            if expected != last + 1:
+                yield f"a copy of all stages ends with layer {expected - 1} instead of {last}"
+            expected = 0
+        if stage.first_layer != expected or stage.last_layer < stage.first_layer:
+            yield (
+                f"stage {index} runs layers {stage.first_layer} to {stage.last_layer} instead of "
+                f"some from {expected} on"
+            )
+        expected = stage.last_layer + 1
+
+
+def _limits(plan: PlanFields) -> Iterator[str]:
+    limit = plan.memory_limit_bytes
+    for index, stage in enumerate(plan.stages):
+        if stage.memory_bytes > limit:
+            yield f"stage {index} needs {format_bytes(stage.memory_bytes)} of {format_bytes(limit)}"
+
+
+def _transfers(plan: PlanFields) -> Iterator[str]:
+    """What is sent is there, in the layout that is sent, and arrives in the one that is read."""
+    for t in plan.transfers:
+        what = f"{t.value} from stage {t.source} to {t.destination}"
+        if not (0 <= t.source < len(plan.stages) and 0 <= t.destination < len(plan.stages)):
+            yield f"{what} is sent between stages that there are not"
+            continue
+        source, destination = plan.stages[t.source], plan.stages[t.destination]
+        held = source.inputs if t.phase == "state" else source.outputs
+        if (t.value, t.src_spec) not in ((s.value, s.spec) for s in held):
+            yield f"{what} is sent as {t.src_spec}, which the stage does not have"
+        if (t.value, t.dst_spec) not in ((s.value, s.spec) for s in destination.inputs):
+            yield f"{what} arrives as {t.dst_spec}, which the stage does not read"
+    for index, stage in enumerate(plan.stages):
+        sources = Counter(t.value for t in plan.transfers if t.destination == index)
+        yield from (
+            f"{value} is sent to stage {index} {number} times"
+            for value, number in sources.items()
+            if number > 1
+        )
+        if stage.sharding is not None:
+            graph = stage.sharding.graph
+            for name in graph.inputs:
+                if graph.value(name).role == "activation" and name not in sources:
+                    yield f"stage {index} reads {name}, which no stage sends to it"
+
+
+def _times(plan: PlanFields) -> Iterator[str]:
+    """The predicted step is what the simulation of its parts gives."""
+    try:
+        again = predict_step_s(plan.stages, plan.transfers, schedule_of(plan))
+    except (PlanError, PipeschedError) as error:
+        yield f"schedule {plan.schedule} cannot be simulated: {error}"
+        return
+    if not math.isclose(again, plan.step_s, rel_tol=_RELATIVE):
+        yield f"a step is predicted to take {plan.step_s!r} s, and its parts take {again!r} s"
+    if plan.step_s < plan.lower_bound_s * (1 - _RELATIVE):
+        yield f"a step takes {plan.step_s!r} s, less than the bound of {plan.lower_bound_s!r} s"
+
+
+def _microbatches(plan: PlanFields) -> Iterator[str]:
+    """A stage's program is of the microbatches that the schedule gives it."""
+    try:
+        schedule = schedule_of(plan)
+    except PlanError:  # which the simulation says
+        return
+    for index, stage in enumerate(plan.stages):
+        given, found = microbatches_at(schedule, index), plan.microbatches_of(index)
+        if stage.sharding is not None and found != given:
+            yield f"stage {index}: its program has {found} microbatches, not {given}"
+
+
+def _same_parts(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
+    """A stage runs what its sharding says, which is one of its graph on its mesh."""
+    try:
+        Sharding.from_json(sharding.to_json())
+    except AutoshardError as error:
+        yield f"its sharding is none: {error}"
+        return
+    graph = sharding.graph
+    ways = zip(graph.operators, sharding.strategies, strict=True)
+    outputs = zip(graph.outputs, sharding.output_specs, strict=True)
+    for what, said, found in (
+        ("mesh", sharding.mesh, stage.mesh),
+        ("inputs", sharding.input_specs, tuple((s.value, s.spec) for s in stage.inputs)),
+        (
+            "outputs",
+            tuple((output.value, spec) for output, spec in outputs),
+            tuple((s.value, s.spec) for s in stage.outputs),
+        ),
+        (
+            "operators",
+            tuple((op.name, op.phase, s.operand_specs, s.result_specs) for op, s in ways),
+            tuple((p.operator, p.phase, p.operands, p.results) for p in stage.placements),
+        ),
+        (
+            "conversions",
+            tuple((c.phase, c.value, c.src, c.dst) for c in sharding.conversions),
+            tuple((c.phase, c.value, c.src, c.dst) for c in stage.conversions),
+        ),
+    ):
+        if said != found:
+            yield f"its {what} are not those of its sharding"
+
+
+def _layouts(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
+    """Whatever is read is there in the layout in which it is read."""
+    graph = sharding.graph
+    if [op.name for op in graph.operators] != [p.operator for p in stage.placements]:
+        return  # which is a problem of its own
+    there = {(stored.value, stored.spec) for stored in stage.inputs}
+    for phase, name in enumerate(PHASE_NAMES):
+        here = _Reachable(there, [c for c in stage.conversions if c.phase == phase])
+        for operator, placement in zip(graph.operators, stage.placements, strict=True):
+            if operator.phase == phase:
+                for value, spec in zip(operator.inputs, placement.operands, strict=False):
+                    if not here.reach(value, spec):
+                        what = f"{operator.name} in {name} reads {value} as {spec}"
+                        yield f"{what}, which nothing makes"
+                here.there.update(zip(operator.outputs, placement.results, strict=False))
+                there.update(zip(operator.outputs, placement.results, strict=False))
+        for output, stored in zip(graph.outputs, stage.outputs, strict=False):
+            leaves = graph.phase_of_output(output) == phase
+            if leaves and not here.reach(output.value, stored.spec):
+                yield f"{output.value} leaves {name} as {stored.spec}, which nothing makes"
+
+
+class _Reachable:
+    """The layouts that there are in one phase, and those that its conversions make of them."""
+
+    def __init__(self, there: set[tuple[str, Spec]], conversions: list[Conversion]) -> None:
+        self.there = set(there)
+        self._conversions: dict[str, list[Conversion]] = {}
+        for c in conversions:
+            self._conversions.setdefault(c.value, []).append(c)
+
+    def reach(self, value: str, spec: Spec) -> bool:
+        """Whether a value can be had in a layout; keeps what is made on the way."""
+        grows = True
+        while (value, spec) not in self.there and grows:
+            of = self._conversions.get(value, ())
+            new = {(value, c.dst) for c in of if (value, c.src) in self.there} - self.there
+            self.there |= new
+            grows = bool(new)
+        return (value, spec) in self.there
+
+
+def _collectives(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
+    """The collectives are what the conversions take."""
+    graph = sharding.graph
+    expected: Counter[tuple[object, ...]] = Counter()
+    for c in stage.conversions:
+        value = graph.value(c.value)
+        try:
+            ends = [Layout(value.shape, stage.mesh, spec) for spec in (c.src, c.dst)]
+            steps = reshard_whole_axes(*ends).steps
+        except ShardspecError as error:
+            yield f"{c.value} cannot go from {c.src} to {c.dst}: {error}"
+            continue
+        for step in steps:
+            if step.kind != "slice":
+                size = step.dst.local_bytes(value.itemsize)
+                sent = step.sent_bytes(value.itemsize)
+                repeats = graph.phases[c.phase].repeats
+                expected[c.phase, c.value, step.kind, step.mesh_axes, size, sent, repeats] += 1
+    planned: Counter[tuple[object, ...]] = Counter(
+        (c.phase, c.value, c.kind, c.axes, c.n_bytes, c.sent_bytes, c.repeats)
+        for c in stage.collectives
+    )
+    if expected != planned:
+        yield (
+            f"its collectives have besides its conversions' {list(planned - expected)[:2]} and "
+            f"lack {list(expected - planned)[:2]}"
+        )
+
+
+def _memory(plan: PlanFields) -> Iterator[str]:
+    """What lives at one time is as much as was planned at most, and fits a device."""
+    peaks, limit = peaks_of(step_of(plan), plan), plan.memory_limit_bytes
+    for index, (stage, peak) in enumerate(zip(plan.stages, peaks.stages, strict=True)):
+        if peak.n_bytes > stage.memory_bytes:
+            yield (
+                f"stage {index}: what lives at one time takes {format_bytes(peak.n_bytes)} in "
+                f"{peak.when}, and {format_bytes(stage.memory_bytes)} are planned"
+            )
+    for devices, peak in peaks.devices.items():
+        if peak.n_bytes > limit:
+            yield (
+                f"what lives at one time on devices {min(devices)} to {max(devices)} takes "
+                f"{format_bytes(peak.n_bytes)} of {format_bytes(limit)}, in {peak.when}"
+            )
+
+
+def _bytes_sent(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[str]:
+    """A transfer has the bytes of its value."""
+    graph: Graph = sharding.graph
+    here = plan.stages.index(stage)
+    for t in plan.transfers:
+        if t.destination == here and t.n_bytes != graph.value(t.value).n_bytes:
+            yield f"{t.value} has {graph.value(t.value).n_bytes} bytes, and {t.n_bytes} are sent"
+
+
+_OF_PLAN: dict[str, Callable[[PlanFields], Iterator[str]]] = {
+    "stages have devices of their own": _devices,
+    "stages run all layers, in order": _layers,
+    "stages keep the memory limit": _limits,
+    "transfers join what stages make and read": _transfers,
+    "the predicted step is that of its parts": _times,
+    "stages run the microbatches of the schedule": _microbatches,
+}
+_OF_STAGE: dict[
+    str, tuple[Callable[[Stage], int], Callable[[PlanFields, Stage, Sharding], Iterator[str]]]
+] = {
+    "operators run as their sharding says": (lambda s: len(s.placements), _same_parts),
+    "what is read is there in that layout": (lambda s: len(s.placements), _layouts),
+    "collectives are those of the conversions": (lambda s: len(s.collectives), _collectives),
+    "transfers have the bytes of their values": (lambda s: len(s.inputs), _bytes_sent),
+}

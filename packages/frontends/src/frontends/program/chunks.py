@@ -1,0 +1,261 @@
+"""Cut a planned step into the programs that run: per stage forward, backward and parts of apply.
+
+A chunk is a straight list of conversions and operators. What it reads and writes are *slots*: a
+value in one layout. A conversion is made where it is first needed and then shared by all that
+follow in the same phase.
+
+Apply is cut into levels where stages depend on each other, as under clipping by the global norm:
+every stage sums its squares (level 0), one stage adds them up and sends the factor back, and all
+stages go on with it. An operator runs on the latest level that its readers allow, so that most
+stages have one level only.
+
+Where the schedule splits backward, it has two levels: 0 is the input gradient, all that other
+stages' backwards wait for; 1 is the weight gradient, what leads to sums over microbatches only.
+
+A sum over microbatches is never there once a microbatch: a chunk adds its part to the total.
+
+Where a stage's backward always follows its forward at once, as on the last stage of 1F1B, both are
+one chunk, and with one stage and one microbatch apply is in it too: nothing is laid out between
+them that is not needed, and one program is dispatched instead of three.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from autoshard import Graph, Operator
+from pipesched import Kind, Schedule
+
+from frontends.errors import PlanError
+from frontends.layers.split_backward import levels_of, sent_backwards
+from frontends.plan.plan_fields import Conversion, Placement, PlanFields, Stage, Stored
+from frontends.plan.schedule import each_copy, schedule_of, split_stages
+from frontends.step.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A program of one stage, run once a microbatch or once a step."""
+
+    stage: int
+    phases: tuple[int, ...]
+    """In the order in which they run; more than one where they always follow each other at once."""
+
+    level: int
+    """0 in forward and in a backward that is whole."""
+
+    actions: tuple[Conversion | Placement, ...]
+    reads: tuple[Stored, ...]
+    """State that apply updates first, in the order of its updates."""
+
+    writes: tuple[Stored, ...]
+    """Updates first; each has the layout of the state that it replaces."""
+
+    totals: tuple[Stored, ...]
+    """Sums over microbatches that the chunk adds to what it makes; no part of reads and writes."""
+
+    @property
+    def phase(self) -> int:
+        """The phase at whose turn it runs."""
+        return self.phases[0]
+
+    def __str__(self) -> str:
+        level = f".{self.level}" if self.level else ""
+        names = " and ".join(PHASE_NAMES[phase] for phase in self.phases)
+        return f"{names}{level} of stage {self.stage}"
+
+
+def stages_of_operators(plan: PlanFields) -> dict[str, int]:
+    """The stage that runs each operator."""
+    return {
+        placement.operator: index
+        for index, stage in enumerate(plan.stages)
+        for placement in stage.placements
+    }
+
+
+def build_chunks(step: Step, plan: PlanFields) -> tuple[Chunk, ...]:
+    """The chunks of all stages, in the order stage, phase, level.
+
+    Raises:
+        PlanError: The plan places other operators than the graph has, or its schedule cannot run.
+    """
+    graph, stage_of = step.graph, stages_of_operators(plan)
+    if set(stage_of) != {op.name for op in graph.operators}:
+        raise PlanError("the plan was made for another step: it places other operators; plan again")
+    schedule = each_copy(schedule_of(plan))
+    split = split_stages(schedule)
+    levels = levels_of_apply(graph, stage_of)
+    chunks: list[Chunk] = []
+    for index, stage in enumerate(plan.stages):
+        operators = [op for op in graph.operators if stage_of[op.name] == index]
+        if index in split:
+            levels.update(levels_of(operators, sent_backwards(plan.transfers, index)))
+        joined: tuple[int, ...] = ()
+        if _follows_at_once(schedule, index) and not _waits(operators, plan, index):
+            is_whole = len(plan.stages) == plan.microbatches == 1 and index not in split
+            joined = (FORWARD, BACKWARD, APPLY) if is_whole else (FORWARD, BACKWARD)
+        builder = _StageBuilder(graph, step.summed, index, stage, operators, levels, joined)
+        chunks.extend(builder.build())
+    return tuple(chunks)
+
+
+def levels_of_apply(graph: Graph, stage_of: Mapping[str, int]) -> dict[str, int]:
+    """The level of every operator of apply: as late as its readers allow."""
+    apply = [op for op in graph.operators if op.phase == APPLY]
+    maker = {name: op.name for op in apply for name in op.outputs}
+    earliest: dict[str, int] = {}
+    for op in apply:
+        makers = [maker[name] for name in op.inputs if name in maker]
+        steps = [earliest[m] + (stage_of[m] != stage_of[op.name]) for m in makers]
+        earliest[op.name] = max(steps, default=0)
+    last: dict[int, int] = defaultdict(int)
+    for op in apply:
+        last[stage_of[op.name]] = max(last[stage_of[op.name]], earliest[op.name])
+    latest = {op.name: last[stage_of[op.name]] for op in apply}
+    for op in reversed(apply):
+        for name in op.inputs:
+            if name in maker:
+                other = maker[name]
+                gap = stage_of[other] != stage_of[op.name]
+                latest[other] = min(latest[other], latest[op.name] - gap)
+    return latest
+
+
+def _follows_at_once(schedule: Schedule, stage: int) -> bool:
+    """Whether a stage does nothing between a microbatch's forward and its backward."""
+    backwards = Kind.BACKWARD, Kind.INPUT_GRADIENT
+    actions = [
+        action
+        for rank in schedule.ranks
+        for action in rank
+        if action.stage == stage and action.kind in (Kind.FORWARD, Kind.WEIGHT_GRADIENT, *backwards)
+    ]
+    return all(
+        after.kind in backwards and after.microbatch == action.microbatch
+        for action, after in pairwise(actions)
+        if action.kind is Kind.FORWARD
+    )
+
+
+def _waits(operators: Sequence[Operator], plan: PlanFields, stage: int) -> bool:
+    """Whether a stage's backward gets what its forward does not."""
+    read = {name for op in operators if op.phase == FORWARD for name in op.inputs}
+    return any(
+        t.destination == stage and t.phase in ("forward", "backward") and t.value not in read
+        for t in plan.transfers
+    )
+
+
+class _StageBuilder:
+    """Walks one stage's operators in order and places conversions where they are first needed."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        summed: Collection[str],
+        index: int,
+        stage: Stage,
+        operators: Sequence[Operator],
+        levels: Mapping[str, int],
+        joined: tuple[int, ...],
+    ) -> None:
+        self.graph, self.summed, self.index, self.stage = graph, summed, index, stage
+        self.placement = {p.operator: p for p in stage.placements}
+        self.conversion = {(c.phase, c.value, c.dst): c for c in stage.conversions}
+        self.home = {stored.value: stored.spec for stored in stage.inputs}
+        self.groups: dict[tuple[tuple[int, ...], int], list[Operator]] = {}
+        """By phases and level, those of a chunk."""
+
+        for op in operators:
+            level = levels.get(op.name, 0)
+            phases = joined if op.phase in joined and level == 0 else (op.phase,)
+            self.groups.setdefault((phases, level), []).append(op)
+            for name, spec in zip(op.outputs, self.placement[op.name].results, strict=True):
+                self.home[name] = spec
+        self.outputs: dict[str, list[Stored]] = defaultdict(list)
+        for stored in stage.outputs:
+            self.outputs[stored.value].append(stored)
+        self.update_of = {
+            Stored(output.value, self.home[output.alias]): Stored(
+                output.alias, self.home[output.alias]
+            )
+            for output in graph.outputs
+            if output.alias in self.home and output.value in self.home
+        }
+        """The state that an update replaces."""
+
+    def build(self) -> list[Chunk]:
+        """The chunks; each writes what later ones and the outside read."""
+        drafts = []
+        converted: dict[int, set[Stored]] = defaultdict(set)
+        for phases, level in sorted(self.groups):
+            drafts.append((phases, level, *self._draft(self.groups[phases, level], converted)))
+        read_later: set[Stored] = set(self.stage.outputs)
+        totalled: set[Stored] = set()
+        chunks: list[Chunk] = []
+        for phases, level, actions, reads, made in reversed(drafts):
+            if APPLY in phases:
+                sums = (slot for slot in reads if slot.value in self.summed)
+                totalled.update(slot for slot in sums if slot.spec == self.home[slot.value])
+                reads, made = self._paired(reads, made)
+            totals = tuple(slot for slot in made if slot in totalled and APPLY not in phases)
+            writes = tuple(slot for slot in made if slot in read_later)
+            chunks.insert(0, Chunk(self.index, phases, level, actions, reads, writes, totals))
+            read_later.update(slot for slot in reads if slot not in totalled or APPLY not in phases)
+        return chunks
+
+    def _paired(
+        self, reads: Sequence[Stored], made: Sequence[Stored]
+    ) -> tuple[tuple[Stored, ...], tuple[Stored, ...]]:
+        """Reads and results, the state that is updated and its updates first and in one order.
+
+        JAX writes the first result over the first operand of that shape that is given away. Where
+        these are not a pair, XLA copies.
+        """
+        there = set(reads)
+        pairs = {old: new for new in made if (old := self.update_of.get(new)) in there}
+        updates = set(pairs.values())
+        rest = [slot for slot in reads if slot not in pairs]
+        others = [slot for slot in made if slot not in updates]
+        return (*pairs, *rest), (*pairs.values(), *others)
+
+    def _draft(
+        self, operators: Sequence[Operator], converted: dict[int, set[Stored]]
+    ) -> tuple[tuple[Conversion | Placement, ...], tuple[Stored, ...], tuple[Stored, ...]]:
+        """What a chunk does, reads and makes; adds what it converts to what each phase has."""
+        actions: list[Conversion | Placement] = []
+        made: dict[Stored, None] = {}
+        reads: dict[Stored, None] = {}
+
+        def need(slot: Stored, phase: int) -> None:
+            if slot.spec == self.home[slot.value] or slot in converted[phase]:
+                if slot not in made:
+                    reads[slot] = None
+                return
+            conversion = self.conversion.get((phase, slot.value, slot.spec))
+            if conversion is None:
+                raise PlanError(
+                    f"the plan must bring every value into the layout that is read; stage "
+                    f"{self.index} has no way to {slot.value} as {slot.spec} in "
+                    f"{PHASE_NAMES[phase]}: plan again"
+                )
+            need(Stored(slot.value, conversion.src), phase)
+            actions.append(conversion)
+            made[slot] = None
+            converted[phase].add(slot)
+
+        for op in operators:
+            placement = self.placement[op.name]
+            for name, spec in zip(op.inputs, placement.operands, strict=True):
+                need(Stored(name, spec), op.phase)
+            actions.append(placement)
+            for name, spec in zip(op.outputs, placement.results, strict=True):
+                made[Stored(name, spec)] = None
+            for name in op.outputs:
+                for stored in self.outputs.get(name, ()):
+                    need(stored, op.phase)
+        return tuple(actions), tuple(reads), tuple(made)

@@ -1,0 +1,281 @@
+"""The most that a device holds while a plan runs: live ranges, instruction by instruction.
+
+Nothing here asks what planned. Between instructions a device holds what was made or received and
+is not freed yet. While a chunk runs, its operands stay to the end, also those that die with it, and
+what it makes is held until it is read last inside, or until the end where it leaves. Two results
+take no memory of their own: an update lies over the state that it replaces, if the state is given
+away (`donate`), and a part of a sum is added to its total at once.
+
+What one operator or conversion needs besides its operands and results is not counted, and neither
+is what `fusion` says that XLA does not lay out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from autoshard import Graph, Operator, Value
+from shardspec import Layout
+
+from frontends.errors import PlanError
+from frontends.plan.plan_fields import Conversion, Placement, PlanFields, Stored
+from frontends.program.chunks import Chunk, build_chunks
+from frontends.program.instructions import (
+    Free,
+    Instruction,
+    Keep,
+    Key,
+    Run,
+    build_instructions,
+    in_one_order,
+    makes,
+)
+from frontends.step.fusion import fused_in_apply
+from frontends.step.step import APPLY, Step
+
+ProgramBytes = Callable[[int], int]
+"""By the index of a chunk: what its program takes on a device besides operands, totals, and updates
+that lie over their state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The moment at which a device holds most."""
+
+    n_bytes: int
+    when: str
+    """The instruction that runs then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """What a plan needs at most."""
+
+    stages: tuple[Peak, ...]
+    """Of a device of each stage, for this stage."""
+
+    devices: Mapping[frozenset[int], Peak]
+    """By the ids of devices that hold the same stages: for all of these together."""
+
+
+def peaks_of(
+    step: Step, plan: PlanFields, *, donate: bool = True, program_bytes: ProgramBytes | None = None
+) -> Peaks:
+    """The most that each device holds, of all that a plan makes it do in a step.
+
+    Args:
+        step: What the plan was made for, as `step_of` finds it in a plan that keeps its shardings.
+        plan: What runs.
+        donate: Whether the state of before is given away; else it is there until the end.
+        program_bytes: What else tells how much a chunk's program takes.
+
+    Raises:
+        PlanError: The plan is for another step, or its schedule cannot run.
+        DeadlockError: Its transfers wait for each other.
+    """
+    chunks = build_chunks(step, plan)
+    order = in_one_order(build_instructions(step, plan, chunks), plan)
+    walk = _Walk(step.graph, plan, chunks, donate, program_bytes)
+    for index, item in enumerate(order):
+        walk.do(item, _freed_after(order, index))
+    return Peaks(tuple(walk.stages), walk.devices)
+
+
+def step_of(plan: PlanFields) -> Step:
+    """The step that a plan was made for, of the graphs that its stages keep.
+
+    Which of the values that apply reads are sums, and which are the same in all microbatches, is
+    not in a plan: all count as sums.
+
+    Raises:
+        PlanError: The plan keeps no shardings.
+    """
+    graphs = [stage.sharding.graph for stage in plan.stages if stage.sharding is not None]
+    if len(graphs) < len(plan.stages):
+        raise PlanError("only a plan that keeps its stages' shardings knows its step: plan again")
+    values: dict[str, Value] = {}
+    for graph in graphs:
+        for value in graph.values:
+            is_received = value.role == "activation" and value.name not in graph.producers
+            if value.name not in values or not is_received:
+                values[value.name] = value
+    operators = _in_one_order(graphs)
+    phase_of = {name: op.phase for op in operators for name in op.outputs}
+    last = len(graphs[0].phases) - 1
+    read_last = {name for op in operators if op.phase == last for name in op.inputs}
+    summed = [name for name, phase in phase_of.items() if phase < last and name in read_last]
+    made_here = [name for name in values if name not in phase_of]
+    results = [o for g in graphs for o in g.outputs if o.alias is not None or o.whole]
+    graph = Graph(
+        graphs[0].phases,
+        tuple(values.values()),
+        tuple(operators),
+        tuple(made_here),
+        tuple(results),
+    )
+    return Step(graph, plan.microbatches, tuple(summed) if plan.microbatches > 1 else (), plan.step)
+
+
+def _in_one_order(graphs: Sequence[Graph]) -> list[Operator]:
+    """The operators of all stages, phase by phase, each after those that make what it reads.
+
+    A stage's own are in order. They come from one list, so that there is such an order.
+    """
+    made_somewhere = {name for graph in graphs for name in graph.producers}
+    there: set[str] = set()
+    operators: list[Operator] = []
+    for phase in range(len(graphs[0].phases)):
+        left = [[op for op in graph.operators if op.phase == phase] for graph in graphs]
+        position = [0] * len(graphs)
+        while any(p < len(mine) for p, mine in zip(position, left, strict=True)):
+            before = len(operators)
+            for stage, mine in enumerate(left):
+                while position[stage] < len(mine):
+                    op = mine[position[stage]]
+                    if any(name in made_somewhere and name not in there for name in op.inputs):
+                        break
+                    there.update(op.outputs)
+                    operators.append(op)
+                    position[stage] += 1
+            if len(operators) == before:
+                raise PlanError("the plan is damaged: its stages wait for each other: plan again")
+    return operators
+
+
+def _freed_after(order: Sequence[Instruction], index: int) -> set[Key]:
+    """What goes with an instruction."""
+    gone: set[Key] = set()
+    for later in order[index + 1 :]:
+        if not isinstance(later, Free):
+            break
+        gone.update((later.stage, slot, later.microbatch) for slot in later.slots)
+    return gone
+
+
+class _Walk:
+    """What is held, and the most that was."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        plan: PlanFields,
+        chunks: Sequence[Chunk],
+        donate: bool,
+        program_bytes: ProgramBytes | None,
+    ) -> None:
+        self._graph, self._plan, self._chunks = graph, plan, chunks
+        self._donate, self._program_bytes = donate, program_bytes
+        self._operators = {op.name: op for op in graph.operators}
+        self._state_of = {o.value: o.alias for o in graph.outputs if o.alias is not None}
+        self._state = set(self._state_of.values())
+        self._fused = [
+            fused_in_apply(graph, {c.value for c in stage.conversions if c.phase == APPLY})
+            for stage in plan.stages
+        ]
+        self._bytes = cache(self._local_bytes)
+        self._inside = cache(self._most_inside)
+        self._held: dict[Key, int] = {}
+        self._group = [frozenset(stage.mesh.device_ids) for stage in plan.stages]
+        self.stages = [Peak(0, "the beginning")] * len(plan.stages)
+        self.devices = dict.fromkeys(self._group, Peak(0, "the beginning"))
+        self._now = [0] * len(plan.stages)
+        sent = {(t.destination, t.value) for t in plan.transfers if t.phase == "state"}
+        inputs = set(graph.inputs)
+        for index, stage in enumerate(plan.stages):
+            for slot in stage.inputs:
+                is_batch = graph.value(slot.value).role == "batch"
+                if slot.value in inputs and not is_batch and (index, slot.value) not in sent:
+                    self._add((index, slot, None))
+            self._look(index, 0, "the beginning")
+
+    def do(self, item: Instruction, dying: set[Key]) -> None:
+        """Account for one instruction, after which `dying` goes."""
+        match item:
+            case Run(stage, index, _):
+                replaced = frozenset(
+                    slot
+                    for slot in self._chunks[index].writes
+                    if self._donate
+                    and (old := self._state_of.get(slot.value)) is not None
+                    and (stage, Stored(old, slot.spec), None) in dying
+                )
+                inside = self._inside(index, replaced)
+                self._look(stage, inside, str(item))
+                for slot in replaced:
+                    self._drop((stage, Stored(self._state_of[slot.value], slot.spec), None))
+            case Keep(stage, slots, microbatch):
+                for slot in slots:
+                    self._drop((stage, slot, microbatch))
+            case Free(stage, slots, microbatch):
+                for slot in slots:
+                    if self._donate or slot.value not in self._state:
+                        self._drop((stage, slot, microbatch))
+        for key in makes(item, self._plan, self._chunks):
+            self._add(key)
+        self._look(item.stage, 0, str(item))
+
+    def _look(self, stage: int, inside: int, when: str) -> None:
+        """Note what is held now, if it is more than ever before."""
+        here = self._now[stage] + inside
+        if here > self.stages[stage].n_bytes:
+            self.stages[stage] = Peak(here, when)
+        group = self._group[stage]
+        total = inside + sum(
+            n for n, other in zip(self._now, self._group, strict=True) if other == group
+        )
+        if total > self.devices[group].n_bytes:
+            self.devices[group] = Peak(total, when)
+
+    def _add(self, key: Key) -> None:
+        if key not in self._held:
+            self._held[key] = self._bytes(key[0], key[1])
+            self._now[key[0]] += self._held[key]
+
+    def _drop(self, key: Key) -> None:
+        self._now[key[0]] -= self._held.pop(key, 0)
+
+    def _local_bytes(self, stage: int, slot: Stored) -> int:
+        value = self._graph.value(slot.value)
+        layout = Layout(value.shape, self._plan.stages[stage].mesh, slot.spec)
+        return layout.local_bytes(value.itemsize)
+
+    def _most_inside(self, index: int, replaced: frozenset[Stored]) -> int:
+        """The most that a chunk's program holds of what it makes itself."""
+        if self._program_bytes is not None:
+            return self._program_bytes(index)
+        chunk = self._chunks[index]
+        steps = [self._reads_and_makes(action) for action in chunk.actions]
+        fused, leaving = self._fused[chunk.stage], set(chunk.writes)
+        nowhere = replaced.union(
+            slot
+            for _, made in steps
+            for slot in made
+            if slot.value in fused and slot not in leaving
+        )
+        made_at: dict[Stored, int] = {}  # last; each phase converts for itself
+        last: dict[tuple[Stored, int], int] = {}
+        for at, (read, made) in enumerate([*steps, (chunk.writes, ())]):
+            last.update(((slot, made_at[slot]), at) for slot in read if slot in made_at)
+            made_at.update(dict.fromkeys(made, at))
+            last.update(((slot, at), at) for slot in made)
+        going: dict[int, list[Stored]] = {}
+        now = most = 0
+        for at, (_, made) in enumerate(steps):
+            for slot in made:
+                if slot not in nowhere:
+                    now += self._bytes(chunk.stage, slot)
+                    going.setdefault(last[slot, at], []).append(slot)
+            most = max(most, now)
+            now -= sum(self._bytes(chunk.stage, slot) for slot in going.pop(at, ()))
+        return most
+
+    def _reads_and_makes(
+        self, action: Conversion | Placement
+    ) -> tuple[tuple[Stored, ...], tuple[Stored, ...]]:
+        if isinstance(action, Conversion):
+            return (Stored(action.value, action.src),), (Stored(action.value, action.dst),)
+        op = self._operators[action.operator]
+        reads = map(Stored, op.inputs, action.operands)
+        return tuple(reads), tuple(map(Stored, op.outputs, action.results))

@@ -1,0 +1,31 @@
+"""Plan what passes between stages, with crossmesh."""
+
+from __future__ import annotations
+
+import crossmesh
+from autoshard import Graph
+from costmodel import Cluster
+from shardspec import Layout
+
+from frontends.plan.plan_fields import PlanFields
+
+
+def plan_transfers(
+    plan: PlanFields, graph: Graph, cluster: Cluster
+) -> tuple[crossmesh.TransferPlan, ...]:
+    """How each of the plan's transfers goes from device to device; equal in all processes."""
+    planned = []
+    for transfer in plan.transfers:
+        value = graph.value(transfer.value)
+        source = plan.stages[transfer.source].mesh
+        destination = plan.stages[transfer.destination].mesh
+        hosts = {d: cluster.host(d) for mesh in (source, destination) for d in mesh.device_ids}
+        planned.append(
+            crossmesh.plan(
+                Layout(value.shape, source, transfer.src_spec),
+                Layout(value.shape, destination, transfer.dst_spec),
+                value.dtype,
+                hosts,
+            )
+        )
+    return tuple(planned)

@@ -1,0 +1,1 @@
+"""Plans as text, pictures and pages, explained and compared."""

@@ -1,0 +1,235 @@
+"""What is different between two plans, and what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from frontends.base.format import format_bytes, format_seconds
+from frontends.plan.plan_fields import PlanFields, Stage
+from frontends.report.text import (
+    WIDTH,
+    add_row,
+    describe_devices,
+    describe_layers,
+    describe_mesh,
+    make_table,
+    runs_per_step,
+)
+from frontends.step.step import PHASE_NAMES
+
+_SHOWN = 12
+"""Rows of a kind of change that are printed; `Difference.changes` has all."""
+
+_NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that two plans do differently."""
+
+    kind: str
+    """What it is about: one of `KINDS`."""
+
+    what: str
+    before: str
+    """`-` if the first plan has no such thing."""
+
+    after: str
+
+
+KINDS = (
+    "plan",
+    "stage",
+    "stored value",
+    "operator",
+    "conversion",
+    "collectives",
+    "transfer",
+    "priced plan",
+)
+"""What changes are about, in the order in which they are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """From one plan to another; prints as tables."""
+
+    before: PlanFields
+    after: PlanFields
+    changes: tuple[Change, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def __str__(self) -> str:
+        file = StringIO()
+        console = Console(
+            file=file, width=WIDTH, color_system=None, force_jupyter=False, emoji=False, _environ={}
+        )
+        console.print(difference_tables(self))
+        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+    @property
+    def seconds(self) -> float:
+        """What a step of `after` takes more; negative if it is faster."""
+        return self.after.step_s - self.before.step_s
+
+
+def diff(before: PlanFields, after: PlanFields) -> Difference:
+    """What is different in `after`.
+
+    Operators and values are compared by their names, so plans of one step differ in what runs
+    differently only; plans of different steps can be compared as far as names agree.
+    """
+    ours, theirs = _facts(before), _facts(after)
+    changes = tuple(
+        Change(kind, what, old, new)
+        for kind in KINDS
+        for what, old, new in _changed(ours[kind], theirs[kind])
+    )
+    return Difference(before, after, changes)
+
+
+def difference_tables(difference: Difference) -> RenderableType:
+    """The difference for a rich console, as wide as that is."""
+    if not difference:
+        return Text("Nothing is different")
+    before, after = difference.before, difference.after
+    more = difference.seconds
+    ratio = f", {after.step_s / before.step_s:.3f} times" if before.step_s else ""
+    word = "more" if more > 0 else "less"
+    by = f"{format_seconds(abs(more))} {word}{ratio}" if more else "as long"
+    seconds = " to ".join(format_seconds(plan.step_s) for plan in (before, after))
+    parts: list[RenderableType] = [Text(f"A step takes {by}: {seconds}", "bold")]
+    for kind in KINDS:
+        changes = [change for change in difference.changes if change.kind == kind]
+        if not changes:
+            continue
+        table = make_table(f"{kind.capitalize()}: {len(changes):,} different", "what")
+        for column in ("before", "after"):
+            table.add_column(column, overflow="fold")
+        table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+        for what, old, new, count in _grouped(changes)[:_SHOWN]:
+            add_row(table, f"{what} and {count - 1:,} more" if count > 1 else what, old, new)
+        parts += ["", table]
+        if rest := _grouped(changes)[_SHOWN:]:
+            parts.append(Text(f"... and {sum(row[3] for row in rest):,} more", "dim"))
+    return Group(*parts)
+
+
+def _grouped(changes: Sequence[Change]) -> list[tuple[str, str, str, int]]:
+    """Changes from the same to the same, as one row with their number."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        groups.setdefault((change.before, change.after), []).append(change.what)
+    return [(names[0], *ends, len(names)) for ends, names in groups.items()]
+
+
+def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
+    for what in dict.fromkeys((*before, *after)):
+        old, new = before.get(what, _NOTHING), after.get(what, _NOTHING)
+        if old != new:
+            yield what, old, new
+
+
+def _facts(plan: PlanFields) -> dict[str, dict[str, str]]:
+    """Everything that a plan says, by kind and by what it is about."""
+    stored: dict[str, list[str]] = {}
+    operators: dict[str, list[str]] = {}
+    conversions: dict[str, list[str]] = {}
+    for index, stage in enumerate(plan.stages):
+        for side, values in (("", stage.inputs), ("new ", stage.outputs)):
+            for value in values:
+                stored.setdefault(side + value.value, []).append(f"{value.spec} on stage {index}")
+        for p in stage.placements:
+            specs = f"{_specs(p.operands)} -> {_specs(p.results)}"
+            operators.setdefault(p.operator, []).append(f"{specs} on stage {index}")
+        for c in stage.conversions:
+            what = f"{c.value} in {PHASE_NAMES[c.phase]}"
+            conversions.setdefault(what, []).append(f"{c.src} to {c.dst} on stage {index}")
+    return {
+        "plan": _of_plan(plan),
+        "stage": {f"stage {i}": _stage_text(stage) for i, stage in enumerate(plan.stages)},
+        "stored value": _joined(stored),
+        "operator": _joined(operators),
+        "conversion": _joined(conversions),
+        "collectives": _joined(_collectives(plan)),
+        "transfer": _joined(_transfers(plan)),
+        "priced plan": _joined(_alternatives(plan)),
+    }
+
+
+def _of_plan(plan: PlanFields) -> dict[str, str]:
+    return {
+        "step": plan.step,
+        "cluster": plan.cluster,
+        "memory limit": format_bytes(plan.memory_limit_bytes),
+        "microbatches": str(plan.microbatches),
+        "schedule": plan.schedule,
+        "strategy": plan.strategy,
+        "stages": str(len(plan.stages)),
+        "predicted step": format_seconds(plan.step_s),
+        "lower bound": format_seconds(plan.lower_bound_s),
+        "run whole": ", ".join(plan.unsharded) or "nothing",
+    }
+
+
+def _stage_text(stage: Stage) -> str:
+    times = (stage.forward_s, stage.backward_s, stage.apply_s)
+    return (
+        f"layers {describe_layers(stage)}, mesh {describe_mesh(stage.mesh)}, devices "
+        f"{describe_devices(stage.mesh.device_ids)}, {' + '.join(map(format_seconds, times))}, "
+        f"{format_bytes(stage.memory_bytes)}"
+    )
+
+
+def _collectives(plan: PlanFields) -> dict[str, list[str]]:
+    """By stage, phase, kind and axes: how many runs, and the bytes that a device sends."""
+    runs: Counter[str] = Counter()
+    sent: Counter[str] = Counter()
+    seconds: dict[str, float] = {}
+    for index, stage in enumerate(plan.stages):
+        for c in stage.collectives:
+            axes = ", ".join(stage.mesh.axis_names[axis] for axis in c.axes)
+            what = f"{c.kind.replace('_', '-')} over {axes} in {PHASE_NAMES[c.phase]}"
+            what = f"{what} of stage {index}"
+            runs[what] += c.repeats
+            sent[what] += c.sent_bytes * c.repeats
+            seconds[what] = seconds.get(what, 0.0) + c.time_s * c.repeats
+    return {
+        what: [f"{runs[what]:,} runs, {format_bytes(sent[what])}, {format_seconds(seconds[what])}"]
+        for what in runs
+    }
+
+
+def _transfers(plan: PlanFields) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for t in plan.transfers:
+        text = (
+            f"{t.source} to {t.destination} as {t.src_spec} to {t.dst_spec}, "
+            f"{format_bytes(t.n_bytes)} in {format_seconds(t.time_s)}, {runs_per_step(plan, t)} x"
+        )
+        found.setdefault(f"{t.value} ({t.phase})", []).append(text)
+    return found
+
+
+def _alternatives(plan: PlanFields) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for other in plan.alternatives:
+        step = "cannot run" if other.step_s is None else format_seconds(other.step_s)
+        found.setdefault(other.name, []).append(f"{step} ({other.reason})")
+    return found
+
+
+def _joined(facts: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    return {what: "; ".join(texts) for what, texts in facts.items()}
+
+
+def _specs(specs: Sequence[object]) -> str:
+    return ", ".join(map(str, specs))

@@ -1,0 +1,308 @@
+"""A plan as one page: text, tables and drawings, no script, nothing fetched from elsewhere.
+
+The page is HTML and well-formed XML at once. Long lists are cut; the plan's JSON has all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pipesched import PipeschedError
+
+from frontends.base.format import format_bytes, format_seconds
+from frontends.errors import OutputError, PlanError
+from frontends.plan.plan_fields import PlanFields, Stage
+from frontends.report.svg import safe
+from frontends.report.svg_charts import (
+    ACTION_COLOURS,
+    COLLECTIVE_COLOURS,
+    MEMORY_COLOURS,
+    SHARDING_COLOURS,
+    draw_bytes,
+    draw_devices,
+    draw_held,
+    draw_memory,
+    draw_operators,
+    draw_timeline,
+    legend,
+    timeline_of,
+)
+from frontends.report.text import (
+    describe_copies,
+    describe_devices,
+    describe_inputs,
+    describe_layers,
+    describe_mesh,
+    runs_per_step,
+    sum_collectives,
+)
+from frontends.step.stage_memory import KINDS, fullest_moment
+from frontends.step.step import PHASE_NAMES
+
+_ROWS = 300
+"""Of a table; what is left out is counted."""
+
+_OPEN = 40
+"""Rows of a table that is open at first; a longer one opens when it is asked for."""
+
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff;
+       max-width: 1080px; margin: 1.5em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; margin: 0 0 .2em; } h2 { font-size: 1.2em; margin: 1.8em 0 .4em; }
+h3 { font-size: 1em; margin: 1em 0 .3em; }
+table { border-collapse: collapse; margin: .5em 0; display: block; overflow-x: auto; }
+th, td { text-align: left; padding: .15em 1em .15em 0; vertical-align: top; }
+th { font-weight: 600; border-bottom: 1px solid #999; } td { border-bottom: 1px solid #eee; }
+.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.name { overflow-wrap: anywhere; }
+svg { display: block; width: 100%; height: auto; margin: .4em 0;
+      font-family: system-ui, sans-serif; }
+.legend span { margin-right: 1.2em; white-space: nowrap; }
+.legend i { display: inline-block; width: .9em; height: .9em; margin-right: .35em;
+            vertical-align: -.08em; }
+.note { color: #555; } .warning { color: #b2182b; } summary { cursor: pointer; }
+"""
+
+
+def write_page(plan: PlanFields, path: str | Path) -> None:
+    """Write the page of a plan to a file; `OutputError` if it cannot be written."""
+    try:
+        Path(path).write_text(plan_html(plan), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"a page is written to a file; {path}: {error.strerror}") from error
+
+
+def plan_html(plan: PlanFields) -> str:
+    """The page of a plan; any plan has one, also of an old format or with nothing priced."""
+    sections = (
+        _section("stages", "Stages", *_stages(plan)),
+        _section("timeline", "Pipeline", *_timeline(plan)),
+        _section("operators", "Operators by sharding", *_operators(plan)),
+        _section("memory", "Memory", *_memory(plan)),
+        _section("collectives", "Collectives inside the stages", *_collectives(plan)),
+        _section("transfers", "Transfers between stages", *_transfers(plan)),
+        _section("layouts", "What is stored how", *_layouts(plan)),
+        _section("alternatives", "Plans that were not taken", *_alternatives(plan)),
+    )
+    title = safe(f"Plan for {plan.cluster}")
+    return (
+        '<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml">\n<head>'
+        f'<meta charset="utf-8"/><title>{title}</title><meta name="viewport" '
+        f'content="width=device-width, initial-scale=1"/><style>{_STYLE}</style></head>\n<body>\n'
+        f"{_header(plan)}\n{''.join(sections)}</body>\n</html>\n"
+    )
+
+
+def _section(name: str, title: str, *parts: str) -> str:
+    body = "\n".join(part for part in parts if part) or _paragraph("None.")
+    return f'<section id="{name}">\n<h2>{title}</h2>\n{body}\n</section>\n'
+
+
+def _paragraph(words: str, style: str = "note") -> str:
+    return f'<p class="{style}">{safe(words)}</p>'
+
+
+def _table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers: Iterable[str] = (),
+    *,
+    summary: str = "",
+) -> str:
+    """A table; the columns that hold numbers are named. Folded if it is long or has a summary."""
+    styles = ["number" if name in set(numbers) else "name" for name in header]
+    kept = list(rows)
+    if not kept:
+        return ""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} class="{style}">{safe(cell)}</{tag}>'
+            for style, cell in zip(styles, row, strict=True)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in kept[:_ROWS])
+    more = _paragraph(f"and {len(kept) - _ROWS:,} more") if len(kept) > _ROWS else ""
+    head = f"<thead><tr>{cells('th', header)}</tr></thead>"
+    table = f"<table>{head}\n<tbody>{body}</tbody></table>{more}"
+    if not summary and len(kept) <= _OPEN:
+        return table
+    return f"<details><summary>{safe(summary or f'{len(kept):,} rows')}</summary>{table}</details>"
+
+
+def _header(plan: PlanFields) -> str:
+    peak = plan.memory_bytes
+    bound = ""
+    if plan.lower_bound_s > 0:
+        ratio = plan.step_s / plan.lower_bound_s
+        bound = f", {ratio:.2f} times the bound {format_seconds(plan.lower_bound_s)}"
+    facts = (
+        f"{format_seconds(plan.step_s)} a step predicted{bound}. Stages: {len(plan.stages)}, "
+        f"devices: {plan.n_devices}, microbatches: {plan.microbatches}, schedule "
+        f"{plan.schedule_name}; made by {plan.strategy}. Fullest device {format_bytes(peak)} of "
+        f"{format_bytes(plan.memory_limit_bytes)}."
+    )
+    parts = [f"<h1>{safe(f'Plan for cluster {plan.cluster}')}</h1>", _paragraph(facts, "facts")]
+    if plan.unsharded:
+        kinds = ", ".join(plan.unsharded)
+        words = f"No sharding rule for {kinds}; every device runs these whole."
+        parts.append(_paragraph(words, "warning"))
+    return "\n".join(parts)
+
+
+def _title(plan: PlanFields, index: int) -> str:
+    stage = plan.stages[index]
+    words = (
+        f"Stage {index}: layers {describe_layers(stage)}, mesh {describe_mesh(stage.mesh)}, "
+        f"devices {describe_devices(stage.mesh.device_ids)}"
+    )
+    return f"<h3>{safe(words)}</h3>"
+
+
+def _stages(plan: PlanFields) -> Iterable[str]:
+    header = ("stage", "layers", "mesh", "devices", "forward", "backward", "apply", "memory")
+    rows = [
+        (
+            str(index),
+            describe_layers(stage),
+            describe_mesh(stage.mesh),
+            describe_devices(stage.mesh.device_ids),
+            *map(format_seconds, (stage.forward_s, stage.backward_s, stage.apply_s)),
+            format_bytes(stage.memory_bytes),
+        )
+        for index, stage in enumerate(plan.stages)
+    ]
+    yield _table(header, rows, header[4:])
+    copies = f" {words[0].upper()}{words[1:]}." if (words := describe_copies(plan)) else ""
+    note = f"Forward and backward: of one microbatch. Fill of a device: peak memory.{copies}"
+    yield _paragraph(note)
+    yield draw_devices(plan)
+
+
+def _timeline(plan: PlanFields) -> Iterable[str]:
+    try:
+        timeline = timeline_of(plan)
+    except (PlanError, PipeschedError) as error:
+        yield _paragraph(f"This plan's schedule cannot be simulated: {error}", "warning")
+        return
+    seen = {event.action.kind for event in timeline.events}
+    yield legend({name: colour for kind, (name, colour) in ACTION_COLOURS.items() if kind in seen})
+    windows = draw_timeline(plan, timeline)
+    if len(windows) > 1:
+        yield _paragraph("The start and the end of the step; between them it goes on alike.")
+    yield from windows
+    yield _paragraph(
+        f"Simulated with predicted times; forward and backward take "
+        f"{format_seconds(timeline.makespan_s)}, devices idle {timeline.bubble_ratio:.1%} of it."
+    )
+    if held := draw_held(plan, timeline):
+        yield "<h3>Memory of a device over the step, against its limit</h3>" + held
+        yield _paragraph("Red is the limit, unless it is far beyond what is held.")
+
+
+def _operators(plan: PlanFields) -> Iterable[str]:
+    if not any(stage.placements for stage in plan.stages):
+        return
+    yield _paragraph("What each mesh axis does in the first result of each operator, in order.")
+    yield legend(SHARDING_COLOURS)
+    for index, stage in enumerate(plan.stages):
+        if drawing := draw_operators(stage):
+            yield _title(plan, index) + drawing + _kinds(stage)
+
+
+def _kinds(stage: Stage) -> str:
+    """Operators by what they are and how they run."""
+    kinds = {}
+    if stage.sharding is not None:
+        kinds = {op.name: op.kind for op in stage.sharding.graph.operators}
+    counts = Counter(
+        (
+            PHASE_NAMES[p.phase],
+            kinds.get(p.operator, p.operator),
+            ", ".join(map(str, p.operands)),
+            ", ".join(map(str, p.results)),
+        )
+        for p in stage.placements
+    )
+    header = ("phase", "operator", "reads", "makes", "number")
+    rows = [(*how, f"{number:,}") for how, number in counts.most_common()]
+    return _table(header, rows, ("number",), summary=f"{len(stage.placements):,} operators")
+
+
+def _memory(plan: PlanFields) -> Iterable[str]:
+    priced = [(i, s) for i, s in enumerate(plan.stages) if s.sharding is not None]
+    if not priced:
+        yield _paragraph("This plan keeps no shardings, so memory over time is not known.")
+        return
+    header = ("stage", "in flight", *KINDS.values(), "sum")
+    rows = []
+    for index, stage in priced:
+        assert stage.sharding is not None
+        held = fullest_moment(stage.sharding)
+        sizes = [*(held[kind] for kind in KINDS), sum(held.values())]
+        flight = str(stage.sharding.options.in_flight)
+        rows.append((str(index), flight, *map(format_bytes, sizes)))
+    yield _paragraph("Of one device at its fullest moment, all microbatches in flight together:")
+    yield _table(header, rows, header[1:])
+    yield legend({KINDS[kind]: colour for kind, colour in MEMORY_COLOURS.items()})
+    for index, stage in priced:
+        yield _title(plan, index) + draw_memory(stage, plan.memory_limit_bytes)
+
+
+def _collectives(plan: PlanFields) -> Iterable[str]:
+    sums = sum_collectives(plan)
+    if not sums:
+        return
+    yield legend(COLLECTIVE_COLOURS)
+    yield draw_bytes(plan)
+    header = ("stage", "phase", "kind", "axes", "devices", "runs", "sent", "time")
+    rows = [
+        (
+            str(row.stage),
+            PHASE_NAMES[row.phase],
+            row.kind.replace("_", "-"),
+            ", ".join(plan.stages[row.stage].mesh.axis_names[axis] for axis in row.axes),
+            str(row.group_size),
+            f"{row.runs:,}",
+            format_bytes(row.sent_bytes),
+            format_seconds(row.time_s),
+        )
+        for row in sums
+    ]
+    yield _table(header, rows, header[4:])
+    yield _paragraph("Per step. Devices: that take part in one; sent: bytes, by one device.")
+
+
+def _transfers(plan: PlanFields) -> Iterable[str]:
+    header = ("from", "to", "phase", "value", "as", "arrives as", "runs", "bytes", "time")
+    rows = []
+    for t in sorted(plan.transfers, key=lambda t: (-t.n_bytes * runs_per_step(plan, t), t.value)):
+        runs = runs_per_step(plan, t)
+        sizes = (f"{runs:,}", format_bytes(runs * t.n_bytes), format_seconds(runs * t.time_s))
+        ends = (str(t.source), str(t.destination))
+        rows.append((*ends, t.phase, t.value, str(t.src_spec), str(t.dst_spec), *sizes))
+    yield _table(header, rows, header[6:])
+
+
+def _layouts(plan: PlanFields) -> Iterable[str]:
+    for index, stage in enumerate(plan.stages):
+        yield _title(plan, index)
+        yield _table(("argument", "values and their layouts"), describe_inputs(plan, index))
+        rows = [(stored.value, str(stored.spec)) for stored in stage.inputs]
+        yield _table(("value", "layout"), rows, summary=f"{len(rows):,} values")
+
+
+def _alternatives(plan: PlanFields) -> Iterable[str]:
+    header = ("plan", "step", "memory", "why")
+    rows = [
+        (
+            other.name,
+            "cannot run" if other.step_s is None else format_seconds(other.step_s),
+            "" if other.memory_bytes is None else format_bytes(other.memory_bytes),
+            other.reason,
+        )
+        for other in plan.alternatives
+    ]
+    yield _table(header, rows, header[1:3])

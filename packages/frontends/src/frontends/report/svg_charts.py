@@ -1,0 +1,336 @@
+"""Drawings for a plan's page: devices, operators by sharding, bytes, memory and the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+import pipesched
+from shardspec import Spec, SubAxis
+
+from frontends.base.format import format_bytes, format_seconds
+from frontends.plan.plan_fields import PlanFields, Stage
+from frontends.plan.schedule import copy_at, schedule_of
+from frontends.program.predict import simulate
+from frontends.report.svg import WIDTH, area, line, rect, svg, text
+from frontends.report.text import sum_collectives
+from frontends.step.stage_memory import KINDS, memory_curves
+from frontends.step.step import PHASE_NAMES
+
+NOTHING, SUMS = "whole", "partial sums"
+DIM_COLOURS = ("#2166ac", "#4daf4a", "#ff7f00", "#984ea3", "#a65628")
+"""Of the dims of results; a sixth one looks like the first."""
+
+SHARDING_COLOURS = {NOTHING: "#dddddd", SUMS: "#b2182b"} | {
+    f"splits dim {dim}": colour for dim, colour in enumerate(DIM_COLOURS)
+}
+COLLECTIVE_COLOURS = {  # of Okabe and Ito, told apart by the colour-blind
+    "all_gather": "#56b4e9",
+    "all_to_all": "#cc79a7",
+    "reduce_scatter": "#009e73",
+    "all_reduce": "#e69f00",
+}
+MEMORY_COLOURS = dict(
+    zip(
+        KINDS,
+        ("#4477aa", "#66ccee", "#bbbbbb", "#228833", "#ccbb44", "#ee6677", "#aa3377"),
+        strict=True,
+    )
+)
+ACTION_COLOURS = {
+    pipesched.Kind.FORWARD: ("forward", "#9ecae1"),
+    pipesched.Kind.BACKWARD: ("backward", "#3182bd"),
+    pipesched.Kind.INPUT_GRADIENT: ("input gradient", "#6baed6"),
+    pipesched.Kind.WEIGHT_GRADIENT: ("weight gradient", "#fdae6b"),
+}
+_LABELS = 90.0
+"""Width of what stands before a drawing's rows."""
+
+_LINE = "#555555"
+_HELD, _LIMIT = "#9ecae1", "#b2182b"
+_CELL, _GAP = 46.0, 12.0
+"""Width of a device, and between two rows of a mesh."""
+
+_MOST_IN_A_ROW = 64
+"""Devices that are drawn in a row, for them to be seen."""
+
+_POINTS = 400
+"""Of a curve; more are thinned out, the highest of each bucket kept."""
+
+_FAR = 20
+"""A limit so many times as high as what is held would leave nothing to see of that."""
+
+_MOST_EVENTS = 3000
+"""Of a timeline that is drawn whole; of a longer one its start and its end are."""
+
+
+def draw_devices(plan: PlanFields) -> str:
+    """The devices of every stage, filled as far as their memory is at the peak.
+
+    What stands together is a row of the stage's mesh; rows stand side by side where there is room.
+    """
+    shapes: list[str] = []
+    y = 0.0
+    for index, stage in enumerate(plan.stages):
+        shapes.append(text(0, y + 17, f"stage {index}"))
+        of = f"{format_bytes(stage.memory_bytes)} of {format_bytes(plan.memory_limit_bytes)}"
+        limit = plan.memory_limit_bytes
+        filled = min(1.0, stage.memory_bytes / limit) if limit else 0.0
+        columns = min(stage.mesh.shape[-1] if stage.mesh.ndim else 1, _MOST_IN_A_ROW)
+        cell = min(_CELL, (WIDTH - _LABELS) / columns)
+        rows_in_line = max(1, int((WIDTH - _LABELS + _GAP) / (columns * cell + _GAP)))
+        for place, device in enumerate(stage.mesh.device_ids):
+            row, column = divmod(place, columns)
+            line_, row = divmod(row, rows_in_line)
+            x = _LABELS + row * (columns * cell + _GAP) + column * cell
+            top, width = y + line_ * 28 + 1, cell * 0.95
+            title = f"device {device}: {of}"
+            shapes.append(rect(x, top, width, 24, "#ffffff", title=title, stroke=_LINE))
+            shapes.append(rect(x, top, width * filled, 24, _HELD, title=title))
+            if _fits(str(device), width, 11):
+                words = str(device)
+                shapes.append(text(x + width / 2, top + 16, words, anchor="middle", size=11))
+        y += 28.0 * -(-stage.mesh.size // (columns * rows_in_line))
+    return svg(y + 2, f"{plan.n_devices} devices and their memory", shapes)
+
+
+def _fits(words: str, width: float, size: float = 12.0) -> bool:
+    """Whether digits have room in a box; of common fonts the widest are 0.65 of their height."""
+    return len(words) * 0.65 * size + 2 <= width
+
+
+def draw_operators(stage: Stage) -> str:
+    """What each mesh axis does in each operator's first result (after Alpa, figure 12).
+
+    A row is an axis, a column an operator; the colour is the dim that the axis splits.
+    """
+    number, height = len(stage.placements), 20.0 * max(stage.mesh.ndim, 1)
+    if not number:
+        return ""
+    step = (WIDTH - _LABELS) / number
+    shapes = []
+    for axis, name in enumerate(stage.mesh.axis_names):
+        size = stage.mesh.shape[axis]
+        shapes.append(text(0, axis * 20 + 14, f"axis {name} ({size})"))
+        place = 0
+        roles = ((_role(p.results, axis), p) for p in stage.placements)
+        for role, group in groupby(roles, key=lambda item: item[0]):
+            run = [p for _, p in group]
+            ends = run[0].operator if len(run) == 1 else f"{run[0].operator} to {run[-1].operator}"
+            specs = ", ".join(dict.fromkeys(str(p.results[0]) for p in run[:50] if p.results))
+            title = f"{ends}: {role}; {specs}"
+            x, width = _LABELS + place * step, len(run) * step
+            colour = SHARDING_COLOURS[role]
+            shapes.append(rect(x, axis * 20 + 1, width, 17, colour, title=title))
+            place += len(run)
+    shapes += _phases(stage, height)
+    return svg(height + 18, "operators in order of execution, coloured by sharding", shapes)
+
+
+def _role(results: Sequence[Spec], axis: int) -> str:
+    if not results:
+        return NOTHING
+    spec = results[0]
+    if any(_axis_of(partial.axis) == axis for partial in spec.partial):
+        return SUMS
+    for dim in range(spec.ndim):
+        if any(_axis_of(entry) == axis for entry in spec.sharding_of(dim)):
+            return f"splits dim {dim % len(DIM_COLOURS)}"
+    return NOTHING
+
+
+def _axis_of(entry: int | SubAxis) -> int:
+    return entry if isinstance(entry, int) else entry.axis
+
+
+def _phases(stage: Stage, height: float) -> Iterator[str]:
+    """A line where a phase starts, and its name below."""
+    step, place = (WIDTH - _LABELS) / max(1, len(stage.placements)), 0
+    for phase, group in groupby(stage.placements, key=lambda p: p.phase):
+        n = len(list(group))
+        x = _LABELS + place * step
+        yield line(x, 0, x, height + 16, _LINE)
+        if n * step > 50:
+            yield text(x + 4, height + 13, PHASE_NAMES[phase], size=11)
+        place += n
+
+
+def draw_bytes(plan: PlanFields) -> str:
+    """What a device of each stage sends in collectives in a step, by kind."""
+    rows: list[dict[str, int]] = [{} for _ in plan.stages]
+    for row in sum_collectives(plan):
+        rows[row.stage][row.kind] = rows[row.stage].get(row.kind, 0) + row.sent_bytes
+    largest = max(sum(row.values()) for row in rows) or 1
+    shapes = []
+    for index, parts in enumerate(rows):
+        x, y = _LABELS, index * 24.0
+        shapes.append(text(0, y + 16, f"stage {index}"))
+        for kind, colour in COLLECTIVE_COLOURS.items():
+            if kind in parts:
+                width = (WIDTH - _LABELS - 90) * parts[kind] / largest
+                title = f"{kind.replace('_', '-')}: {format_bytes(parts[kind])}"
+                shapes.append(rect(x, y + 2, width, 18, colour, title=title))
+                x += width
+        shapes.append(text(x + 6, y + 16, format_bytes(sum(parts.values()))))
+    return svg(24.0 * len(rows), "bytes that a device sends in collectives in a step", shapes)
+
+
+def draw_memory(stage: Stage, limit_bytes: int) -> str:
+    """What a device holds while each operator runs, by kind, against its limit."""
+    if stage.sharding is None:
+        return ""
+    curves = memory_curves(stage.sharding)
+    moments = list(zip(*curves.values(), strict=True))
+    bucket = -(-len(moments) // _POINTS)
+    kept = [
+        max(range(i, min(i + bucket, len(moments))), key=lambda m: sum(moments[m]))
+        for i in range(0, len(moments), bucket)
+    ]
+    peak = max(map(sum, moments)) or 1
+    height, shapes = 130.0, []
+    scale, top = _scale(peak, limit_bytes, height)
+    width = (WIDTH - _LABELS) / len(kept)
+    below = [0.0] * len(kept)
+    for position, kind in enumerate(curves):
+        above = [b + moments[m][position] for b, m in zip(below, kept, strict=True)]
+        if above != below:
+            points = _steps(above, width, height, scale)
+            points += reversed(_steps(below, width, height, scale))
+            most = max(moments[m][position] for m in kept)
+            title = f"{KINDS[kind]}: at most {format_bytes(most)}"
+            shapes.append(area(points, MEMORY_COLOURS[kind], title=title))
+        below = above
+    shapes += [*top, *_phases(stage, height)]
+    return svg(height + 18, f"memory of a device over its operators; peak {peak} bytes", shapes)
+
+
+def _steps(
+    values: Sequence[float], width: float, height: float, scale: float
+) -> list[tuple[float, float]]:
+    """The corners of a curve that is level over each value's part of the width."""
+    corners: list[tuple[float, float]] = []
+    place = 0
+    for value, run in groupby(values):
+        y, n = height - value * scale, len(list(run))
+        corners += [(_LABELS + place * width, y), (_LABELS + (place + n) * width, y)]
+        place += n
+    return corners
+
+
+def _scale(peak: float, limit: float, height: float) -> tuple[float, list[str]]:
+    """Units of height a byte, and the line and words of limit and peak."""
+    if 0 < limit <= _FAR * peak:
+        scale = (height - 16) / max(peak, limit)
+        y = height - limit * scale
+        words = [text(0, y + 4, format_bytes(limit)), line(_LABELS, y, WIDTH, y, _LIMIT)]
+    else:
+        scale = (height - 16) / peak
+        words = [text(0, 12, f"limit {format_bytes(limit)}", size=11)]
+        words.append(text(0, 26, "is beyond this", size=11))
+    words.append(text(0, height, f"peak {format_bytes(peak)}", size=11))
+    return scale, words
+
+
+def timeline_of(plan: PlanFields) -> pipesched.Timeline:
+    """The simulated pipeline of a plan.
+
+    Raises:
+        PlanError: The plan has no schedule that runs.
+        pipesched.PipeschedError: The schedule does not fit what stages send each other.
+    """
+    return simulate(plan.stages, plan.transfers, schedule_of(plan))
+
+
+def draw_timeline(plan: PlanFields, timeline: pipesched.Timeline) -> list[str]:
+    """What each rank does when, and what its devices hold: the whole step, or start and end."""
+    number = len(timeline.events)
+    end = timeline.makespan_s or 1.0
+    if number <= _MOST_EVENTS:
+        return [_draw_window(plan, timeline, 0.0, end)]
+    part = end * _MOST_EVENTS / 2 / number
+    return [_draw_window(plan, timeline, *span) for span in ((0.0, part), (end - part, end))]
+
+
+def _draw_window(plan: PlanFields, timeline: pipesched.Timeline, start: float, stop: float) -> str:
+    n_ranks = len(timeline.schedule.ranks)
+    scale, row = (WIDTH - _LABELS) / (stop - start), 26.0
+    shapes = [text(0, rank * row + 16, f"rank {rank}") for rank in range(n_ranks)]
+    for event in timeline.events:
+        action = event.action
+        if action.edge is not None or event.stop_s < start or event.start_s > stop:
+            continue
+        name, colour = ACTION_COLOURS.get(action.kind, (str(action.kind), "#cccccc"))
+        x = _LABELS + (max(event.start_s, start) - start) * scale
+        width = (min(event.stop_s, stop) - max(event.start_s, start)) * scale
+        times = f"{format_seconds(event.start_s)} to {format_seconds(event.stop_s)}"
+        title = f"{name} of microbatch {action.microbatch}, stage {action.stage}: {times}"
+        shapes.append(rect(x, event.rank * row + 2, width, 20, colour, title=title))
+        words = str(action.microbatch)
+        if action.microbatch is not None and _fits(words, width):
+            shapes.append(text(x + width / 2, event.rank * row + 16, words, anchor="middle"))
+    y = n_ranks * row + 14
+    shapes.append(text(_LABELS, y, format_seconds(start)))
+    shapes.append(text(WIDTH, y, format_seconds(stop), anchor="end"))
+    return svg(y + 6, f"pipeline from {start:g} to {stop:g} seconds", shapes)
+
+
+def draw_held(plan: PlanFields, timeline: pipesched.Timeline) -> str:
+    """What a device of each stage holds over the step: its own, and microbatches in flight."""
+    end, row = timeline.makespan_s or 1.0, 44.0
+    curves: list[list[tuple[float, float]]] = []
+    for index, stage in enumerate(plan.stages):
+        if stage.sharding is None:
+            return ""
+        one = stage.sharding.activation_bytes
+        fixed = stage.memory_bytes - stage.sharding.options.in_flight * one
+        held = _in_flight(timeline, index)
+        curves.append([(at, max(0.0, fixed + number * one)) for at, number in held])
+    limit = plan.memory_limit_bytes
+    peak = max(max(n_bytes for _, n_bytes in curve) for curve in curves) or 1
+    most = max(limit, peak) if limit <= _FAR * peak else peak
+    height = (row - 8) / most
+    shapes = []
+    for index, curve in enumerate(curves):
+        base = (index + 1) * row - 4
+        shapes.append(text(0, base - 12, f"stage {index}"))
+        points = [(_LABELS, base)]
+        for (at, n_bytes), (then, _) in zip(curve, [*curve[1:], (end, 0)], strict=True):
+            y = base - n_bytes * height
+            points += [(_LABELS + (WIDTH - _LABELS) * t / end, y) for t in (at, then)]
+        points.append((WIDTH, base))
+        size = format_bytes(max(n_bytes for _, n_bytes in curve))
+        shapes.append(area(points, _HELD, title=f"stage {index}: at most {size}"))
+        if limit <= most:
+            y = base - limit * height
+            shapes.append(line(_LABELS, y, WIDTH, y, _LIMIT))
+    return svg(row * len(plan.stages) + 4, "memory of a device of each stage over a step", shapes)
+
+
+def _in_flight(timeline: pipesched.Timeline, stage: int) -> list[tuple[float, int]]:
+    """From when on a stage holds how many microbatches."""
+    ends = (pipesched.Kind.BACKWARD, pipesched.Kind.INPUT_GRADIENT)
+    changes: list[tuple[float, int]] = []
+    for event in timeline.events:
+        action = event.action
+        if (
+            copy_at(timeline.schedule, action.stage, action.microbatch) == stage
+            and action.edge is None
+        ):
+            if action.kind is pipesched.Kind.FORWARD:
+                changes.append((event.start_s, 1))
+            elif action.kind in ends:
+                changes.append((event.stop_s, -1))
+    held, curve = 0, [(0.0, 0)]
+    for at, change in sorted(changes):
+        held += change
+        curve.append((at, held))
+    return curve
+
+
+def legend(colours: Mapping[str, str]) -> str:
+    """Names and their colours, as one line of a page."""
+    items = (
+        f'<span><i style="background:{colour}"></i>{name.replace("_", "-")}</span>'
+        for name, colour in colours.items()
+    )
+    return f'<p class="legend">{"".join(items)}</p>'

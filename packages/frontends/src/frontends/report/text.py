@@ -1,0 +1,348 @@
+"""A plan as text: what runs where, in which layouts, what is sent, and what it costs.
+
+Everything is summed up: how many values lie how, how many collectives of a kind a phase runs.
+Single values and operators are in the plan's JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from shardspec import Mesh
+
+from frontends.base.format import format_bytes, format_seconds
+from frontends.plan.plan_fields import PlanFields, Stage, Transfer
+from frontends.step.stage_memory import KINDS, fullest_moment
+from frontends.step.step import PHASE_NAMES
+
+WIDTH = 110
+"""Columns of a plan that is not printed to a terminal."""
+
+_SHOWN = 4
+"""Layouts of an argument, and transfers between two stages in one phase, that are shown singly."""
+
+_STAGES_NOTE = "forward and backward: of one microbatch; memory: peak of one device"
+_MEMORY_NOTE = "by the live ranges of values; all microbatches in flight together"
+_COLLECTIVES_NOTE = "devices: that take part in one; sent: bytes, by one device"
+_LAYOUTS_NOTE = "S0R: dim 0 is split over mesh axis 0, dim 1 is whole; S01: over both axes"
+
+
+def plan_text(plan: PlanFields, width: int = WIDTH) -> str:
+    """The plan as plain text, no line longer than `width` columns."""
+    file = StringIO()
+    # Its own environment, so that no variable of the terminal's changes the text.
+    console = Console(
+        file=file, width=width, color_system=None, force_jupyter=False, emoji=False, _environ={}
+    )
+    console.print(plan_tables(plan))
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def plan_tables(plan: PlanFields) -> RenderableType:
+    """The plan for a rich console, as wide as that is."""
+    parts: list[RenderableType] = [
+        _header(plan),
+        Group(
+            _stages(plan),
+            *(Text(note, "dim") for note in (_STAGES_NOTE, describe_copies(plan)) if note),
+        ),
+        Group(_layouts(plan), Text(_LAYOUTS_NOTE, "dim")),
+    ]
+    if any(stage.sharding is not None for stage in plan.stages):
+        parts.append(Group(_memory(plan), Text(_MEMORY_NOTE, "dim")))
+    if rows := sum_collectives(plan):
+        parts.append(Group(_collectives(plan, rows), Text(_COLLECTIVES_NOTE, "dim")))
+    if plan.transfers:
+        parts.append(_transfers(plan))
+    if plan.alternatives:
+        parts.append(_alternatives(plan))
+    if plan.unsharded:
+        kinds = ", ".join(plan.unsharded)
+        parts.append(
+            Text(f"Warning: no sharding rule for {kinds}; every device runs these whole", "yellow")
+        )
+    spaced = [row for part in parts for row in ("", part)]
+    return Group(*spaced[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSum:
+    """All collectives of one kind that a stage runs in one phase over the same axes."""
+
+    stage: int
+    phase: int
+    kind: str
+    axes: tuple[int, ...]
+    group_size: int
+    runs: int
+    """Per step, as everything that follows."""
+
+    sent_bytes: int
+    """By one device."""
+
+    time_s: float
+
+
+def sum_collectives(plan: PlanFields) -> tuple[CollectiveSum, ...]:
+    """The plan's collectives, summed over values and microbatches; in the order of execution."""
+    groups: dict[tuple[int, int, str, tuple[int, ...], int], list[tuple[int, int, float]]] = {}
+    for index, stage in enumerate(plan.stages):
+        for c in stage.collectives:
+            key = (index, c.phase, c.kind, c.axes, c.group_size)
+            figures = (c.repeats, c.sent_bytes * c.repeats, c.time_s * c.repeats)
+            groups.setdefault(key, []).append(figures)
+    sums = []
+    for key in sorted(groups):
+        runs, sent, times = zip(*groups[key], strict=True)
+        sums.append(CollectiveSum(*key, sum(runs), sum(sent), sum(times)))
+    return tuple(sums)
+
+
+def runs_per_step(plan: PlanFields, transfer: Transfer) -> int:
+    """How often a transfer is sent in one step."""
+    if transfer.phase not in ("forward", "backward"):
+        return 1
+    return plan.microbatches_of(transfer.source)
+
+
+def describe_inputs(plan: PlanFields, index: int) -> tuple[tuple[str, str], ...]:
+    """How what a stage reads is laid out: for each argument of the step, its values by layout.
+
+    For example ("params", "12 RR, 6 RS0"). What other stages compute and send is "received".
+    """
+    received = {t.value for t in plan.transfers if t.destination == index and t.phase != "state"}
+    counts: dict[str, Counter[str]] = {}
+    for stored in plan.stages[index].inputs:
+        argument = re.match(r"[^[.]*", stored.value)
+        assert argument is not None
+        name = "received" if stored.value in received else argument[0]
+        counts.setdefault(name, Counter())[str(stored.spec)] += 1
+    return tuple((name, _most_common(specs)) for name, specs in counts.items())
+
+
+def describe_mesh(mesh: Mesh) -> str:
+    """Shape and axis names of a mesh: `2x4 (x, y)`."""
+    return f"{'x'.join(map(str, mesh.shape))} ({', '.join(mesh.axis_names)})"
+
+
+def describe_layers(stage: Stage) -> str:
+    """The layers of a stage: `2-5`."""
+    first, last = stage.first_layer, stage.last_layer
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def describe_copies(plan: PlanFields) -> str:
+    """Which stages are copies of others, if any are."""
+    begins = [index for index, stage in enumerate(plan.stages) if stage.first_layer == 0]
+    if len(begins) < 2:
+        return ""
+    n = begins[1]
+    return (
+        f"stages {n}-{len(plan.stages) - 1} are copies of 0-{n - 1}, on the way of other "
+        "microbatches; they get the weights as the step begins, and give back sums of gradients"
+    )
+
+
+def describe_devices(ids: Iterable[int]) -> str:
+    """Device ids, runs of them shortened: `0-3, 8`."""
+    runs: list[list[int]] = []
+    for device in ids:
+        if runs and device == runs[-1][-1] + 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def _most_common(counts: Counter[str]) -> str:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    n_shown = _n_shown(len(ordered))
+    shown = [f"{count} {spec}" for spec, count in ordered[:n_shown]]
+    if rest := ordered[n_shown:]:
+        shown.append(f"{sum(count for _, count in rest)} others")
+    return ", ".join(shown)
+
+
+def _n_shown(number: int) -> int:
+    """How many of so many are shown singly; the last one is not worth a line of its own."""
+    return number if number <= _SHOWN + 1 else _SHOWN
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _header(plan: PlanFields) -> Text:
+    text = Text()
+    text.append(f"Plan for cluster {plan.cluster}: ", "bold")
+    text.append(
+        f"{_count(len(plan.stages), 'stage')} on {_count(plan.n_devices, 'device')}, "
+        f"{_count(plan.microbatches, 'microbatch').replace('hs', 'hes')}, "
+        f"schedule {plan.schedule_name}; by {plan.strategy}\n"
+    )
+    text.append(f"Predicted step {format_seconds(plan.step_s)}", "bold")
+    if plan.lower_bound_s > 0:
+        ratio = plan.step_s / plan.lower_bound_s
+        text.append(f", {ratio:.2f} times the bound {format_seconds(plan.lower_bound_s)}")
+    peak = plan.memory_bytes
+    limit = plan.memory_limit_bytes
+    text.append(f"\nFullest device {format_bytes(peak)} of {format_bytes(limit)}")
+    return text
+
+
+def make_table(title: str, *columns: str, numbers: Sequence[str] = (), wrapped: str = "") -> Table:
+    """An empty table with columns of text, of numbers, and one whose cells may take lines."""
+    table = Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        header_style="",
+    )
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, no_wrap=True, justify="right")
+    if wrapped:
+        table.add_column(wrapped, overflow="fold")
+    return table
+
+
+def add_row(table: Table, *cells: str) -> None:
+    """Add a row; as `Text`, for brackets in a plain string would be markup."""
+    table.add_row(*map(Text, cells))
+
+
+def _stages(plan: PlanFields) -> Table:
+    table = make_table(
+        "Stages",
+        "stage",
+        "layers",
+        "mesh",
+        "devices",
+        numbers=("forward", "backward", "apply", "memory"),
+    )
+    for index, stage in enumerate(plan.stages):
+        add_row(
+            table,
+            str(index),
+            describe_layers(stage),
+            describe_mesh(stage.mesh),
+            describe_devices(stage.mesh.device_ids),
+            *map(format_seconds, (stage.forward_s, stage.backward_s, stage.apply_s)),
+            format_bytes(stage.memory_bytes),
+        )
+    return table
+
+
+def _layouts(plan: PlanFields) -> Table:
+    table = make_table(
+        "What is sharded how", "stage", "argument", wrapped="values and their layout"
+    )
+    for index in range(len(plan.stages)):
+        for argument, layouts in describe_inputs(plan, index):
+            add_row(table, str(index), argument, layouts)
+    return table
+
+
+def _memory(plan: PlanFields) -> Table:
+    table = make_table(
+        "Memory of one device at its fullest moment",
+        "stage",
+        numbers=("in flight", *KINDS.values(), "sum"),
+    )
+    for index, stage in enumerate(plan.stages):
+        if stage.sharding is not None:
+            held = fullest_moment(stage.sharding)
+            add_row(
+                table,
+                str(index),
+                str(stage.sharding.options.in_flight),
+                *(format_bytes(held[kind]) for kind in KINDS),
+                format_bytes(sum(held.values())),
+            )
+    return table
+
+
+def _collectives(plan: PlanFields, rows: Sequence[CollectiveSum]) -> Table:
+    table = make_table(
+        "Collectives inside the stages, per step",
+        "stage",
+        "phase",
+        "kind",
+        "axes",
+        numbers=("devices", "runs", "sent", "time"),
+    )
+    for row in rows:
+        names = plan.stages[row.stage].mesh.axis_names
+        add_row(
+            table,
+            str(row.stage),
+            PHASE_NAMES[row.phase],
+            row.kind.replace("_", "-"),
+            ", ".join(names[axis] for axis in row.axes),
+            str(row.group_size),
+            f"{row.runs:,}",
+            format_bytes(row.sent_bytes),
+            format_seconds(row.time_s),
+        )
+    return table
+
+
+def _transfers(plan: PlanFields) -> Table:
+    table = make_table(
+        "Transfers between stages, per step",
+        "stages",
+        "phase",
+        numbers=("runs", "bytes", "time"),
+        wrapped="value and layout",
+    )
+    groups: dict[tuple[int, int, str], list[Transfer]] = {}
+    for transfer in plan.transfers:
+        key = (transfer.source, transfer.destination, transfer.phase)
+        groups.setdefault(key, []).append(transfer)
+    for (source, destination, phase), group in groups.items():
+        ordered = sorted(group, key=lambda t: (-t.n_bytes, t.value))
+        n_shown = _n_shown(len(group))
+        parts = [[transfer] for transfer in ordered[:n_shown]]
+        if rest := ordered[n_shown:]:
+            parts.append(rest)
+        for part in parts:
+            first = part[0]
+            what = f"{first.value}: {first.src_spec} to {first.dst_spec}"
+            if len(part) > 1:
+                what = f"{len(part)} smaller values"
+            runs = [runs_per_step(plan, t) for t in part]
+            add_row(
+                table,
+                f"{source} to {destination}",
+                phase,
+                f"{sum(runs):,}",
+                format_bytes(sum(t.n_bytes * n for t, n in zip(part, runs, strict=True))),
+                format_seconds(sum(t.time_s * n for t, n in zip(part, runs, strict=True))),
+                what,
+            )
+    return table
+
+
+def _alternatives(plan: PlanFields) -> Table:
+    table = make_table("Not taken", "plan", numbers=("step", "memory"), wrapped="why")
+    for other in plan.alternatives:
+        add_row(
+            table,
+            other.name,
+            "cannot run" if other.step_s is None else format_seconds(other.step_s),
+            "" if other.memory_bytes is None else format_bytes(other.memory_bytes),
+            other.reason,
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Candidates for a plan, and the best of them."""

@@ -1,0 +1,197 @@
+"""Stages that are sharded on their own, and what passes between them, as a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import autoshard
+import crossmesh
+import pipesched
+import stagecut
+from shardspec import Layout, Mesh
+
+from frontends.answer.plan import Plan
+from frontends.layers.expand import with_memory
+from frontends.layers.replicas import CopiedStep, sharding_of_copy, with_copies
+from frontends.layers.split_backward import parts_of
+from frontends.plan.plan_fields import Stage, Transfer, TransferPhase
+from frontends.plan.schedule import each_copy, lonely, microbatches_at, most_held
+from frontends.price.priced_stage import planned_stage, with_levels, with_waiting
+from frontends.price.pricing import Priced, Pricer, stage_cost
+from frontends.program.predict import predict_step_s
+
+_OF_ONE_STAGE = "1f1b"
+"""Whatever is asked for: where nobody waits, no schedule holds less or ends sooner."""
+
+
+class Joiner:
+    """Joins stages to plans.
+
+    Args:
+        pricer: Of the step, the cluster and the memory that plans are for.
+        unsharded: Kinds of operators without a rule.
+    """
+
+    def __init__(self, pricer: Pricer, unsharded: Sequence[str]) -> None:
+        self._pricer, self._unsharded = pricer, tuple(unsharded)
+        self._layered, self._cluster = pricer.layered, pricer.cluster
+        self._seconds: dict[tuple[Layout, Layout, str], float] = {}
+        self._held: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
+        self._copied: dict[int, CopiedStep] = {}
+
+    def held_by(self, schedule: str, n_stages: int) -> tuple[list[int], list[int]]:
+        """Microbatches that each stage holds, and has between the parts of backward, at most.
+
+        Copies come after all stages, as in a plan.
+        """
+        key = (schedule, n_stages)
+        if key not in self._held:
+            self._held[key] = most_held(self.order(schedule, n_stages))
+        return self._held[key]
+
+    def order(self, schedule: str, n_stages: int) -> pipesched.Schedule:
+        """The schedule of a name; `InfeasibleError` if it cannot run for as many stages."""
+        try:
+            found = pipesched.make(schedule, n_stages, self._pricer.microbatches)
+        except pipesched.ArgumentError as error:
+            raise autoshard.InfeasibleError(str(error)) from error
+        if reason := lonely(found):
+            raise autoshard.InfeasibleError(reason)
+        return found
+
+    def plan(
+        self, spans: Sequence[stagecut.Span], schedule: str, of_stage: Pricer, *, try_hard: bool
+    ) -> Plan | None:
+        """Some stages, sharded on their own, as a plan; None if they do not fit.
+
+        Args:
+            spans: Layers and submesh of each stage, without copies.
+            schedule: Name of the order of work.
+            of_stage: Prices a stage under the memory that it may take.
+            try_hard: Search under that limit for stages that no quick way fits.
+        """
+        schedule = schedule if len(spans) > 1 else _OF_ONE_STAGE
+        order, n_stages = self.order(schedule, len(spans)), len(spans)
+        routes = order.placement.routes
+        (route,) = each_copy(order).placement.routes
+        spans_of_copies = [*spans] * len(routes)
+        shape = (self._cluster.n_hosts, self._cluster.devices_per_host)
+        on_rank = {rank: span[2] for rank, span in zip(route, spans_of_copies, strict=True)}
+        devices = stagecut.assign_devices([on_rank[rank] for rank in sorted(on_rank)], shape)
+        held, between = self.held_by(schedule, n_stages)
+        found: list[Priced] = []
+        for stage, (first, last, submesh) in enumerate(spans):
+            most, split = max(held[stage::n_stages]), max(between[stage::n_stages]) > 0
+            priced = of_stage.price(first, last, submesh, most, split=split, try_hard=try_hard)
+            if priced is None:
+                return None
+            found.append(priced)
+        if len(routes) > 1:
+            found = [self._copy(found[i % n_stages], order, spans, i) for i in range(len(route))]
+        stages = []
+        for (first, last, _), rank, priced in zip(spans_of_copies, route, found, strict=True):
+            ids = tuple(device for row in devices[rank] for device in row)
+            stages.append((first, last, replace(priced.sharding.mesh, device_ids=ids), priced))
+        plan = self.join(stages, schedule, len(routes))
+        return plan if plan.memory_bytes <= self._pricer.memory_bytes else None
+
+    def _copies(self, n_routes: int) -> CopiedStep:
+        if n_routes not in self._copied:
+            self._copied[n_routes] = with_copies(self._layered, n_routes)
+        return self._copied[n_routes]
+
+    def _copy(
+        self,
+        priced: Priced,
+        order: pipesched.Schedule,
+        spans: Sequence[stagecut.Span],
+        index: int,
+    ) -> Priced:
+        """A copy of a stage that is priced without copies; of the first one, what it adds up."""
+        held, between = (n[index] for n in self.held_by(order.name, len(spans)))
+        copied = self._copies(len(order.placement.routes))
+        route, stage = divmod(index, len(spans))
+        first, last = (layer + route * copied.n_layers for layer in spans[stage][:2])
+        n = microbatches_at(order, index)
+        sharding = sharding_of_copy(priced.sharding, copied, first, last, n)
+        sharding = with_memory(sharding, held, split=between > 0)
+        return Priced(sharding.graph, sharding, stage_cost(sharding.graph, sharding, held))
+
+    def join(
+        self, stages: Sequence[tuple[int, int, Mesh, Priced]], schedule: str, n_routes: int = 1
+    ) -> Plan:
+        """Stages, copies last, and what passes between them, as a plan.
+
+        Args:
+            stages: Of each the first and last layer, its mesh, and how it runs there.
+            schedule: Name of the order of work.
+            n_routes: Copies of each stage.
+        """
+        schedule = schedule if len(stages) > 1 else _OF_ONE_STAGE
+        n_stages = len(stages) // n_routes
+        held, between = self.held_by(schedule, n_stages)
+        copied = self._copies(n_routes)
+        layers_before = [index // n_stages * copied.n_layers for index in range(len(stages))]
+        spans = [(s[0] + n, s[1] + n) for s, n in zip(stages, layers_before, strict=True)]
+        exchanges = list(copied.layered.exchanges(spans))
+        planned: list[Stage] = []
+        for index, (first, last, mesh, priced) in enumerate(stages):
+            n_bytes = priced.cost.peak_bytes(held[index])
+            if between[index]:
+                leaving = {
+                    v for v, phase, src, _ in exchanges if (phase, src) == ("backward", index)
+                }
+                n_bytes += between[index] * parts_of(priced.sharding, leaving).between_bytes
+            planned.append(
+                planned_stage(first, last, mesh, priced, self._cluster, held[index], n_bytes)
+            )
+        graph = copied.layered.step.graph
+        transfers = tuple(self._transfer(graph, planned, *exchange) for exchange in exchanges)
+        order = self.order(schedule, n_stages)
+        planned = with_waiting(planned, transfers, order)
+        planned = with_levels(planned, graph)
+        return Plan(
+            step=self._layered.step.fingerprint,
+            cluster=self._cluster.name,
+            memory_limit_bytes=self._pricer.memory_bytes,
+            microbatches=self._pricer.microbatches,
+            schedule=schedule,
+            stages=tuple(planned),
+            transfers=transfers,
+            step_s=predict_step_s(planned, transfers, order),
+            lower_bound_s=self._pricer.bounds.step_bound_s(),
+            unsharded=self._unsharded,
+            alternatives=(),
+        )
+
+    def _transfer(
+        self,
+        graph: autoshard.Graph,
+        stages: Sequence[Stage],
+        name: str,
+        phase: TransferPhase,
+        source: int,
+        to: int,
+    ) -> Transfer:
+        value = graph.value(name)
+        src, dst = stages[source].leaving(name, phase), stages[to].entering(name)
+        layouts = (
+            Layout(value.shape, stages[source].mesh, src),
+            Layout(value.shape, stages[to].mesh, dst),
+        )
+        key = (*layouts, value.dtype)
+        if key not in self._seconds:
+            self._seconds[key] = self._transfer_s(*key)
+        seconds = self._seconds[key]
+        return Transfer(name, phase, source, to, src, dst, value.n_bytes, seconds)
+
+    def _transfer_s(self, src: Layout, dst: Layout, dtype: str) -> float:
+        hosts = {d: self._cluster.host(d) for m in (src.mesh, dst.mesh) for d in m.device_ids}
+        network = self._cluster.inter_host if self._cluster.levels else self._cluster.intra_host
+        links = crossmesh.Links(
+            network.bandwidth_bytes_per_s,
+            device_bytes_per_s=self._cluster.intra_host.bandwidth_bytes_per_s,
+            latency_s=network.latency_s,
+        )
+        return crossmesh.simulate(crossmesh.plan(src, dst, dtype, hosts, links)).time_s

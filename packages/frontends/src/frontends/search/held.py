@@ -1,0 +1,265 @@
+"""Plan a step so that the state it shares with an earlier plan stays where that keeps it.
+
+A step that is called with another shape of batch, or in another mode, is another program on the
+same weights. If its plan had layouts of its own, all state would move at every change. So the
+stages of the first plan are kept, with their devices and logical meshes, and the state in them is
+pinned to its layouts: only how operators run is searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import autoshard
+import pipesched
+from costmodel import Cluster
+from shardspec import Mesh, Spec
+
+from frontends.answer.plan import Plan
+from frontends.errors import HeldLayoutError, PlanError
+from frontends.plan.plan_fields import Stage
+from frontends.plan.schedule import first_microbatches, most_held, schedule_of
+from frontends.price.pins import Pin, pins_of
+from frontends.price.pricing import Level, Priced, Pricer
+from frontends.search.assemble import Joiner
+from frontends.search.candidates import Progress
+from frontends.search.held_layers import layers_of_held, without_copies
+from frontends.step.step import STATE, Step
+
+HELD = "held"
+"""What made such a plan, as `Plan.strategy`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a value lies between steps."""
+
+    devices: tuple[int, ...]
+    shape: tuple[int, ...]
+    """Of the logical mesh that they make."""
+
+    spec: Spec
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return f"{self.spec} on devices {', '.join(map(str, self.devices))} ({shape})"
+
+
+def homes_of(plan: Plan) -> dict[str, frozenset[Home]]:
+    """Where state lies between steps; copies that are made in a step do not count.
+
+    Of a plan of format 1, which does not say what is state, where all its arguments do.
+    """
+    received = {(t.destination, t.value) for t in plan.transfers}
+    found: dict[str, set[Home]] = {}
+    for index, stage in enumerate(plan.stages):
+        graph = None if stage.sharding is None else stage.sharding.graph
+        for stored in stage.inputs:
+            is_state = graph is None or graph.value(stored.value).role in STATE
+            if is_state and (index, stored.value) not in received:
+                home = Home(tuple(stage.mesh.device_ids), stage.mesh.shape, stored.spec)
+                found.setdefault(stored.value, set()).add(home)
+    return {name: frozenset(homes) for name, homes in found.items()}
+
+
+def same_homes(plan: Plan, other: Plan, names: Collection[str] | None = None) -> list[str]:
+    """How two plans differ in where they keep values; empty if state need not move between them.
+
+    Args:
+        plan: One of them.
+        other: The other.
+        names: Of arguments; by default all that is state in both. What only one of them reads is
+            nowhere in the other, and is no difference.
+
+    Returns:
+        A line for each value that is not kept on the same devices in the same layout.
+    """
+    ours, theirs = homes_of(plan), homes_of(other)
+    both = [name for name in ours if name in theirs and (names is None or name in names)]
+    return [
+        f"{name}: {_listed(ours[name])} here, {_listed(theirs[name])} there"
+        for name in both
+        if ours[name] != theirs[name]
+    ]
+
+
+def _listed(homes: Collection[Home]) -> str:
+    return " and ".join(sorted(map(str, homes)))
+
+
+def updated_by(plan: Plan) -> frozenset[str]:
+    """The arguments that a plan's step gives a new version of; none are known of format 1."""
+    graphs = (stage.sharding.graph for stage in plan.stages if stage.sharding is not None)
+    return frozenset(o.alias for graph in graphs for o in graph.outputs if o.alias is not None)
+
+
+class HeldPlanner:
+    """Plans a step with the stages of an earlier plan, and its state in the same layouts.
+
+    Args:
+        step: In a number of microbatches.
+        hold: The earlier plan.
+        cluster: That it was made for.
+        memory_bytes: Limit of one device; the cluster's by default.
+        level: As of `frontends.search.planner.Planner`, like those that follow.
+        memory_rule: As there.
+        pin: As there; what it says of state that is held, or of stages, the earlier plan has done.
+        unsharded: As there.
+        progress: Told which stage is sharded.
+
+    Raises:
+        HeldLayoutError: The step's layers or state are not those of the plan.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        hold: Plan,
+        cluster: Cluster,
+        *,
+        memory_bytes: int | None = None,
+        level: Level = "O2",
+        memory_rule: autoshard.MemoryRule = "limit",
+        pin: Mapping[str, Pin] | None = None,
+        unsharded: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        if hold.n_devices > cluster.n_devices:
+            raise HeldLayoutError(
+                f"state is held on the devices of a plan; this one uses {hold.n_devices}, and "
+                f"cluster {cluster.name!r} has {cluster.n_devices}"
+            )
+        self._hold, self._cluster, self._progress = hold, cluster, progress
+        self.layered, self._spans = layers_of_held(step, hold)
+        self._stages = without_copies(hold)
+        self._updated = self.layered.updated | updated_by(hold)
+        self._memory_bytes = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
+        self._level, self._memory_rule = level, memory_rule
+        self._pins, self._unsharded = self._free_pins(pin or {}), tuple(unsharded)
+        self._schedule = self._schedule_text()
+
+    def plan(self) -> Plan:
+        """The plan.
+
+        Raises:
+            HeldLayoutError: Nothing fits the memory, or state cannot be kept as it was.
+        """
+        order = self._order()
+        in_all = 1 if len(order.ranks) >= order.n_stages else order.n_stages // len(order.ranks)
+        found = None
+        for share in dict.fromkeys((1.0, (1.0 + 1 / in_all) / 2, 1 / in_all)):
+            found = found or self._planned(order, share)
+        if found is None:
+            raise HeldLayoutError(
+                f"a step in held layouts fits the devices with the stages of the earlier plan; in "
+                f"{self.layered.step.microbatches} microbatches this one needs more than "
+                f"{self._memory_bytes} bytes a device, or an operator that no held layout allows: "
+                "plan it on its own, and move the state"
+            )
+        differences = same_homes(found, self._hold, self._updated)
+        if differences:
+            raise HeldLayoutError(
+                "a step in held layouts keeps its state as the earlier plan does; other homes have "
+                f"{'; '.join(differences[:3])}: plan it on its own, and move the state"
+            )
+        return replace(found, strategy=HELD)
+
+    def _planned(self, order: pipesched.Schedule, share: float) -> Plan | None:
+        """With so much of a device's memory for each stage; None if one does not fit."""
+        held, between = most_held(order)
+        stages: list[tuple[int, int, Mesh, Priced]] = []
+        joiner = None
+        for index, (stage, span) in enumerate(zip(self._stages, self._spans, strict=True)):
+            if self._progress is not None:
+                self._progress("planning in held layouts", index, len(self._stages))
+            pricer = self._pricer(index)
+            joiner = joiner or Joiner(pricer, self._unsharded)
+            priced = pricer.sharing(share).price(
+                *span, self._submesh(stage), held[index], split=between[index] > 0
+            )
+            if priced is None:
+                return None
+            stages.append((*span, stage.mesh, priced))
+        if self._progress is not None:
+            self._progress("planning in held layouts", len(self._stages), len(self._stages))
+        assert joiner is not None
+        plan = joiner.join(stages, self._schedule)
+        return plan if plan.memory_bytes <= self._memory_bytes else None
+
+    def _pricer(self, index: int) -> Pricer:
+        """Prices a stage on its mesh, with what it keeps where it is kept."""
+        stage, hold = self._stages[index], self._hold
+        received = {t.value for t in hold.transfers if t.destination == index}
+        graph = self.layered.step.graph
+        specs = dict(self._pins)
+        for stored in stage.inputs:
+            if stored.value in graph.inputs and graph.value(stored.value).role in STATE:
+                specs.pop(stored.value, None)
+                if stored.value not in received and self._is_same(stage, stored.value):
+                    specs[stored.value] = stored.spec
+        return Pricer(
+            self.layered,
+            self._cluster,
+            self._memory_bytes,
+            level=self._level,
+            memory_rule=self._memory_rule,
+            pins=specs,
+            mesh_shape=stage.mesh.shape,
+        )
+
+    def _is_same(self, stage: Stage, name: str) -> bool:
+        """Whether an argument is the one that a stage keeps.
+
+        Numbers, and what steps only read, may be others.
+
+        Raises:
+            HeldLayoutError: It is not, and one of the steps updates it.
+        """
+        ours = self.layered.step.graph.value(name)
+        theirs = ours if stage.sharding is None else stage.sharding.graph.value(name)
+        if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):
+            return True
+        if name not in self._updated or ours.shape == theirs.shape == ():
+            self._updated -= {name}
+            return False
+        raise HeldLayoutError(
+            "a step that shares its state with a plan has it in the same shapes and types; got "
+            f"{name} of {ours.dtype}{list(ours.shape)} for {theirs.dtype}{list(theirs.shape)}"
+        )
+
+    def _free_pins(self, pin: Mapping[str, Pin]) -> Mapping[str, Spec]:
+        """What the user pins of values that are there in this step, too, and not held."""
+        found: dict[str, Spec] = {}
+        for name, each in pin.items():
+            if not isinstance(each, int):
+                with suppress(PlanError):  # it names nothing of this step
+                    found.update(pins_of(self.layered, {name: each}, 1).specs)
+        return found
+
+    def _submesh(self, stage: Stage) -> tuple[int, int]:
+        per_host = self._cluster.devices_per_host
+        hosts, rest = divmod(len(stage.mesh.device_ids), per_host)
+        return (1, rest) if rest else (hosts, per_host)
+
+    def _schedule_text(self) -> str:
+        """The earlier schedule for this number of microbatches, by name or as text.
+
+        Copies of stages keep no state, and need several microbatches each: they are left out.
+        """
+        n_stages, microbatches = len(self._stages), self.layered.step.microbatches
+        if n_stages == 1 or n_stages < len(self._hold.stages):
+            return "1f1b"
+        name = self._hold.schedule
+        if name in pipesched.NAMES:
+            with suppress(pipesched.PipeschedError):
+                pipesched.check(pipesched.make(name, n_stages, microbatches))
+                return name
+        return str(first_microbatches(schedule_of(self._hold), microbatches))
+
+    def _order(self) -> pipesched.Schedule:
+        if self._schedule not in pipesched.NAMES:
+            return pipesched.Schedule.parse(self._schedule)
+        n_stages = len(self._stages)
+        return pipesched.make(self._schedule, n_stages, self.layered.step.microbatches)

@@ -1,0 +1,160 @@
+"""What a device holds while a stage runs, by kind, from the live ranges of autoshard.answer.memory.
+
+A phase runs as one program, which makes some things differ from what autoshard assumes:
+
+- A program's operands stay until it ends. So what an earlier phase made, or another stage, is held
+  until the phase that reads it last is over. Forward and backward are one program (`chunks`) where
+  one microbatch is in flight and backward gets nothing that forward does not.
+- A sum over microbatches is there all the time, and beside it a microbatch's part until it is
+  added.
+- An update that is made in another layout than that of the state is there until it is converted.
+- XLA fuses chains of elementwise operators in apply; see `fusion`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import accumulate
+
+import autoshard
+from autoshard import Footprint, Held, Sharding
+from shardspec import Layout
+
+from frontends.step.fusion import fused_in_apply
+from frontends.step.step import APPLY, BACKWARD, FORWARD
+
+KINDS: Mapping[str, str] = {
+    "parameter": "params",
+    "optimizer_state": "optimizer",
+    "input": "inputs",
+    "activation": "activations",
+    "gradient": "gradients",
+    "temporary": "temporary",
+    "copy": "copies",
+}
+"""autoshard's kinds of memory, and what we call them."""
+
+
+def held(sharding: Sharding) -> Iterator[Held]:
+    """Everything that a device holds in a step, for as long as its programs hold it."""
+    programs = _Programs(sharding)
+    for one in autoshard.held(sharding):
+        yield from programs.hold(one, sharding.options.in_flight)
+    yield from programs.updates()
+
+
+class _Programs:
+    """How long the programs of a sharding's phases hold things."""
+
+    def __init__(self, sharding: Sharding) -> None:
+        self._sharding, self._graph = sharding, sharding.graph
+        graph = self._graph
+        phases = [operator.phase for operator in graph.operators]
+        received = {name for name in graph.inputs if graph.value(name).role == "activation"}
+        in_forward, in_backward = (
+            {name for op in graph.operators if op.phase == phase for name in op.inputs}
+            for phase in (FORWARD, BACKWARD)
+        )
+        waits = not received.isdisjoint(in_backward - in_forward)
+        together = [BACKWARD if phase == FORWARD else phase for phase in phases]
+        self._program_of = {False: phases, True: phases if waits else together}
+        """The program of each operator, by whether one microbatch is in flight."""
+
+        self._read_last = {name: at for at, op in enumerate(graph.operators) for name in op.inputs}
+        self._read_here = {
+            name: at
+            for at, op in enumerate(graph.operators)
+            for name in op.inputs
+            if name in graph.producers and phases[graph.producers[name][0]] == op.phase
+        }
+        converted = {c.value for c in sharding.conversions if c.phase == APPLY}
+        self._fused = fused_in_apply(graph, converted)
+
+    def hold(self, one: Held, in_flight: int) -> Iterator[Held]:
+        """What autoshard says, as it is here."""
+        if one.value in self._fused:
+            return
+        programs, producers = self._program_of[in_flight == 1], self._graph.producers
+        if one.first < one.last <= len(programs) and programs[one.first] < programs[one.last - 1]:
+            yield replace(one, last=bisect_right(programs, programs[one.last - 1]))
+        else:
+            yield one
+        made = producers[one.value][0] if one.value in producers else 0
+        # with several in flight what forward saves is there for each of them, which is enough
+        is_alone = one.kind == "activation" and in_flight == 1
+        if one.first < made and (one.kind == "gradient" or is_alone):
+            until = self._read_here.get(one.value, made) + 1
+            yield replace(one, kind="temporary", first=made, last=until)
+
+    def updates(self) -> Iterator[Held]:
+        """New state in another layout than that of the old."""
+        graph, sharding = self._graph, self._sharding
+        made_as = {
+            name: spec
+            for op, strategy in zip(graph.operators, sharding.strategies, strict=True)
+            for name, spec in zip(op.outputs, strategy.result_specs, strict=True)
+        }
+        for output, spec in zip(graph.outputs, sharding.output_specs, strict=True):
+            made = graph.producers[output.value][0]
+            if output.alias is not None and made_as[output.value] != spec:
+                value, other = graph.value(output.value), made_as[output.value]
+                n_bytes = Layout(value.shape, sharding.mesh, other).local_bytes(value.itemsize)
+                until = self._read_last.get(output.value, made) + 1
+                yield Held(output.value, other, "temporary", made, until, n_bytes)
+
+
+def footprint(sharding: Sharding) -> Footprint:
+    """The bytes over time, for any number of microbatches in flight."""
+    alone_of, several_of = sharding.graph.lifetimes
+    programs = _Programs(sharding)
+    alone: list[Held] = []
+    saved: list[Held] = []
+    always = list(programs.updates())
+    two = replace(sharding, options=replace(sharding.options, in_flight=2))
+    for one in autoshard.held(two):
+        if one.kind in ("activation", "input") and several_of[one.value].copies > 1:
+            saved += programs.hold(one, 2)
+            life, n_bytes = alone_of[one.value], one.n_bytes // 2
+            single = replace(one, first=life.first, last=life.last, n_bytes=n_bytes)
+            alone += programs.hold(single, 1)
+        else:
+            always += programs.hold(one, 2)
+    size = len(sharding.graph.operators)
+    return Footprint(
+        alone=_over_time((*always, *alone), size),
+        fixed=_over_time(always, size),
+        saved=tuple(n_bytes // 2 for n_bytes in _over_time(saved, size)),
+        activation_bytes=sum(one.n_bytes for one in saved) // 2,
+    )
+
+
+def _over_time(all_held: Iterable[Held], size: int) -> tuple[int, ...]:
+    changes = [0] * (max(size, 1) + 1)
+    for one in all_held:
+        changes[one.first] += one.n_bytes
+        changes[one.last] -= one.n_bytes
+    return tuple(accumulate(changes[:-1]))
+
+
+def memory_curves(sharding: Sharding) -> dict[str, tuple[int, ...]]:
+    """For each kind the bytes that a device holds while each operator runs."""
+    of_kind: dict[str, list[Held]] = {kind: [] for kind in KINDS}
+    for one in held(sharding):
+        of_kind[one.kind].append(one)
+    size = len(sharding.graph.operators)
+    return {kind: _over_time(all_held, size) for kind, all_held in of_kind.items()}
+
+
+def fullest_moment(sharding: Sharding) -> dict[str, int]:
+    """Bytes by kind while the operator runs at which a device holds most."""
+    curves = memory_curves(sharding)
+    totals = [sum(moment) for moment in zip(*curves.values(), strict=True)]
+    fullest = max(range(len(totals)), key=totals.__getitem__)
+    return {kind: curve[fullest] for kind, curve in curves.items()}
+
+
+def peak_bytes(sharding: Sharding) -> int:
+    """The most that a device holds at a time."""
+    return max(_over_time(held(sharding), len(sharding.graph.operators)))

@@ -1,0 +1,316 @@
+"""What a PyTorch user calls: `parallelize`, `parallelize_step`, and the step that they make."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from costmodel import Cluster
+from torch import nn
+from torch.optim import Optimizer
+
+from frontends.answer.plan import Plan
+from frontends.errors import PlanError
+from frontends.search.plan_step import Planned
+from frontends.torch.api.plan_for import plan_for
+from frontends.torch.api.variants import Variant, Variants
+from frontends.torch.api.verify import Verified, verify
+from frontends.torch.base.calls import Tensor
+from frontends.torch.capture.arguments import State
+from frontends.torch.capture.capture import training_step
+from frontends.torch.capture.forms import Form
+from frontends.torch.run.runtime import Runtime
+from frontends.torch.state.initial import Build, init_weights
+from frontends.torch.state.loading import Given, load_state_dict
+from frontends.torch.state.state_dict import assemble
+from frontends.torch.trace.trace import Trace
+
+
+class ParallelStep:
+    """A training step that is planned at its first call and then runs on many devices.
+
+    It takes and returns what the original does, and does to the user's objects what that does. A
+    call that the captured program does not fit, as another shape of batch or a module that was put
+    into another mode, captures and plans another variant of the step, with the state where it is.
+
+    In one process the state is in the user's model and optimizer, and what is read or written there
+    is what the next step goes on with. Where there are several processes it lies sharded on them:
+    `write_back` brings it to the model and optimizer of each.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        model: nn.Module,
+        optimizer: Optimizer,
+        cluster: Cluster | None,
+        options: dict[str, Any],
+        deadline_s: float,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self.model, self.optimizer = function, model, optimizer
+        self._variants = Variants(function, model, optimizer, cluster, options, deadline_s)
+
+    def __repr__(self) -> str:
+        name = getattr(self._function, "__name__", repr(self._function))
+        variants = self._variants.made
+        if not variants:
+            return f"<ParallelStep of {name}: not planned yet>"
+        n_more = len(variants) - 1
+        more = f" and {n_more} more variant{'s' * (n_more > 1)}" if n_more else ""
+        return f"<ParallelStep of {name}: {variants[0].planned.plan!r}{more}>"
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run one step; a call that no variant fits also captures and plans one.
+
+        Raises:
+            BatchError: The arguments cannot be a batch.
+            UnsupportedStepError: The step cannot be captured; nothing is changed then.
+        """
+        return self._variants.call(args, named)
+
+    def prepare(self, *args: Any, **named: Any) -> Planned[Trace]:
+        """Capture and plan the step at these arguments' shapes, without placing its state."""
+        return self._variants.at(args, named).planned
+
+    def compile(self, *args: Any, **named: Any) -> Runtime:
+        """Plan the step if it is not planned, and place its state on the devices."""
+        return self._variants.at(args, named).runtime
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The programs that the step has become so far; calls take the one that fits."""
+        return tuple(self._variants.made)
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs the plan; `PlanError` before there is one."""
+        return self._variants.current.runtime
+
+    @property
+    def planned(self) -> Planned[Trace]:
+        """Trace, layers and plan of the first variant; `PlanError` before the first call."""
+        return self._variants.first.planned
+
+    @property
+    def plan(self) -> Plan:
+        """How the step runs; prints as a table."""
+        return self.planned.plan
+
+    def init_weights(self, build: Build) -> None:
+        """Initialise a model from the meta device, each process only the parts that it keeps.
+
+        Every number is that of `model = build()` on one device with the same `torch.manual_seed`,
+        and the generator is left as there. What has values already, as from a checkpoint, keeps
+        them; if nothing that is random is left, no numbers are drawn.
+
+        Args:
+            build: Makes the model as on one device; or model and optimizer, if the optimizer makes
+                state when it is built.
+
+        Raises:
+            InitializationError: `build` makes another model, or cannot be followed without values.
+            PlanError: The step has no plan yet.
+        """
+        with self._variants.reading():
+            init_weights(self.runtime, self._state(), build)
+
+    def state_dict(self, *, full_state_dict: bool = True) -> dict[str, Any]:
+        """The state as it is now: what model and optimizer would have as `state_dict()`.
+
+        Args:
+            full_state_dict: Whether tensors are whole. If not, each process gets what it keeps, as
+                DTensors that lie as in the plan and share its memory; what every process has whole
+                (what is read before the first microbatch, or not at all) stays a tensor.
+
+        Returns:
+            `model` and `optimizer`, for the `load_state_dict` of either.
+
+        Raises:
+            PlanError: Some state has no values yet; or there is only one process, or DTensor cannot
+                say how a tensor lies, and DTensors are wanted.
+        """
+        with self._variants.reading():
+            if full_state_dict:
+                return assemble(self._state(), self._now())
+            runtime = self.runtime
+            runtime.check_there()
+            runtime.dtensors.check_order()
+            tensors = {
+                key[1].value: runtime.dtensors.of(key, s[0]) for key, s in runtime.shards.items()
+            }
+            return assemble(self._state(), {**tensors, **runtime.whole})
+
+    def load_state_dict(self, state: Given, *, strict: bool = True) -> None:
+        """Go on from other state, of which each process takes or reads the parts that it keeps.
+
+        If this fails, nothing is changed. An optimizer that is given no state keeps what it has,
+        or begins if it has none.
+
+        Args:
+            state: What `state_dict` gave, of this step or of one with another plan: whole tensors,
+                or DTensors of any layout, of which processes may have different ones; `optimizer`
+                may be left out. Or the path of a safetensors file with the model's weights, of an
+                index of several, or of a folder with either, as Hugging Face writes them.
+            strict: Whether exactly the model's names have to be there, and the optimizer's if it is
+                given; else others are skipped, and what is lacking stays as it is.
+
+        Raises:
+            CheckpointError: Names are missing or unexpected, or shapes or types differ; or a file
+                cannot be read.
+            InitializationError: The optimizer's first state follows from weights: `init_weights`
+                before.
+            PlanError: The step has no plan yet, and files are read, or the model has no memory.
+        """
+        is_planned = bool(self._variants.made)
+        if not is_planned and isinstance(state, Mapping) and not self._lacking_memory():
+            self.model.load_state_dict(state["model"], strict=strict)
+            if "optimizer" in state:
+                self.optimizer.load_state_dict(state["optimizer"])
+            return
+        with self._variants.reading():
+            load_state_dict(self.runtime, self._state(), state, strict)
+
+    def write_back(self) -> None:
+        """Let the model and optimizer of each process have the state as it is now.
+
+        In one process they have it anyway.
+
+        Raises:
+            PlanError: They are on the meta device.
+        """
+        self._check_has_memory("state is written back to a model and an optimizer")
+        self._variants.write_back()
+
+    def verify(self, *args: Any, n_steps: int = 2, **named: Any) -> Verified:
+        """Run some steps both ways, here and eagerly on one device, and compare.
+
+        The state is afterwards what it was. Random numbers are drawn alike in both.
+
+        Args:
+            args: What the step is called with.
+            n_steps: How many steps, all with these arguments.
+            named: The same, by name.
+
+        Raises:
+            PlanError: The model is on the meta device.
+            VerificationError: Losses differ, or what ran is not what the plan says.
+        """
+        self._check_has_memory("a run is compared with eager steps of a model")
+        variant = self._variants.at(args, named)
+        step = Form.of(self.model, self.optimizer, args, named).step(self._function)
+        batch = variant.form.batch(args, named)
+
+        def eager() -> Any:
+            return step(self.model, self.optimizer, batch)
+
+        def parallel() -> Any:
+            self._variants.forget_writes()
+            return self._variants.run(variant, args, named)[1]
+
+        self._variants.move_to(variant)
+        with self._variants.reading():
+            return verify(variant.runtime, self._state(), eager, parallel, n_steps)
+
+    def _lacking_memory(self) -> list[str]:
+        return [name for name, tensor in self._state().tensors.items() if tensor.is_meta]
+
+    def _check_has_memory(self, what: str) -> None:
+        lacking = self._lacking_memory()
+        if lacking:
+            raise PlanError(
+                f"{what} with memory on one device; {lacking[0]} and {len(lacking) - 1} others are "
+                "on the meta device: take a model of the same kind that a device can hold"
+            )
+
+    def _state(self) -> State:
+        return State(self.model, self.optimizer)
+
+    def _now(self) -> Mapping[str, Tensor]:
+        return self.runtime.whole_state() if self._variants.made else self._state().tensors
+
+
+def parallelize(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss_fn: Callable[[nn.Module, Any], Tensor],
+    example_batch: Any = None,
+    *,
+    cluster: Cluster | None = None,
+    deadline_s: float = 60.0,
+    **options: Any,
+) -> ParallelStep:
+    """Train a model on all devices, by a plan that is found at once or at the first call.
+
+    Model and loss stay as they were written for one device.
+
+    Args:
+        model: Any module.
+        optimizer: Of its parameters.
+        loss_fn: From model and batch to a loss.
+        example_batch: Shapes and types of the batches; without it the first batch is planned for.
+        cluster: What to plan for; by default the processes that the launcher started, or 8 virtual
+            devices.
+        deadline_s: Where there are several processes, how long a step may stand still, or nothing
+            be heard of a process, before all end and say which is at fault.
+        options: Any of `plan_for`: `microbatches`, `strategy`, `schedule`, `memory_bytes`,
+            `level`, `memory_rule`, `pin`, `n_layers`, `plan`, `progress`.
+
+    Returns:
+        A step: called with a batch, it updates the state and returns the loss.
+
+    Raises:
+        TypeError: There is no such option.
+        PlanError: `model` or `optimizer` is something else.
+    """
+    step = training_step(loss_fn)
+
+    def train(batch: Any) -> Any:
+        return step(model, optimizer, batch)
+
+    made = parallelize_step(
+        train, model, optimizer, cluster=cluster, deadline_s=deadline_s, **options
+    )
+    if example_batch is not None:
+        made.prepare(example_batch)
+    return made
+
+
+def parallelize_step(
+    step: Callable[..., Any],
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    cluster: Cluster | None = None,
+    deadline_s: float = 60.0,
+    **options: Any,
+) -> ParallelStep:
+    """The same for a whole step, in which `loss.backward()` and `optimizer.step()` are called.
+
+    Args:
+        step: Takes a batch in any number of arguments, by place or name; model and optimizer may be
+            among those by place.
+        model: That the step trains.
+        optimizer: That it calls.
+        cluster: As in `parallelize`.
+        deadline_s: As in `parallelize`.
+        options: As in `parallelize`.
+
+    Returns:
+        What is called like the step.
+
+    Raises:
+        TypeError: There is no such option.
+        PlanError: `model` or `optimizer` is something else.
+    """
+    parameters = inspect.signature(plan_for).parameters.values()
+    known = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} - {"hold"}
+    for name in options:
+        if name not in known:
+            raise TypeError(
+                f"parallelize has the options cluster, deadline_s, {', '.join(sorted(known))}; "
+                f"got {name}"
+            )
+    return ParallelStep(step, model, optimizer, cluster, options, deadline_s)

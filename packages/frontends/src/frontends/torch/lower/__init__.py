@@ -1,0 +1,1 @@
+"""From a stage's chunk to calls on shards."""

@@ -1,0 +1,218 @@
+"""Lower a chunk to the program that every device of its stage runs, with explicit collectives.
+
+A program is a list of calls on local shards and of collectives over axes of the stage's mesh. It is
+the same for all devices: where one stands decides what it does when it runs, not what is planned.
+Conversions are the steps that shardspec plans, so a program communicates exactly what the plan
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import shardspec
+import torch
+from autoshard import Graph, Operator
+from shardspec import Layout, Mesh, Spec
+
+from frontends.plan.plan_fields import Conversion, Placement, Stored
+from frontends.program.chunks import Chunk
+from frontends.step.step import SUM
+from frontends.torch.base.blame import described, planning
+from frontends.torch.base.calls import Call
+from frontends.torch.base.flat import Kind
+from frontends.torch.lower.local import Function, LocalCall, add_copies, differing_axes, local_shape
+from frontends.torch.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A call on local shards."""
+
+    call: Function
+    operands: tuple[int, ...]
+    """Registers that it reads."""
+
+    results: tuple[int, ...]
+    """Registers that it writes."""
+
+    axes: tuple[int, ...]
+    """Of the mesh, along which devices compute something different."""
+
+    plain: Call | None
+    """What each device calls, if that is all."""
+
+    name: str
+    """Of the operator."""
+
+    last: tuple[int, ...] = ()
+    """Registers that nothing reads any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communicate:
+    """A collective, or the cut that a device makes alone."""
+
+    phase: int
+    step: shardspec.Step
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Collectives that begin together, as one."""
+
+    parts: tuple[Communicate, ...]
+    """Of one kind, over the same axes, of one type; see `frontends.torch.lower.bucketing`."""
+
+    operands: tuple[int, ...]
+    """One for each part."""
+
+    results: tuple[int, ...]
+    """What to wait for."""
+
+    last: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Wait for what a `Begin` began."""
+
+    parts: tuple[Communicate, ...]
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    """One for each part."""
+
+    last: tuple[int, ...] = ()
+
+
+Node = Compute | Communicate | Begin | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every device of a stage runs for a chunk."""
+
+    nodes: tuple[Node, ...]
+    reads: tuple[int, ...]
+    """The registers that hold the chunk's reads when it begins."""
+
+    totals: tuple[int, ...]
+    """The registers that are added to the chunk's totals when it ends."""
+
+    writes: tuple[int, ...]
+    """The registers that hold the chunk's writes when it ends."""
+
+    n_registers: int
+    kinds: tuple[Kind, ...]
+    """Of a device's shard in each register that holds a value."""
+
+
+def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program:
+    """The program of a chunk.
+
+    Args:
+        chunk: What to run, from `build_chunks`.
+        trace: Where the operators' calls are.
+        graph: The layered graph that the chunk was cut from.
+        mesh: The stage's mesh.
+    """
+    operators = {op.name: op for op in graph.operators}
+    registers: dict[Stored, int] = {}
+    kinds: list[Kind] = []
+    nodes: list[Node] = []
+
+    def new(name: str, spec: Spec) -> int:
+        value = graph.value(name)
+        dtype = getattr(torch, value.dtype)
+        kinds.append(Kind(local_shape(value.shape, spec, mesh), dtype))
+        return len(kinds) - 1
+
+    def convert(conversion: Conversion) -> None:
+        name, shape = conversion.value, graph.value(conversion.value).shape
+        source = registers[Stored(name, conversion.src)]
+        for step in _steps(shape, mesh, conversion.src, conversion.dst):
+            made = new(name, step.dst.spec)
+            nodes.append(Communicate(conversion.phase, step, (source,), (made,)))
+            source = made
+        registers[Stored(name, conversion.dst)] = source
+
+    def run(placement: Placement) -> None:
+        operator = operators[placement.operator]
+        operands = tuple(map(Stored, operator.inputs, placement.operands))
+        results = tuple(map(Stored, operator.outputs, placement.results))
+        call = trace.calls.get(operator.name)
+        read = tuple(registers[slot] for slot in operands)
+        if call is None and operator.kind != SUM:  # an identity hands on what it gets
+            registers.update(zip(results, read, strict=True))
+            return
+        made = tuple(new(slot.value, slot.spec) for slot in results)
+        registers.update(zip(results, made, strict=True))
+        if call is None:
+            (spec,) = placement.results
+            axes = differing_axes((*placement.operands, spec))
+            nodes.append(Compute(add_copies(spec), read, made, axes, None, operator.name))
+            return
+        shapes = tuple(
+            [graph.value(name).shape for name in names]
+            for names in (operator.inputs, operator.outputs)
+        )
+        origin = trace.origins.get(operator.name)
+        with planning(call.target, origin, lambda: values_of(operator, graph, trace)):
+            local = LocalCall(
+                call, (shapes[0], shapes[1]), placement.operands, placement.results, mesh
+            )
+        axes = differing_axes(placement.operands, local.axes)
+        nodes.append(Compute(local, read, made, axes, local.plain, operator.name))
+
+    for slot in chunk.reads:
+        registers[slot] = new(slot.value, slot.spec)
+    for action in chunk.actions:
+        if isinstance(action, Conversion):
+            convert(action)
+        else:
+            run(action)
+    totals = tuple(registers[slot] for slot in chunk.totals)
+    writes = tuple(registers[slot] for slot in chunk.writes)
+    reads = tuple(range(len(chunk.reads)))
+    program = Program((), reads, totals, writes, len(kinds), tuple(kinds))
+    return with_last(program, nodes, len(kinds))
+
+
+def values_of(operator: Operator, graph: Graph, trace: Trace) -> list[str]:
+    """What an operator reads, for a message."""
+    origins = trace.origins
+    made = {n: (o.inputs, origins.get(o.name)) for o in graph.operators for n in o.outputs}
+
+    def kind(name: str) -> tuple[tuple[int, ...], str]:
+        return graph.value(name).shape, graph.value(name).dtype
+
+    return described(operator.inputs, kind, made, origins.get(operator.name))
+
+
+def collectives_of(programs: Iterable[Program]) -> list[shardspec.Step]:
+    """The steps of some programs in which devices send something."""
+    return [
+        node.step
+        for program in programs
+        for node in program.nodes
+        if isinstance(node, Communicate) and not node.step.is_local
+    ]
+
+
+def _steps(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Sequence[shardspec.Step]:
+    return shardspec.reshard_whole_axes(Layout(shape, mesh, src), Layout(shape, mesh, dst)).steps
+
+
+def with_last(program: Program, nodes: Sequence[Node], n_registers: int) -> Program:
+    """A program of other nodes, each with the registers that nothing reads after it."""
+    seen = {*program.totals, *program.writes}
+    found: list[Node] = []
+    for node in reversed(nodes):
+        last = {*node.operands, *node.results} - seen
+        seen |= last
+        found.append(replace(node, last=tuple(sorted(last))))
+    return replace(program, nodes=tuple(reversed(found)), n_registers=n_registers)

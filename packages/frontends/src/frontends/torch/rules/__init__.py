@@ -1,0 +1,1 @@
+"""How operators may be sharded."""

@@ -1,0 +1,39 @@
+"""Rules of operators on complex numbers: pairs of real ones, and Fourier transforms.
+
+All are linear in the real numbers that complex ones are pairs of, so sums pass.
+"""
+
+from __future__ import annotations
+
+import math
+
+import autoshard
+from autoshard import Rule, elementwise, labelled
+
+from frontends.torch.base.described import Described, letters
+
+
+def pair(d: Described) -> Rule:
+    """Between complex numbers and a last dim of their two parts, which stays whole."""
+    rank = min(len(d.operands[0]), len(d.results[0]))
+    every = letters(rank, "z")
+    formula = f"{every}->{every}z" if len(d.results[0]) > rank else f"{every}z->{every}"
+    return labelled(formula, d.operands, d.results, whole="z", linear=((0,),))
+
+
+def joined(d: Described) -> Rule:
+    """From the two parts."""
+    return elementwise(d.operands, d.results[0], ((0, 1),))
+
+
+def transform(d: Described) -> Rule:
+    """Dims that are transformed stay whole; that of a real signal is half as long after it."""
+    return autoshard.rule_of("fft", d.operands, d.results, dims=d.dims())
+
+
+def transform_flops(d: Described) -> float:
+    """5 n log2(n) of a transform of n complex numbers (Cooley and Tukey), half of it of reals."""
+    lengths = [max(d.operands[0][k], d.results[0][k]) for k in d.dims()]
+    sizes = [max(pair) for pair in zip(d.operands[0], d.results[0], strict=True)]
+    share = 1.0 if d.call.name == "_fft_c2c" else 0.5
+    return share * 5.0 * math.prod(sizes) * sum(math.log2(max(n, 2)) for n in lengths)

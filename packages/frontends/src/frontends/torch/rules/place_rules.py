@@ -1,0 +1,166 @@
+"""Rules of operators that read or write at places: indices, slices, one element of a dim."""
+
+from __future__ import annotations
+
+import autoshard
+import torch
+from autoshard import Rule, labelled
+
+from frontends.torch.base.calls import Operand
+from frontends.torch.base.described import Described, letters
+
+_MASKS = (torch.bool, torch.uint8)
+"""Types of indices that stand for as many indices as they are true."""
+
+
+def embedding(d: Described) -> Rule:
+    """Rows of a table; the rows are split if a device may make zeros for those that it lacks."""
+    word = letters(len(d.operands[1]), "dv")
+    whole = "" if d.masked else "v"
+    return labelled(f"vd,{word}->{word}d", d.operands, d.results, whole=whole, linear=((0,),))
+
+
+def embedding_gradient(d: Described) -> Rule:
+    """The table's gradient: each device adds its own rows."""
+    if d.call.argument("scale_grad_by_freq"):
+        return autoshard.whole(d.operands, d.results)
+    word = letters(len(d.operands[1]), "dv")
+    whole = "" if d.masked else "v"
+    return labelled(f"{word}d,{word}->vd", d.operands, d.results, whole=whole, linear=((0,),))
+
+
+def gather(d: Described) -> Rule:
+    """One element along a dim for each index; the dim may be split as an embedding's rows."""
+    source, places = d.operands
+    dim = d.dim()
+    if not _same_but(dim, source, places):
+        return autoshard.whole(d.operands, d.results)
+    names = letters(len(source), "vk")
+    taken, made = _with(names, dim, "v"), _with(names, dim, "k")
+    whole = "k" if d.masked else "vk"
+    return labelled(f"{taken},{made}->{made}", d.operands, d.results, whole=whole, linear=((0,),))
+
+
+def scatter(d: Described) -> Rule:
+    """Elements written at, or added to, places along a dim, which may be split if masked."""
+    target = d.operands[0]
+    dim = d.dim()
+    if d.place("self") != 0 or not all(_same_but(dim, target, s) for s in d.operands[1:]):
+        return autoshard.whole(d.operands, d.results)
+    names = letters(len(target), "vk")
+    kept, written = _with(names, dim, "v"), _with(names, dim, "k")
+    words = ",".join((kept, *[written] * (len(d.operands) - 1)))
+    linear = ((0, 2),) if len(d.operands) == 3 else ()
+    whole = "k" if d.masked else "vk"
+    return labelled(f"{words}->{kept}", d.operands, d.results, whole=whole, linear=linear)
+
+
+def index(d: Described) -> Rule:
+    """Elements at indices of some dims, which stay whole; the dims between are taken as they are.
+
+    The indices' dims come where the first indexed dim was if the indexed dims follow each other;
+    they come first otherwise.
+    """
+    places = d.call.argument("indices")
+    source = d.operands[0]
+    indexed = [dim for dim, item in enumerate(places) if isinstance(item, Operand)]
+    if any(t.is_floating_point or t in _MASKS for t in d.operand_dtypes[1:]):
+        return autoshard.whole(d.operands, d.results)
+    names, made, words = _indexed(source, d.operands[1:], indexed)
+    formula = ",".join((names, *words)) + f"->{made}"
+    whole = "".join(names[dim] for dim in indexed)
+    return labelled(formula, d.operands, d.results, whole=whole, linear=((0,),))
+
+
+def index_put(d: Described) -> Rule:
+    """Elements written at, or added to, indices of some dims; each device adds its own."""
+    places = d.call.argument("indices")
+    target, values = d.operands[0], d.operands[-1]
+    indexed = [dim for dim, item in enumerate(places) if isinstance(item, Operand)]
+    if any(t in _MASKS for t in d.operand_dtypes[1:-1]):
+        return autoshard.whole(d.operands, d.results)
+    names, made, words = _indexed(target, d.operands[1:-1], indexed)
+    if len(values) != len(made):
+        return autoshard.whole(d.operands, d.results)
+    adds = bool(d.call.argument("accumulate"))
+    formula = ",".join((names, *words, made)) + f"->{names}"
+    whole = "".join(names[dim] for dim in indexed)
+    if not adds:
+        whole += "".join(set("".join(words)))
+    last = len(d.operands) - 1
+    return labelled(
+        formula, d.operands, d.results, whole=whole, linear=((0, last),) if adds else ()
+    )
+
+
+def _indexed(
+    source: tuple[int, ...], indices: tuple[tuple[int, ...], ...], indexed: list[int]
+) -> tuple[str, str, list[str]]:
+    """Letters of what is indexed, of what is made, and of each of the indices."""
+    names = letters(len(source))
+    rank = max(map(len, indices))
+    outer = letters(rank, names)
+    words = [outer[rank - len(shape) :] for shape in indices]
+    kept = [names[dim] for dim in range(len(source)) if dim not in indexed]
+    is_run = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
+    first = indexed[0] if is_run else 0
+    return names, "".join((*kept[:first], outer, *kept[first:])), words
+
+
+def index_select(d: Described) -> Rule:
+    """Slices along a dim, which stays whole."""
+    names = letters(len(d.operands[0]), "k")
+    dim = d.dim()
+    formula = f"{names},k->{_with(names, dim, 'k')}"
+    return labelled(formula, d.operands, d.results, whole=names[dim], linear=((0,),))
+
+
+def index_add(d: Described) -> Rule:
+    """Slices added at places along a dim, which stays whole; each device adds its own."""
+    names = letters(len(d.operands[0]), "k")
+    dim = d.dim()
+    formula = f"{names},k,{_with(names, dim, 'k')}->{names}"
+    return labelled(formula, d.operands, d.results, whole=names[dim], linear=((0, 2),))
+
+
+def extreme(d: Described) -> Rule:
+    """The largest along a dim and where it is; of one or two tensors elementwise; of all."""
+    if len(d.operands) == 2:
+        return autoshard.elementwise(d.operands, d.results[0])
+    return autoshard.rule_of("reduce", d.operands, d.results, dims=d.dims())
+
+
+def select_gradient(d: Described) -> Rule:
+    """A slice put at its place in a dim, among zeros."""
+    names = letters(len(d.results[0]))
+    dim = d.dim(rank=len(names))
+    formula = f"{_with(names, dim, '')}->{names}"
+    return labelled(formula, d.operands, d.results, whole=names[dim], linear=((0,),))
+
+
+def slice_scatter(d: Described) -> Rule:
+    """Part of a dim replaced."""
+    names = letters(len(d.results[0]), "k")
+    dim = d.dim()
+    formula = f"{names},{_with(names, dim, 'k')}->{names}"
+    return labelled(formula, d.operands, d.results, whole=names[dim] + "k", linear=((0, 1),))
+
+
+def select_scatter(d: Described) -> Rule:
+    """One slice of a dim replaced."""
+    names = letters(len(d.results[0]))
+    dim = d.dim()
+    formula = f"{names},{_with(names, dim, '')}->{names}"
+    return labelled(formula, d.operands, d.results, whole=names[dim], linear=((0, 1),))
+
+
+def _with(names: str, dim: int, letter: str) -> str:
+    """The letters with another one for a dim."""
+    return names[:dim] + letter + names[dim + 1 :]
+
+
+def _same_but(dim: int, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether two shapes are equal but for a dim."""
+    return len(one) == len(other) and all(
+        n == m for d, (n, m) in enumerate(zip(one, other, strict=True)) if d != dim
+    )

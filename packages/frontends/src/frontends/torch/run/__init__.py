@@ -1,0 +1,1 @@
+"""Shards, collectives, process groups and the engine that runs a plan."""

@@ -1,0 +1,112 @@
+"""The shards of a process as DTensors, which other tools of PyTorch read and write."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from autoshard import Graph
+from shardspec import Layout, Mesh, NotationError
+from shardspec.notation.torch import to_placements
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from frontends.answer.plan import Plan
+from frontends.errors import PlanError
+from frontends.program.instructions import Key
+from frontends.torch.base.calls import Tensor
+from frontends.torch.base.parts import contiguous_strides
+
+
+class DTensors:
+    """Makes DTensors of a plan's shards; all processes make one of these, as it connects them.
+
+    Args:
+        plan: How tensors lie.
+        graph: Their shapes.
+
+    Raises:
+        PlanError: There are no processes.
+    """
+
+    def __init__(self, plan: Plan, graph: Graph) -> None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise PlanError(
+                "a DTensor holds what one of several processes has; this process is alone and has "
+                "all devices: take whole tensors, by state_dict(), or start it by torchrun"
+            )
+        self._plan, self._graph = plan, graph
+        self._meshes: dict[Mesh, DeviceMesh] = {}
+        for stage in plan.stages:
+            if stage.mesh not in self._meshes:
+                self._meshes[stage.mesh] = device_mesh(stage.mesh)
+
+    def check_order(self) -> None:
+        """Check that DTensors can be gathered: torch orders a group by rank, whatever the mesh.
+
+        Raises:
+            PlanError: Ranks do not rise along an axis of a mesh.
+        """
+        for mesh in self._meshes:
+            check_rising(mesh)
+
+    def of(self, key: Key, shard: Tensor) -> DTensor:
+        """A shard as a DTensor, which shares its memory.
+
+        Args:
+            key: Of a value that is kept.
+            shard: What this process has of it.
+
+        Raises:
+            PlanError: DTensor has no placements for its layout.
+        """
+        stage, slot, _ = key
+        mesh = self._plan.stages[stage].mesh
+        layout = Layout(self._graph.value(slot.value).shape, mesh, slot.spec)
+        return as_dtensor(slot.value, layout, self._meshes[mesh], shard)
+
+
+def as_dtensor(name: str, layout: Layout, mesh: DeviceMesh, shard: Tensor) -> DTensor:
+    """A process's shard as a DTensor.
+
+    Args:
+        name: For errors.
+        layout: Of the whole tensor.
+        mesh: The layout's, as torch knows it.
+        shard: What this process has.
+
+    Raises:
+        PlanError: DTensor has no placements for the layout.
+    """
+    try:
+        placements = to_placements(layout)
+    except NotationError as error:
+        raise PlanError(
+            f"DTensor cannot say how {name} lies, {layout}: {error}; take it whole, by state_dict()"
+        ) from error
+    found: DTensor = DTensor.from_local(
+        shard,
+        mesh,
+        placements,
+        run_check=False,
+        shape=torch.Size(layout.shape),
+        stride=tuple(contiguous_strides(layout.shape)),
+    )
+    return found
+
+
+def check_rising(mesh: Mesh) -> None:
+    """`PlanError` unless devices rise along each axis."""
+    for axis in range(mesh.ndim):
+        for group in mesh.groups((axis,)):
+            if list(group) != sorted(group):
+                raise PlanError(
+                    "DTensor gathers shards in the order of the ranks, so that these rise along "
+                    f"each axis of a mesh; got {mesh.device_ids} in the shape {mesh.shape}, with "
+                    f"{tuple(group)} along axis {axis}: take whole tensors, by state_dict()"
+                )
+
+
+def device_mesh(mesh: Mesh) -> DeviceMesh:
+    """A mesh whose devices are ranks, as torch knows it; all processes call it."""
+    ranks = torch.tensor(list(mesh.device_ids)).view(mesh.shape)
+    return DeviceMesh("cpu", ranks, mesh_dim_names=mesh.axis_names)

@@ -1,0 +1,160 @@
+"""Run lowered programs on the shards that a process has, device after device in lock-step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from frontends.torch.base.calls import Tensor
+from frontends.torch.lower.local import like
+from frontends.torch.lower.lower import Begin, Communicate, Compute, Finish, Node, Program
+from frontends.torch.run.lockstep import Collectives, Shards
+
+Registers = list[Any]
+"""The shards of values; what waits for a collective; None where nothing is."""
+
+Record = Callable[[Communicate, Tensor], None]
+"""Told of each collective that ran, and what a device got."""
+
+
+class OperatorError(Exception):
+    """A call of a program failed; whoever knows the step says more."""
+
+    def __init__(self, node: Compute, cause: Exception) -> None:
+        super().__init__(node.name)
+        self.node, self.cause = node, cause
+
+
+def executable(
+    program: Program,
+    collectives: Collectives,
+    added_axes: Sequence[tuple[int, ...]],
+    record: Record,
+) -> Callable[[list[Shards]], list[Shards]]:
+    """A function from totals and reads to totals and writes; it empties the list of the former.
+
+    A call whose operands are equal on several devices runs once, and they share its results. So
+    nothing writes to a tensor that it did not make, but to the totals.
+
+    It raises `OperatorError` where a call fails; what is about other processes stays what it is.
+
+    Args:
+        program: Of a chunk, from `frontends.torch.lower.bucketing`.
+        collectives: Those of the stage's mesh.
+        added_axes: For each total the axes along which devices hold something different of it.
+        record: Told of collectives.
+    """
+    run_nodes = [_bound(node, collectives, record) for node in program.nodes]
+    adders = [_firsts(collectives, axes) for axes in added_axes]
+    n_totals, n_free = len(program.totals), program.n_registers - len(program.reads)
+
+    def run(given: list[Shards]) -> list[Shards]:
+        totals = given[:n_totals]
+        values: Registers = [*given[n_totals:], *[None] * n_free]
+        given.clear()  # what is read last here goes then
+        at = 0
+        try:
+            for at, node in enumerate(run_nodes):  # noqa: B007, the error says where it was
+                node(values)
+        except Exception as error:
+            failed = program.nodes[at]
+            if isinstance(failed, Compute):
+                raise OperatorError(failed, error) from error
+            raise
+        for total, register, firsts in zip(totals, program.totals, adders, strict=True):
+            made = values[register]
+            for i in firsts:
+                total[i] += made[i]
+        return [*totals, *(values[register] for register in program.writes)]
+
+    return run
+
+
+def _bound(node: Node, collectives: Collectives, record: Record) -> Callable[[Registers], None]:
+    match node:
+        case Compute():
+            if len(collectives.coordinates) == 1:
+                return _compute_alone(node, collectives)
+            return _compute(node, collectives)
+        case Communicate():
+            return _cut(node, collectives)
+        case Begin():
+            return _begin(node, collectives)
+        case Finish():
+            return _finish(node, record)
+
+
+def _compute(node: Compute, collectives: Collectives) -> Callable[[Registers], None]:
+    call, last, coordinates = node.call, node.last, collectives.coordinates
+    operands = node.operands
+    first_of = like(coordinates, node.axes)
+    firsts = sorted(set(first_of.values()))
+    whose = [firsts.index(first_of[i]) for i in range(len(coordinates))]
+
+    def run(values: Registers) -> None:
+        read = [values[register] for register in operands]
+        made = [call([shards[i] for shards in read], coordinates[i]) for i in firsts]
+        for k, register in enumerate(node.results):
+            values[register] = [made[i][k] for i in whose]
+        for register in last:
+            values[register] = None
+
+    return run
+
+
+def _compute_alone(node: Compute, collectives: Collectives) -> Callable[[Registers], None]:
+    """The same for a process that has one device."""
+    call, operands, results, last = node.call, node.operands, node.results, node.last
+    (coordinates,) = collectives.coordinates
+
+    def run(values: Registers) -> None:
+        made = call([values[register][0] for register in operands], coordinates)
+        for register, tensor in zip(results, made, strict=True):
+            values[register] = [tensor]
+        for register in last:
+            values[register] = None
+
+    return run
+
+
+def _cut(node: Communicate, collectives: Collectives) -> Callable[[Registers], None]:
+    step, last = node.step, node.last
+    (operand,), (result,) = node.operands, node.results
+    assert step.is_local, "what devices send begins and finishes apart"
+
+    def run(values: Registers) -> None:
+        values[result] = collectives.cut(step, values[operand])
+        for register in last:
+            values[register] = None
+
+    return run
+
+
+def _begin(node: Begin, collectives: Collectives) -> Callable[[Registers], None]:
+    operands, (result,), last = node.operands, node.results, node.last
+    begin = collectives.bind([part.step for part in node.parts])
+
+    def run(values: Registers) -> None:
+        values[result] = begin([values[register] for register in operands])
+        for register in last:
+            values[register] = None
+
+    return run
+
+
+def _finish(node: Finish, record: Record) -> Callable[[Registers], None]:
+    (operand,), results, last = node.operands, node.results, node.last
+
+    def run(values: Registers) -> None:
+        for part, register, made in zip(node.parts, results, values[operand](), strict=True):
+            record(part, made[0])
+            values[register] = made
+        for register in last:
+            values[register] = None
+
+    return run
+
+
+def _firsts(collectives: Collectives, axes: Sequence[int]) -> list[int]:
+    """One device of each set of devices that have the same."""
+    return sorted(set(like(collectives.coordinates, axes).values()))

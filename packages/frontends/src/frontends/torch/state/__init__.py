@@ -1,0 +1,1 @@
+"""Parameters and optimizer state: made, recorded, loaded and put together."""

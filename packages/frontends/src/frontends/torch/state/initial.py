@@ -1,0 +1,150 @@
+"""State that is made where it is kept: no process has more than one tensor of it whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from frontends.errors import InitializationError
+from frontends.torch.base import _compat
+from frontends.torch.capture.arguments import State
+from frontends.torch.run.runtime import Parts, Runtime
+from frontends.torch.state.recording import Place, Recording, record
+
+Build = Callable[[], nn.Module | tuple[nn.Module, Optimizer]]
+"""Makes a model as on one device, or a model and its optimizer."""
+
+
+def init_weights(runtime: Runtime, state: State, build: Build) -> None:
+    """Give all state that has no values those that it has after `build()`.
+
+    Args:
+        runtime: Whose state it is.
+        state: Of the model and the optimizer that were planned.
+        build: Is called once, without memory for what it makes.
+
+    Raises:
+        InitializationError: `build` makes another model, or cannot be followed; all state has
+            values; or processes have random generators in different states.
+    """
+    if not runtime.missing:
+        raise InitializationError(
+            "init_weights gives values to what has none, and all of this step's state has some: "
+            'build the model that is parallelized under torch.device("meta")'
+        )
+    _check_generators()
+    with record() as recording:
+        built = build()
+        model, optimizer = built if isinstance(built, tuple) else (built, None)
+        _check_names(set(dict(state.model.named_parameters())), set(dict(model.named_parameters())))
+        made = _begun(state, model) if optimizer is None else State(model, optimizer)
+        places = {name: recording.find(tensor) for name, tensor in made.tensors.items()}
+    _check_names(set(state.tensors), set(places))
+    _make(runtime, recording, state, places)
+
+
+def init_optimizer(runtime: Runtime, state: State, given: Collection[str] = ()) -> None:
+    """Give state of the optimizer that has no values those that it begins with.
+
+    Args:
+        runtime: Whose state it is.
+        state: Of the model and the optimizer that were planned.
+        given: Names of what will have values.
+
+    Raises:
+        InitializationError: They follow from the parameters, or are not made before an update.
+    """
+    missing = {name for name in runtime.missing.difference(given) if name[:10] == "optimizer["}
+    if not missing:
+        return
+    with record() as recording:
+        kept = {**dict(state.model.named_parameters()), **dict(state.model.named_buffers())}
+        empty = {
+            n: torch.empty(t.shape, dtype=t.dtype, requires_grad=t.requires_grad)
+            for n, t in kept.items()
+        }
+        with _compat.with_tensors(state.model, empty):
+            made = _begun(state, state.model)
+            places = {name: recording.find(tensor) for name, tensor in made.tensors.items()}
+    _check_names(set(state.tensors), set(places))
+    weights = {place.memory for n, place in places.items() if not n.startswith("optimizer[")}
+    for name in sorted(missing):
+        if recording.reads(places[name]) & weights:
+            raise InitializationError(
+                "an optimizer's state is made without the parameters' values, or by init_weights "
+                f"with them; {name} follows from them: call init_weights first, then load"
+            )
+    _make(runtime, recording, state, {name: places[name] for name in missing})
+
+
+def _make(
+    runtime: Runtime, recording: Recording, state: State, places: Mapping[str, Place]
+) -> None:
+    for name, place in places.items():
+        mine = state.tensors[name]
+        expected, found = (tuple(mine.shape), mine.dtype), (place.shape, place.dtype)
+        if expected != found or place.device.type == "meta":
+            raise InitializationError(
+                "a model is initialised as it was planned, on the CPU; got "
+                f"{name} of {found[1]}{list(found[0])} on {place.device} instead of "
+                f"{expected[1]}{list(expected[0])}: build both models alike, only the planned one "
+                'under torch.device("meta")'
+            )
+    wanted = {name: places[name] for name in sorted(runtime.missing & places.keys())}
+    parts = Parts(names=set(wanted))
+    recording.make(wanted, runtime.has, lambda name, whole: runtime.cut(name, whole, parts))
+    runtime.take(parts)
+
+
+def _begun(state: State, model: nn.Module) -> State:
+    """Of another model, with the optimizer as it is before its first update."""
+    parameters = dict(model.named_parameters())
+    begun: Optimizer = object.__new__(type(state.optimizer))
+    # a scheduler puts a step() of the other optimizer there
+    begun.__dict__.update((k, v) for k, v in state.optimizer.__dict__.items() if k != "step")
+    begun.state = defaultdict(dict)
+    begun.param_groups = [
+        {**group, "params": [parameters[state.name_of[id(p)]] for p in group["params"]]}
+        for group in state.optimizer.param_groups
+    ]
+    made = State(model, begun)
+    if state.optimizer.state and not begun.state:
+        raise InitializationError(
+            "an optimizer's first state is made anew, before an update; "
+            f"{type(begun).__name__} has none then: let init_weights have a function that builds "
+            "both: return (model, optimizer)"
+        )
+    return made
+
+
+def _check_names(expected: Collection[str], found: Collection[str]) -> None:
+    lacking, more = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if lacking or more:
+        raise InitializationError(
+            "a model is initialised by a function that builds it as it was planned, with the same "
+            f"parameters, buffers and ties; what it builds lacks {lacking[:3]} and has besides "
+            f"{more[:3]} ({len(lacking)} and {len(more)} in all)"
+        )
+
+
+def _check_generators() -> None:
+    """All processes draw the same numbers."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    found: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(
+        found, hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
+    )
+    others = [rank for rank, state in enumerate(found) if state != found[0]]
+    if others:
+        raise InitializationError(
+            "all processes initialise a model from one state of PyTorch's random generator; "
+            f"processes {others} have another than process 0: call torch.manual_seed with one "
+            "number in all of them before"
+        )

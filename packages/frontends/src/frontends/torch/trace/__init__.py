@@ -1,0 +1,1 @@
+"""From a graph to a step, and to one that is cut into microbatches."""
