@@ -40,7 +40,7 @@ IDENTITY = "identity"
 """Kind of an operator that only hands a value on; no framework knows it."""
 
 SUM = "sum of copies"
-"""Kind of an operator that adds up what copies of a stage have of a total; see `layers.replicas`."""
+"""Kind of an operator that adds up what copies of a stage have of a total; see `replicas`."""
 
 
 @dataclass(frozen=True, slots=True)
