@@ -406,7 +406,7 @@ def test_init_is_too_late_once_jax_has_started_with_fewer_devices() -> None:
 
 def test_importing_starts_no_devices() -> None:
     program = (
-        "import frontends.jax, sys; from frontends.jax import _compat; "
+        "import frontends.jax, sys; from frontends.jax.base import _compat; "
         "print(_compat.is_initialized())"
     )
     assert run_python(program) == "False"

@@ -466,7 +466,7 @@ def test_a_command_without_jax_says_what_to_install() -> None:
     code = """
 import sys
 sys.modules["jax"] = None
-from frontends.cli import main
+from frontends.cli.commands import main
 main(["plan"])
 """
     result = python(code)

@@ -174,7 +174,7 @@ def test_scalar_literals_are_told_from_variables_and_arrays() -> None:
 
 def test_it_is_known_whether_jax_has_started() -> None:
     program = (
-        "import jax; from frontends.jax import _compat; before = _compat.is_initialized(); "
+        "import jax; from frontends.jax.base import _compat; before = _compat.is_initialized(); "
         "jax.devices(); print(before, _compat.is_initialized())"
     )
     ended = run([sys.executable, "-c", program], deadline_s=300)

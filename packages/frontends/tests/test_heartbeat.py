@@ -102,7 +102,7 @@ import socket
 
 import jax
 from frontends.errors import DeviceError
-from frontends.jax.watch import watch
+from frontends.jax.run.watch import watch
 
 
 def join():

@@ -36,7 +36,7 @@ CASES = [(launcher, story) for launcher in LAUNCHERS for story in REASONS]
 TWICE = """
 import torch.distributed as dist
 from frontends.errors import DeviceError
-from frontends.torch.watch import watch
+from frontends.torch.run.watch import watch
 
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
