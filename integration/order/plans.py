@@ -126,7 +126,7 @@ def _plan_torch(dtype: str, width: int, cluster: str) -> Plan:
         return loss
 
     given = (step, model, optimizer, x, CLUSTERS[cluster]())
-    planned, _ = frontends.torch.plan_for(*given, microbatches=4)
+    planned = frontends.torch.plan_for(*given, microbatches=4)
     return planned.plan
 
 

@@ -12,6 +12,7 @@ Not shown: larger models and clusters, and whether the predicted steps come true
 import pytest
 from frontends.jax.trace.trace import trace
 from frontends.layers.layers import layer
+from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 
 
@@ -27,7 +28,9 @@ def make_layers(job, traces):
 
 
 def search(job, layers, strategy):
-    return Planner(layers[0], job.cluster, undivided=layers[1], strategy=strategy).best()
+    return Planner(
+        layers[0], job.cluster, PlanOptions(strategy=strategy), undivided=layers[1]
+    ).best()
 
 
 def test_trace(benchmark, job, forget):

@@ -21,6 +21,7 @@ from frontends.plan.plan_fields import (
     Stored,
     Transfer,
 )
+from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from hypothesis import settings
 from shardspec import Mesh, Spec
@@ -139,4 +140,4 @@ def priced_plan() -> Plan:
     """Two stages of two devices each, planned and priced, with the sharding of each."""
     step = EXAMPLES["mlp"]().trace().step
     cluster = Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2)
-    return Planner(layer(step, 4), cluster, strategy="equal_layers").best()
+    return Planner(layer(step, 4), cluster, PlanOptions(strategy="equal_layers")).best()

@@ -12,6 +12,7 @@ from frontends.errors import VerificationError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import LayeredStep, layer
 from frontends.plan.plan_fields import Collective
+from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.testing import random_plan
 from hypothesis import given, settings
@@ -35,7 +36,7 @@ def with_stage(plan: Plan, index: int, **changes: object) -> Plan:
 @pytest.mark.parametrize("strategy", ["search", "data_parallel", "megatron", "zero"])
 @pytest.mark.parametrize("name", ["mlp", "tied", "skip"])
 def test_plans_of_every_strategy_fit_together(name: str, strategy: str) -> None:
-    plan = Planner(layered(name), ONE_HOST, strategy=strategy).best()
+    plan = Planner(layered(name), ONE_HOST, PlanOptions(strategy=strategy)).best()
     verification = plan.verify()
     assert not verification.unchecked
     assert dict(verification.checks)["operators run as their sharding says"] > 10
@@ -182,7 +183,7 @@ def test_what_is_wrong_is_found_and_named(wrong: str, priced_plan: Plan) -> None
 @pytest.mark.parametrize("wrong", INSIDE)
 def test_what_is_wrong_inside_a_stage_is_found_and_named(wrong: str) -> None:
     change, message = INSIDE[wrong]
-    plan = Planner(layered("mlp"), ONE_HOST, strategy="zero").best()
+    plan = Planner(layered("mlp"), ONE_HOST, PlanOptions(strategy="zero")).best()
     assert plan.stages[0].collectives
     with pytest.raises(VerificationError, match=f"stage 0: .*{message}"):
         change(plan).verify()

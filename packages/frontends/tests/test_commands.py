@@ -12,9 +12,9 @@ import pytest
 from costmodel import Cluster, presets
 from frontends.answer.plan import Plan
 from frontends.cli.commands import main
-from frontends.cli.options import PlanOptions
+from frontends.cli.plan_arguments import PlanArguments
 from frontends.plan.schedule import RUN
-from frontends.search.planner import STRATEGIES
+from frontends.search.plan_options import STRATEGIES, PlanOptions
 
 TINY_MODEL = ["--layers", "2", "--d-model", "32", "--heads", "2", "--sequence", "16",
               "--batch", "8", "--devices", "4"]  # fmt: skip
@@ -296,16 +296,15 @@ def test_what_plans_has_the_options_of_plan_for(
 
 
 def test_options_of_the_search_are_those_of_plan_for() -> None:
-    options = PlanOptions(
+    arguments = PlanArguments(
         microbatches=2, schedule="gpipe", strategy="search", memory="1.5 GiB", level="O3",
         memory_rule="largest", pin=["params['head']=RS0", "params['embedding'] = 1"],
     )  # fmt: skip
-    assert options.job().planning == {
-        "microbatches": 2, "schedule": "gpipe", "strategy": "search", "memory_bytes": 3 << 29,
-        "level": "O3", "memory_rule": "largest",
-        "pin": {"params['head']": "RS0", "params['embedding']": 1},
-    }  # fmt: skip
-    assert PlanOptions().job().planning == {}  # all is the planner's to choose
+    assert arguments.job().options == PlanOptions(
+        microbatches=2, schedule="gpipe", strategy="search", memory_bytes=3 << 29, level="O3",
+        memory_rule="largest", pin={"params['head']": "RS0", "params['embedding']": 1},
+    )  # fmt: skip
+    assert PlanArguments().job().options == PlanOptions()  # all is the planner's to choose
 
 
 @pytest.mark.parametrize(

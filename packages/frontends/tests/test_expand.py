@@ -36,7 +36,7 @@ def planned(dtype: torch.dtype) -> Plan:
     with torch.device("meta"):
         model, x = Attention().to(dtype), torch.zeros(8, 16, 64, dtype=dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return frontends.torch.plan_for(step, model, optimizer, x, H100, microbatches=1)[0].plan
+    return frontends.torch.plan_for(step, model, optimizer, x, H100, microbatches=1).plan
 
 
 def dtypes_of(graph: Graph, op: Operator) -> tuple[str, ...]:

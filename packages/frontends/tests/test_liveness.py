@@ -22,7 +22,8 @@ from frontends.plan.schedule import RUN, each_copy, schedule_of, split_stages
 from frontends.program.chunks import build_chunks
 from frontends.program.instructions import Free, Keep, Key, build_instructions, in_one_order, makes
 from frontends.program.liveness import Peaks, peaks_of, step_of
-from frontends.search.planner import STRATEGIES, Planner
+from frontends.search.plan_options import STRATEGIES, PlanOptions
+from frontends.search.planner import Planner
 from frontends.step.stage_memory import fullest_moment
 from frontends.testing import random_plan
 from hypothesis import example, given, settings
@@ -55,7 +56,7 @@ def test_no_more_lives_at_one_time_than_was_planned(
 ) -> None:
     step = layered(name, microbatches)
     try:
-        plan = Planner(step, TWO_HOSTS, strategy=strategy, schedule=schedule).best()
+        plan = Planner(step, TWO_HOSTS, PlanOptions(strategy=strategy, schedule=schedule)).best()
     except NoPlanError:
         return  # as Megatron's of a batch that has too few examples
     peaks = peaks_of(copied_as(step, plan).layered.step, plan)
@@ -68,7 +69,9 @@ def test_no_more_lives_at_one_time_than_was_planned(
 
 def test_a_microbatchs_loss_is_held_beside_the_sum_of_all() -> None:
     plan = Planner(
-        layer(mlp().trace(4).step, 16), Cluster.preset("p3.16xlarge"), strategy="search"
+        layer(mlp().trace(4).step, 16),
+        Cluster.preset("p3.16xlarge"),
+        PlanOptions(strategy="search"),
     ).best()
     last = plan.stages[-1]
     assert len(plan.stages) > 4
@@ -95,7 +98,7 @@ def test_what_waits_between_levels_of_apply_is_planned(schedule: str) -> None:
 
     traced = trace(step, (params, batch), batch_argnums=(-1,), microbatches=4)
     plan = Planner(
-        layer(traced.step, 4), TWO_HOSTS, strategy="equal_layers", schedule=schedule
+        layer(traced.step, 4), TWO_HOSTS, PlanOptions(strategy="equal_layers", schedule=schedule)
     ).best()
     plan.verify()
 
@@ -186,7 +189,7 @@ def wide() -> tuple[Trace, LayeredStep, Plan]:
     """Large enough that what XLA adds to every program does not matter."""
     traced = mlp(optax.adamw(1e-2), width=256).trace()
     step = layer(traced.step, 4)
-    return traced, step, Planner(step, TWO_HOSTS, strategy="equal_layers").best()
+    return traced, step, Planner(step, TWO_HOSTS, PlanOptions(strategy="equal_layers")).best()
 
 
 def test_state_that_is_not_given_away_is_held_twice(

@@ -14,6 +14,7 @@ from frontends.jax.trace import trace
 from frontends.layers.layers import layer
 from frontends.plan.plan_fields import Alternative
 from frontends.search.microbatches import with_microbatches
+from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -31,7 +32,7 @@ def planner(
     microbatches: int, strategy: str = "equal_layers", schedule: str | None = None
 ) -> Planner:
     step = layer(mlp().trace(microbatches).step, 4)
-    return Planner(step, SLOW, strategy=strategy, schedule=schedule)
+    return Planner(step, SLOW, PlanOptions(strategy=strategy, schedule=schedule))
 
 
 @dataclass

@@ -12,6 +12,7 @@ from frontends.answer.plan import FORMAT, Plan
 from frontends.errors import OutputError, PlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import LayeredStep, layer
+from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.testing import plans, random_plan
 from hypothesis import given, settings
@@ -65,7 +66,7 @@ def test_the_same_step_gives_the_same_json_twice(priced_plan: Plan) -> None:
     again = Planner(
         layered("mlp"),
         Cluster.preset("two-hosts").resized(n_hosts=2, devices_per_host=2),
-        strategy="equal_layers",
+        PlanOptions(strategy="equal_layers"),
     ).best()
     assert again.to_json() == priced_plan.to_json()
 

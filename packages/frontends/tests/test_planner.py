@@ -19,7 +19,8 @@ from frontends.plan.schedule import RUN, copies_of_stages, stages_a_rank
 from frontends.program.chunks import build_chunks
 from frontends.program.instructions import build_instructions
 from frontends.program.predict import predict_step_s, simulate
-from frontends.search.planner import STRATEGIES, Planner
+from frontends.search.plan_options import STRATEGIES, PlanOptions
+from frontends.search.planner import Planner
 from launching import run
 from shardspec import Layout, Spec
 
@@ -38,10 +39,9 @@ def found(name: str, strategy: str = "auto", schedule: str = "1f1b") -> Plan:
     return Planner(
         layered(name),
         SLOW,
+        PlanOptions(strategy=strategy, schedule=schedule),
         undivided=layered(name, 1),
         keep_microbatches=True,
-        strategy=strategy,
-        schedule=schedule,
     ).best()
 
 
@@ -59,9 +59,9 @@ def test_no_allowed_alternative_is_faster(name: str) -> None:
 
 
 def test_one_microbatch_is_taken_only_if_the_user_left_it_open() -> None:
-    steps = {"undivided": layered("mlp", 1), "strategy": "data_parallel"}
-    kept = Planner(layered("mlp"), CLUSTER, keep_microbatches=True, **steps).best()
-    free = Planner(layered("mlp"), CLUSTER, **steps).best()
+    steps = layered("mlp"), CLUSTER, PlanOptions(strategy="data_parallel")
+    kept = Planner(*steps, undivided=layered("mlp", 1), keep_microbatches=True).best()
+    free = Planner(*steps, undivided=layered("mlp", 1)).best()
     assert (kept.microbatches, free.microbatches) == (2, 1)
     assert free.step_s <= kept.step_s
     (other,) = kept.alternatives
@@ -115,7 +115,9 @@ def test_json_round_trip_of_a_found_plan() -> None:
 
 
 def test_a_plan_is_the_same_every_time() -> None:
-    plans = [Planner(layered("tied"), SLOW, strategy="search").best() for _ in range(2)]
+    plans = [
+        Planner(layered("tied"), SLOW, PlanOptions(strategy="search")).best() for _ in range(2)
+    ]
     assert plans[0] == plans[1]
 
 
@@ -133,7 +135,9 @@ def test_predicted_time_is_the_simulated_pipeline_then_apply() -> None:
 
 @pytest.mark.parametrize("schedule", RUN)
 def test_every_schedule_that_is_asked_for_is_planned(schedule: str) -> None:
-    plan = Planner(layered("gpt", 4), SLOW, strategy="equal_layers", schedule=schedule).best()
+    plan = Planner(
+        layered("gpt", 4), SLOW, PlanOptions(strategy="equal_layers", schedule=schedule)
+    ).best()
     assert plan.schedule == schedule
     assert len(plan.stages) == 2 * stages_a_rank(schedule) * copies_of_stages(schedule)
     assert {tuple(stage.mesh.device_ids) for stage in plan.stages} == {(0, 1), (2, 3)}
@@ -143,20 +147,24 @@ def test_every_schedule_that_is_asked_for_is_planned(schedule: str) -> None:
         for device in range(4)
     )
     plan.verify()
-    searched = Planner(layered("gpt", 4), SLOW, strategy="search", schedule=schedule).best()
+    searched = Planner(
+        layered("gpt", 4), SLOW, PlanOptions(strategy="search", schedule=schedule)
+    ).best()
     assert searched.schedule == schedule or len(searched.stages) == 1
     assert searched.step_s <= plan.step_s * (1 + 1e-9)
     searched.verify()
 
 
 def test_stages_of_one_rank_share_a_device_s_memory() -> None:
-    plan = Planner(layered("gpt", 4), SLOW, strategy="equal_layers", schedule="zb-v").best()
+    plan = Planner(
+        layered("gpt", 4), SLOW, PlanOptions(strategy="equal_layers", schedule="zb-v")
+    ).best()
     most = max(stage.memory_bytes for stage in plan.stages)
     assert most < plan.memory_bytes <= 2 * most
-    roomy = {"strategy": "search", "schedule": "zb-v", "memory_bytes": 2 * most}
-    assert Planner(layered("gpt", 4), SLOW, **roomy).best().memory_bytes <= 2 * most
+    roomy = PlanOptions(strategy="search", schedule="zb-v", memory_bytes=2 * most)
+    assert Planner(layered("gpt", 4), SLOW, roomy).best().memory_bytes <= 2 * most
     with pytest.raises(NoPlanError, match="memory"):
-        Planner(layered("gpt", 4), SLOW, **{**roomy, "memory_bytes": most // 2}).best()
+        Planner(layered("gpt", 4), SLOW, replace(roomy, memory_bytes=most // 2)).best()
 
 
 def test_gpipe_needs_more_memory_than_1f1b() -> None:
@@ -169,7 +177,7 @@ def test_the_memory_limit_is_kept() -> None:
     roomy = Planner(step, pair).best()
     peak_bytes = max(stage.memory_bytes for stage in roomy.stages)
     limit = peak_bytes * 3 // 4
-    tight = Planner(step, pair, memory_bytes=limit).best()
+    tight = Planner(step, pair, PlanOptions(memory_bytes=limit)).best()
     assert max(stage.memory_bytes for stage in tight.stages) <= limit < peak_bytes
     assert tight.memory_limit_bytes == limit
     assert tight.step_s >= roomy.step_s
@@ -179,17 +187,19 @@ def test_says_when_the_state_cannot_fit() -> None:
     with pytest.raises(
         NoPlanError, match=r"sums of gradients must fit the devices; they take 2308 "
     ):
-        Planner(layered("mlp"), CLUSTER, memory_bytes=100).best()
+        Planner(layered("mlp"), CLUSTER, PlanOptions(memory_bytes=100)).best()
 
 
 def test_says_when_nothing_fits() -> None:
     with pytest.raises(NoPlanError, match=r"no plan fits 1200 bytes a device .*: raise the memory"):
-        Planner(layered("mlp"), CLUSTER.resized(n_hosts=1), memory_bytes=1200).best()
+        Planner(layered("mlp"), CLUSTER.resized(n_hosts=1), PlanOptions(memory_bytes=1200)).best()
 
 
 def test_a_strategy_that_cannot_run_says_why() -> None:
     with pytest.raises(NoPlanError, match=r"no data_parallel plan runs on .*parallel splits"):
-        Planner(layered("mlp"), CLUSTER.resized(n_hosts=5), strategy="data_parallel").best()
+        Planner(
+            layered("mlp"), CLUSTER.resized(n_hosts=5), PlanOptions(strategy="data_parallel")
+        ).best()
 
 
 @pytest.mark.parametrize(("memory_bytes", "what"), [(1000, "layers 0-1"), (1500, "stages of")])
@@ -197,36 +207,42 @@ def test_equal_layers_that_do_not_fit_say_so(memory_bytes: int, what: str) -> No
     cluster = SLOW.resized(n_hosts=2, devices_per_host=2)
     with pytest.raises(NoPlanError, match=f"{what}.* {memory_bytes} bytes a device.*raise the mem"):
         Planner(
-            layered("skip", 4), cluster, strategy="equal_layers", memory_bytes=memory_bytes
+            layered("skip", 4),
+            cluster,
+            PlanOptions(strategy="equal_layers", memory_bytes=memory_bytes),
         ).best()
 
 
 def test_a_pin_that_no_mesh_allows_is_said() -> None:
     three = CLUSTER.resized(n_hosts=1, devices_per_host=3)
     with pytest.raises(NoPlanError, match=r"\['w'\]\" on a mesh .* cannot be S01R.* or pin less"):
-        Planner(layered("mlp"), three, pin={"params[0]['w']": "S01R"}).best()
+        Planner(layered("mlp"), three, PlanOptions(pin={"params[0]['w']": "S01R"})).best()
 
 
 def test_finds_a_plan_with_room_for_all_microbatches_in_flight() -> None:
     """The fastest sharding for one microbatch is too large for the two that the stage holds."""
     step, one = layered("gpt"), CLUSTER.resized(devices_per_host=1)
-    needed = [s.memory_bytes for s in Planner(step, one, strategy="search").best().stages]
+    needed = [
+        s.memory_bytes for s in Planner(step, one, PlanOptions(strategy="search")).best().stages
+    ]
     for share in (0.95, 0.9, 0.85):
         limit = int(share * max(needed))
-        plan = Planner(step, one, strategy="search", memory_bytes=limit).best()
+        plan = Planner(step, one, PlanOptions(strategy="search", memory_bytes=limit)).best()
         assert max(stage.memory_bytes for stage in plan.stages) <= limit
 
 
 def test_rejects_unknown_names() -> None:
     with pytest.raises(PlanError, match=r"a schedule is one of gpipe, 1f1b, .*; got 'none'"):
-        Planner(layered("mlp"), CLUSTER, schedule="none").best()
+        Planner(layered("mlp"), CLUSTER, PlanOptions(schedule="none")).best()
     with pytest.raises(PlanError, match=r"a strategy is one of auto, search, .*; got 'best'"):
-        Planner(layered("mlp"), CLUSTER, strategy="best").best()
+        Planner(layered("mlp"), CLUSTER, PlanOptions(strategy="best")).best()
 
 
 def test_progress_counts_up_to_the_end() -> None:
     seen: list[tuple[str, int, int]] = []
-    Planner(layered("mlp"), CLUSTER, progress=lambda *report: seen.append(report)).best()
+    Planner(
+        layered("mlp"), CLUSTER, PlanOptions(progress=lambda *report: seen.append(report))
+    ).best()
     assert {what for what, _, _ in seen} == {"pricing stages", "pricing others"}
     assert all(0 <= done <= total for _, done, total in seen)
     assert seen[-1][1] == seen[-1][2]
@@ -250,7 +266,7 @@ def test_a_found_plan_runs_and_communicates_as_it_says(name: str) -> None:
 def test_a_gpt_on_two_stages_runs_and_communicates_as_its_plan_says() -> None:
     example = small_gpt()
     step = layer(example.trace().step, 4)
-    plan = Planner(step, CLUSTER, strategy="equal_layers").best()
+    plan = Planner(step, CLUSTER, PlanOptions(strategy="equal_layers")).best()
     assert [stage.mesh.size for stage in plan.stages] == [2, 2]
     assert run_and_check(example, step, plan) > 0
 
@@ -261,9 +277,11 @@ def test_a_plan_does_not_depend_on_the_hash_seed() -> None:
         "from costmodel import Cluster\n"
         "from frontends.jax.testing import clipped\n"
         "from frontends.layers.layers import layer\n"
+        "from frontends.search.plan_options import PlanOptions\n"
         "from frontends.search.planner import Planner\n"
         "step = layer(clipped().trace().step, 4)\n"
-        "plan = Planner(step, Cluster.preset('two-hosts'), strategy='equal_layers').best()\n"
+        "options = PlanOptions(strategy='equal_layers')\n"
+        "plan = Planner(step, Cluster.preset('two-hosts'), options).best()\n"
         "print(hashlib.sha256(plan.to_json().encode()).hexdigest())\n"
     )
     command = [sys.executable, "-c", program]

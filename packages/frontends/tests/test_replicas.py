@@ -21,6 +21,7 @@ from frontends.plan.schedule import (
     microbatches_at,
     schedule_of,
 )
+from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.step.step import APPLY, SUM
 from hypothesis import given, settings
@@ -38,7 +39,9 @@ def layered(name: str) -> LayeredStep:
 
 @cache
 def planned(name: str, schedule: str) -> Plan:
-    return Planner(layered(name), TWO_HOSTS, strategy="equal_layers", schedule=schedule).best()
+    return Planner(
+        layered(name), TWO_HOSTS, PlanOptions(strategy="equal_layers", schedule=schedule)
+    ).best()
 
 
 def originals(copied: CopiedStep, first: int) -> Counter[tuple[str, int]]:
@@ -130,7 +133,9 @@ def test_plans_both_ways_hold_together(
     n_hosts, devices_per_host = shape
     cluster = TWO_HOSTS.resized(n_hosts=n_hosts, devices_per_host=devices_per_host)
     try:
-        plan = Planner(layered(name), cluster, strategy=strategy, schedule=schedule).best()
+        plan = Planner(
+            layered(name), cluster, PlanOptions(strategy=strategy, schedule=schedule)
+        ).best()
     except NoPlanError:
         return  # as layers that are too few for the ranks
     plan.verify()

@@ -13,6 +13,7 @@ from frontends.plan.plan_fields import Conversion, Stored
 from frontends.plan.schedule import RUN, each_copy, most_held, schedule_of, stages_a_rank
 from frontends.program.chunks import Chunk, build_chunks
 from frontends.program.predict import simulate
+from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.step.step import BACKWARD
 from hypothesis import given
@@ -29,7 +30,9 @@ def layered(name: str) -> LayeredStep:
 
 @cache
 def found(name: str, schedule: str = "zb-h1") -> Plan:
-    return Planner(layered(name), CLUSTER, strategy="equal_layers", schedule=schedule).best()
+    return Planner(
+        layered(name), CLUSTER, PlanOptions(strategy="equal_layers", schedule=schedule)
+    ).best()
 
 
 def made_in_backward(step: LayeredStep, chunk: Chunk) -> set[Stored]:

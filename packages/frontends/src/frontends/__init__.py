@@ -24,6 +24,7 @@ from frontends.errors import (
     UnsupportedStepError,
     VerificationError,
 )
+from frontends.search.plan_options import PlanOptions
 
 __version__ = version("meshwright-frontends")
 
@@ -42,6 +43,7 @@ __all__ = [
     "PeerError",
     "Plan",
     "PlanError",
+    "PlanOptions",
     "StepError",
     "UnsupportedStepError",
     "VerificationError",

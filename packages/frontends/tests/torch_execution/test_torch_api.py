@@ -165,7 +165,10 @@ def test_numbers_that_differ_by_more_than_their_type_rounds_are_found(
 
 def test_what_cannot_be_is_refused() -> None:
     model, optimizer = model_and_optimizer()
-    with pytest.raises(TypeError, match=r"has the options cluster, .*; got microbatch$"):
+    with pytest.raises(
+        TypeError,
+        match=r"has the options cluster, .*; got microbatch: did you mean microbatches\?$",
+    ):
         mw.parallelize(model, optimizer, loss_of, cluster=CLUSTER, microbatch=2)
     step = mw.parallelize(model, optimizer, loss_of, cluster=CLUSTER)
     with pytest.raises(PlanError, match="a step has a plan after its first call"):

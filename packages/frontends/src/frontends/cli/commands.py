@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from stagecut import StagecutError
 from frontends.answer.plan import Plan
 from frontends.cli.demo.display import Display, make_console
 from frontends.cli.demo.text import read_text, standard_library
-from frontends.cli.options import PlanOptions, takes_plan_options
+from frontends.cli.plan_arguments import PlanArguments, takes_plan_arguments
 from frontends.errors import FrontendsError, OutputError
 from frontends.report.diff import diff, difference_tables
 from frontends.report.html import write_page
@@ -54,20 +55,20 @@ SavedPlan = Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan tha
 
 
 @app.command()
-@takes_plan_options
+@takes_plan_arguments
 def plan(
-    options: PlanOptions,
+    options: PlanArguments,
     save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
     html: Page = None,
     picture: Picture = None,
 ) -> None:
     """Plan a model for any cluster, also for a larger one than this machine, and print the plan."""
     _check_outputs(save, html, picture)
-    cluster, planning = options.where(), options.search()
+    cluster, how = options.where(), options.how()
     subject = options.subject()
     console = make_console()
     with Display(console) as display:
-        found = subject.plan(cluster, display, planning)
+        found = subject.plan(cluster, replace(how, progress=display))
     console.print(plan_tables(found))
     if save is not None:
         found.save(save)
@@ -111,9 +112,9 @@ def compare(
 
 
 @app.command()
-@takes_plan_options
+@takes_plan_arguments
 def train(
-    options: PlanOptions,
+    options: PlanArguments,
     data: Annotated[
         Path | None,
         typer.Option(help="File or folder to learn; Python's standard library if not set."),

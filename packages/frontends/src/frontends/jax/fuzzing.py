@@ -23,6 +23,7 @@ from frontends.errors import FrontendsError, InternalError, RunError
 from frontends.jax.api.parallel import parallelize
 from frontends.jax.base import _compat
 from frontends.jax.testing import assert_same
+from frontends.search.plan_options import Strategy
 
 WIDTH = 4
 CLUSTER = Cluster.preset("two-hosts").resized(devices_per_host=2)
@@ -68,7 +69,7 @@ class Program:
     extras: tuple[str, ...] = ()
     """What else the step keeps or returns."""
 
-    strategy: str = "auto"
+    strategy: Strategy = "auto"
     microbatches: int | None = None
     donate: bool = False
     calls: tuple[Call, ...] = (Call(),)
@@ -331,14 +332,15 @@ def check(program: Program) -> int:
         Exception: Any that is not a refusal, which is a bug.
     """
     step, state = function_of(program)
-    options: dict[str, Any] = {"static_argnames": "mode", "batch_argnums": 1, "cluster": CLUSTER}
     ours = parallelize(
         step,
+        cluster=CLUSTER,
+        batch_argnums=1,
+        static_argnames="mode",
         strategy=program.strategy,
         microbatches=program.microbatches,
         donate=program.donate,
         most_variants=99,
-        **options,
     )
     plain = jax.jit(step, static_argnames="mode")
     mine = jax.tree.map(_copy, state)

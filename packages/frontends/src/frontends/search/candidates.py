@@ -7,7 +7,7 @@ best are made into plans (`assemble`), in each order of work that runs, and simu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -21,9 +21,7 @@ from frontends.answer.plan import Plan
 from frontends.plan.schedule import copies_of_stages, stages_a_rank
 from frontends.price.pricing import Level, Priced, Pricer, stage_cost
 from frontends.search.assemble import Joiner
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many of it are done, and of how many."""
+from frontends.search.plan_options import Progress
 
 BASELINES: tuple[autoshard.Baseline, ...] = ("data_parallel", "zero2", "zero", "megatron")
 """What everyone would try first, on one mesh over all devices (autoshard)."""

@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import autoshard
 import pipesched
 from costmodel import Cluster
 from shardspec import Mesh, Spec
@@ -22,10 +21,10 @@ from frontends.errors import HeldLayoutError, PlanError
 from frontends.plan.plan_fields import Stage
 from frontends.plan.schedule import first_microbatches, most_held, schedule_of
 from frontends.price.pins import Pin, pins_of
-from frontends.price.pricing import Level, Priced, Pricer
+from frontends.price.pricing import Priced, Pricer
 from frontends.search.assemble import Joiner
-from frontends.search.candidates import Progress
 from frontends.search.held_layers import layers_of_held, without_copies
+from frontends.search.plan_options import PlanOptions
 from frontends.step.step import STATE, Step
 
 HELD = "held"
@@ -102,12 +101,9 @@ class HeldPlanner:
         step: In a number of microbatches.
         hold: The earlier plan.
         cluster: That it was made for.
-        memory_bytes: Limit of one device; the cluster's by default.
-        level: As of `frontends.search.planner.Planner`, like those that follow.
-        memory_rule: As there.
-        pin: As there; what it says of state that is held, or of stages, the earlier plan has done.
-        unsharded: As there.
-        progress: Told which stage is sharded.
+        options: How to plan. Strategy, schedule and stages are the earlier plan's, and so is what a
+            pin says of state that is held, or of stages.
+        unsharded: Kinds of operators without a rule, for the report.
 
     Raises:
         HeldLayoutError: The step's layers or state are not those of the plan.
@@ -118,26 +114,21 @@ class HeldPlanner:
         step: Step,
         hold: Plan,
         cluster: Cluster,
+        options: PlanOptions = PlanOptions(),  # noqa: B008 (it is frozen)
         *,
-        memory_bytes: int | None = None,
-        level: Level = "O2",
-        memory_rule: autoshard.MemoryRule = "limit",
-        pin: Mapping[str, Pin] | None = None,
         unsharded: Sequence[str] = (),
-        progress: Progress | None = None,
     ) -> None:
         if hold.n_devices > cluster.n_devices:
             raise HeldLayoutError(
                 f"state is held on the devices of a plan; this one uses {hold.n_devices}, and "
                 f"cluster {cluster.name!r} has {cluster.n_devices}"
             )
-        self._hold, self._cluster, self._progress = hold, cluster, progress
+        self._hold, self._cluster, self._options = hold, cluster, options
         self.layered, self._spans = layers_of_held(step, hold)
         self._stages = without_copies(hold)
         self._updated = self.layered.updated | updated_by(hold)
-        self._memory_bytes = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
-        self._level, self._memory_rule = level, memory_rule
-        self._pins, self._unsharded = self._free_pins(pin or {}), tuple(unsharded)
+        self._memory_bytes = options.memory_limit(cluster)
+        self._pins, self._unsharded = self._free_pins(options.pin or {}), tuple(unsharded)
         self._schedule = self._schedule_text()
 
     def plan(self) -> Plan:
@@ -172,8 +163,7 @@ class HeldPlanner:
         stages: list[tuple[int, int, Mesh, Priced]] = []
         joiner = None
         for index, (stage, span) in enumerate(zip(self._stages, self._spans, strict=True)):
-            if self._progress is not None:
-                self._progress("planning in held layouts", index, len(self._stages))
+            self._options.tell("planning in held layouts", index, len(self._stages))
             pricer = self._pricer(index)
             joiner = joiner or Joiner(pricer, self._unsharded)
             priced = pricer.sharing(share).price(
@@ -182,8 +172,7 @@ class HeldPlanner:
             if priced is None:
                 return None
             stages.append((*span, stage.mesh, priced))
-        if self._progress is not None:
-            self._progress("planning in held layouts", len(self._stages), len(self._stages))
+        self._options.tell("planning in held layouts", len(self._stages), len(self._stages))
         assert joiner is not None
         plan = joiner.join(stages, self._schedule)
         return plan if plan.memory_bytes <= self._memory_bytes else None
@@ -203,8 +192,8 @@ class HeldPlanner:
             self.layered,
             self._cluster,
             self._memory_bytes,
-            level=self._level,
-            memory_rule=self._memory_rule,
+            level=self._options.level,
+            memory_rule=self._options.memory_rule,
             pins=specs,
             mesh_shape=stage.mesh.shape,
         )

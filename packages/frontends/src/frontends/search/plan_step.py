@@ -9,23 +9,18 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Generic, Protocol, Self, TypeVar
 
-from autoshard import MemoryRule
 from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.errors import AccumulationError, HeldLayoutError, PlanError
 from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.replicas import copied_as
-from frontends.price.pins import Pin
-from frontends.price.pricing import Level
 from frontends.search.held import HeldPlanner
 from frontends.search.held_layers import layers_of_held
 from frontends.search.microbatches import with_microbatches
+from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.step.step import Step
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many of it are done, and of how many."""
 
 _MICROBATCHES = 8
 """How many are tried first when the user does not say how many."""
@@ -62,17 +57,8 @@ def plan_traces(
     shares_of_whole: Callable[[TracedT], Mapping[str, float]],
     sizes: Sequence[int],
     cluster: Cluster,
+    options: PlanOptions,
     *,
-    microbatches: int | None,
-    strategy: str,
-    schedule: str | None,
-    memory_bytes: int | None,
-    level: Level,
-    memory_rule: MemoryRule,
-    pin: Mapping[str, Pin] | None,
-    n_layers: int | None,
-    plan: Plan | None,
-    progress: Progress | None,
     hold: Plan | None = None,
 ) -> Planned[TracedT]:
     """Plan a step by its traces.
@@ -82,16 +68,7 @@ def plan_traces(
         shares_of_whole: By kind, the share of a trace's FLOP that run whole for lack of a rule.
         sizes: Examples in each leaf of the batch.
         cluster: What to plan for.
-        microbatches: Parts that the batch is cut into; by default the fastest number.
-        strategy: As in `frontends.search.planner.Planner`, like those that follow.
-        schedule: As there.
-        memory_bytes: As there.
-        level: As there.
-        memory_rule: As there.
-        pin: As there.
-        n_layers: How finely the model may be cut into stages; by default at its repeated blocks.
-        plan: Use this plan, with its microbatches and layers, instead of searching one.
-        progress: Told what is being done.
+        options: How to plan.
         hold: A plan of a step that shares its state with this one: state stays where that keeps it,
             in as many microbatches as it has if the batch can be cut so, else in fewer. Strategy,
             schedule, microbatches and layers are the plan's then.
@@ -99,25 +76,16 @@ def plan_traces(
     Raises:
         HeldLayoutError: With `hold`, if state cannot stay where it is.
     """
-    if plan is None and hold is not None:
-        held = partial(
-            HeldPlanner,
-            hold=hold,
-            cluster=cluster,
-            memory_bytes=memory_bytes,
-            level=level,
-            memory_rule=memory_rule,
-            pin=pin,
-            progress=progress,
-        )
+    given, microbatches = options.plan, options.microbatches
+    if given is None and hold is not None:
+        held = partial(HeldPlanner, hold=hold, cluster=cluster, options=options)
         return _plan_held(at, shares_of_whole, sizes, hold, held)
-    keep = microbatches is not None or plan is not None
-    if plan is not None:
-        microbatches = plan.microbatches
+    keep = microbatches is not None or given is not None
+    if given is not None:
+        microbatches = given.microbatches
     if microbatches is None:
         microbatches = math.gcd(_MICROBATCHES, *sizes) if sizes else 1
 
-    given = plan
     steps: dict[int, tuple[TracedT, LayeredStep]] = {}
     shares: dict[int, Mapping[str, float]] = {}
 
@@ -125,7 +93,7 @@ def plan_traces(
         if microbatches not in steps:
             found = at(microbatches)
             if given is None or found.step.fingerprint != given.step:  # which is refused below
-                layered = layer(found.step, n_layers)
+                layered = layer(found.step, options.n_layers)
             else:
                 layered, _ = layers_of_held(found.step, given)
             steps[microbatches] = (found, layered)
@@ -142,15 +110,9 @@ def plan_traces(
         return Planner(
             traced(microbatches)[1],
             cluster,
+            options,
             undivided=traced(1)[1] if both_ways else None,
-            strategy=strategy,
-            schedule=schedule,
-            memory_bytes=memory_bytes,
-            level=level,
-            memory_rule=memory_rule,
-            pin=pin,
             unsharded=tuple(whole(microbatches)),
-            progress=progress,
         )
 
     try:
@@ -161,6 +123,7 @@ def plan_traces(
         warnings.warn(f"planned without microbatches: {error}", stacklevel=3)
         microbatches, keep = 1, True
     fewest = microbatches
+    plan = given
     if plan is None:
         plan = planner(fewest).best() if keep else with_microbatches(planner, fewest, sizes)
     trace, layered = traced(plan.microbatches)

@@ -19,16 +19,14 @@ import stagecut
 from costmodel import Cluster
 
 from frontends.answer.plan import Plan
-from frontends.errors import NoPlanError, PlanError
+from frontends.errors import NoPlanError
 from frontends.layers.layers import LayeredStep
 from frontends.plan.plan_fields import Alternative
-from frontends.plan.schedule import PLAIN, RUN
-from frontends.price.pins import Pin, pins_of
-from frontends.price.pricing import Level, Pricer
-from frontends.search.candidates import BASELINES, EQUAL_LAYERS, SEARCH, Candidates, Progress
-
-STRATEGIES = ("auto", SEARCH, *BASELINES, EQUAL_LAYERS)
-"""What a `Planner` may be asked for."""
+from frontends.plan.schedule import PLAIN
+from frontends.price.pins import pins_of
+from frontends.price.pricing import Pricer
+from frontends.search.candidates import BASELINES, EQUAL_LAYERS, SEARCH, Candidates
+from frontends.search.plan_options import PlanOptions
 
 
 class Planner:
@@ -39,64 +37,43 @@ class Planner:
     Args:
         layered: The step in layers.
         cluster: What it is to run on.
+        options: How to plan; the step is in the microbatches that it is in.
         undivided: The same step with one microbatch: without a pipeline, cutting the batch only
             costs time, so that the obvious plans are tried both ways.
         keep_microbatches: Whether a plan for `undivided` is priced only, and not taken.
-        strategy: `auto` takes the fastest plan; another name of `STRATEGIES` takes that one.
-        schedule: One of `schedule.RUN`; by default the fastest of `PLAIN` that fits the memory.
-        memory_bytes: Limit of one device; the cluster's by default.
-        level: `O2` ties repeated layers and prices stages layer by layer; `O3` searches each stage
-            that it looks at on its own (Rhino's names).
-        memory_rule: Where state sharded by a simple rule does not fit: `limit` searches under the
-            limit, `largest` shards the fewest of the largest parameters (Rhino 4.4).
-        pin: What is held as you want it: by the name of a value, or the path of arguments that it
-            begins with, the spec that it has, or the number of the stage that it is on.
         unsharded: Kinds of operators without a rule, for the report.
-        progress: Told how the search goes.
 
     Raises:
         NoPlanError: Nothing fits the memory.
-        PlanError: There is no such schedule, strategy, level or rule, or nothing has the name of a
-            pin.
+        PlanError: Nothing has the name of a pin.
     """
 
     def __init__(
         self,
         layered: LayeredStep,
         cluster: Cluster,
+        options: PlanOptions = PlanOptions(),  # noqa: B008 (it is frozen)
         *,
         undivided: LayeredStep | None = None,
         keep_microbatches: bool = False,
-        strategy: str = "auto",
-        schedule: str | None = None,
-        memory_bytes: int | None = None,
-        level: Level = "O2",
-        memory_rule: autoshard.MemoryRule = "limit",
-        pin: Mapping[str, Pin] | None = None,
         unsharded: Sequence[str] = (),
-        progress: Progress | None = None,
     ) -> None:
-        if schedule is not None and schedule not in RUN:
-            raise PlanError(f"a schedule is one of {', '.join(RUN)}; got {schedule!r}")
-        if strategy not in STRATEGIES:
-            raise PlanError(f"a strategy is one of {', '.join(STRATEGIES)}; got {strategy!r}")
-        self.memory_bytes = cluster.device.memory_bytes if memory_bytes is None else memory_bytes
-        self.layered, self.cluster = layered, cluster
-        self.keep_microbatches, self.strategy = keep_microbatches, strategy
-        self._pinned = tuple(pin or ())
-        self._progress = progress
-        schedules = PLAIN if schedule is None else (schedule,)
+        self.memory_bytes = options.memory_limit(cluster)
+        self.layered, self.cluster, self.options = layered, cluster, options
+        self.keep_microbatches = keep_microbatches
+        pin, strategy = options.pin or {}, options.strategy
+        schedules = PLAIN if options.schedule is None else (options.schedule,)
         candidates: list[Candidates] = []
         for step in (layered, undivided):
             if step is None:
                 continue
-            pins = pins_of(step, pin or {}, cluster.n_devices)
+            pins = pins_of(step, pin, cluster.n_devices)
             pricer = Pricer(
                 step,
                 cluster,
                 self.memory_bytes,
-                level=level,
-                memory_rule=memory_rule,
+                level=options.level,
+                memory_rule=options.memory_rule,
                 pins=pins.specs,
             )
             candidates.append(Candidates(pricer, schedules, unsharded, pins.stages))
@@ -162,8 +139,8 @@ class Planner:
             name, each = self._tries.get(label, (label, self._searched))
             if label not in self._found:
                 self._found[label] = self._made(name, each)
-            if self._progress is not None and name != SEARCH:
-                self._progress("pricing others", done + 1, len(labels))
+            if name != SEARCH:
+                self.options.tell("pricing others", done + 1, len(labels))
         found = {label: self._found[label] for label in labels}
         if SEARCH in found:
             searched = [p for p in (found[SEARCH], *self._like) if isinstance(p, Plan)]
@@ -176,7 +153,7 @@ class Planner:
     def _made(self, name: str, each: Candidates) -> Plan | str:
         """A plan, or why there is none."""
         try:
-            return each.make(name, self._progress)
+            return each.make(name, self.options.progress)
         except (autoshard.AutoshardError, stagecut.StagecutError) as error:
             if isinstance(error, autoshard.PinError):
                 self._misfit = f"{error}; "
@@ -184,11 +161,12 @@ class Planner:
 
     def _nothing(self, found: Mapping[str, Plan | str]) -> NoPlanError:
         where, less = f"cluster {self.cluster.name!r}", ""
-        if self._pinned:
-            where, less = f"{where} with pins of {', '.join(self._pinned)}", ", or pin less"
-        if self.strategy != "auto":
+        if self.options.pin:
+            where, less = f"{where} with pins of {', '.join(self.options.pin)}", ", or pin less"
+        strategy = self.options.strategy
+        if strategy != "auto":
             reason = next(str(why) for why in found.values())
-            return NoPlanError(f"no {self.strategy} plan runs on {where}: {reason}{less}")
+            return NoPlanError(f"no {strategy} plan runs on {where}: {reason}{less}")
         return NoPlanError(
             f"no plan fits {self.memory_bytes} bytes a device of {where}: {self._misfit}raise the "
             f"memory, cut the batch into more microbatches, or take more devices{less}"

@@ -16,7 +16,7 @@ from costmodel import Cluster
 from frontends.answer.plan import Plan
 from frontends.cli.demo.torch_models import TorchModel, from_config
 from frontends.errors import PlanError
-from frontends.search.plan_step import Progress
+from frontends.search.plan_options import PlanOptions
 
 RETURNS = "(model, optimizer, loss_fn, batch) in PyTorch, or (train_step, arguments) in JAX"
 """What a function of a file returns; there is no third framework."""
@@ -32,26 +32,24 @@ class Subject:
     given: tuple[Any, ...]
     """What `plan_for` of the framework takes before the cluster."""
 
-    def plan(self, cluster: Cluster, progress: Progress, planning: Mapping[str, Any]) -> Plan:
+    def plan(self, cluster: Cluster, options: PlanOptions) -> Plan:
         """Search a plan.
 
         Args:
             cluster: What to plan for.
-            progress: Told how far the search is.
-            planning: Other options of `plan_for`.
+            options: How to plan.
         """
         if self.framework == "jax":
             from frontends.jax import plan_for
 
             step, arguments = self.given
-            return plan_for(step, arguments, cluster, progress=progress, **planning).plan
+            return plan_for(step, arguments, cluster, **options.keywords()).plan
         import frontends.torch
 
         step, model, optimizer, batch = self.given
-        planned, _ = frontends.torch.plan_for(
-            step, model, optimizer, batch, cluster, progress=progress, **planning
-        )
-        return planned.plan
+        return frontends.torch.plan_for(
+            step, model, optimizer, batch, cluster, **options.keywords()
+        ).plan
 
 
 def of_torch(model: TorchModel, sizes: Mapping[str, int]) -> Subject:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from frontends.report.html import write_page
 from frontends.report.picture import draw_losses, draw_plan, draw_timeline
 from frontends.report.text import plan_tables
 from frontends.run.verify import check_losses
+from frontends.search.plan_options import PlanOptions
 
 _FALLEN = 0.75
 """The last losses are below this part of the first one, if the run was long enough to tell."""
@@ -59,8 +60,7 @@ class Job:
     batch: int
     learning_rate: float
     seed: int
-    planning: Mapping[str, Any]
-    """Options of `frontends.jax.plan_for`; what is not there is its to choose."""
+    options: PlanOptions
 
     @property
     def train_step(self) -> gpt.TrainStep:
@@ -146,7 +146,7 @@ def train(
         console.print(f"Going on after step {first}, from its checkpoint")
     display = Display(console)
     step = parallel.parallelize(
-        job.train_step, cluster=job.cluster, progress=display, **job.planning
+        job.train_step, cluster=job.cluster, **replace(job.options, progress=display).keywords()
     )
     shapes = job.shapes()
     n_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes[0]))

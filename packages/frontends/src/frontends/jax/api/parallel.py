@@ -6,7 +6,8 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from dataclasses import replace
+from typing import Any, Unpack, overload
 
 import jax
 from costmodel import Cluster
@@ -15,19 +16,19 @@ from jax.sharding import NamedSharding
 from frontends.answer.plan import Plan
 from frontends.base.boundary import doing
 from frontends.errors import BatchError, HeldLayoutError, PlanError
-from frontends.jax.api.plan_for import default_cluster, plan_for
+from frontends.jax.api.plan_for import default_cluster, plan_at
 from frontends.jax.api.variants import Key, Variant, changes_from, what_keeps_changing
 from frontends.jax.base import _compat
 from frontends.jax.base.adapters import Kept, adapter_of
-from frontends.jax.base.arguments import Argument
+from frontends.jax.base.arguments import Argument, argnums_of
 from frontends.jax.base.signature import Call, Signature
 from frontends.jax.run.processes import plan_together
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.state.data import Examples, Feed, rows_of_process
 from frontends.jax.state.initial import find_homes, leaves_of_state, make_state, place_shapes
 from frontends.jax.trace.trace import Trace
-from frontends.search.arguments import argnums_of
 from frontends.search.held import HELD
+from frontends.search.plan_options import PlanKeywords, PlanOptions, takes_plan_options
 from frontends.search.plan_step import Planned
 
 
@@ -46,8 +47,9 @@ class ParallelStep:
         self,
         function: Callable[..., Any],
         cluster: Cluster | None,
-        options: dict[str, Any],
+        options: PlanOptions,
         *,
+        batch_argnums: int | Sequence[int] = -1,
         static_argnums: Sequence[int] = (),
         static_argnames: Sequence[str] = (),
         donate: bool = False,
@@ -63,6 +65,7 @@ class ParallelStep:
             function = inspect.unwrap(function, stop=lambda f: not any(_compat.statics_of(f)))
         self._function = function
         self._cluster, self._options = cluster, options
+        self._batch_argnums = argnums_of(batch_argnums)
         self._signature = Signature(
             self._function, (*static_argnums, *numbers), (*static_argnames, *names), adapter
         )
@@ -133,20 +136,22 @@ class ParallelStep:
     def _planned_variant(self, key: Key, call: Call) -> Variant:
         cluster = default_cluster() if self._cluster is None else self._cluster
         self._cluster = cluster
-        options = dict(self._options)
-        if "batch_argnums" in options:
-            options["batch_argnums"] = call.places_of(argnums_of(options["batch_argnums"]))
-        given = tuple(call.arrays.values())
+        given, argnums = tuple(call.arrays.values()), self._batch_argnums
         kept: Kept = {}
-        search = functools.partial(plan_for, call.function(self._function, kept), given, cluster)
+        search = functools.partial(
+            plan_at,
+            call.function(self._function, kept),
+            given,
+            cluster,
+            batch_argnums=argnums if argnums == (-1,) else call.places_of(argnums),
+        )
         first = self.variants[0] if self._variants else None
         if first is None:
-            planned = plan_together(search, lambda planned: planned.plan, options)
+            planned = plan_together(search, self._options)
             return Variant(key, planned, False, (), kept)
-        options.pop("plan", None)
         holds = [variant.plan for variant in self.variants if not variant.is_held]
         again = functools.partial(_plan_again, search, holds, self._name)
-        planned = plan_together(again, lambda planned: planned.plan, options)
+        planned = plan_together(again, replace(self._options, plan=None))
         is_held = planned.plan.strategy == HELD or planned.plan in holds
         return Variant(key, planned, is_held, changes_from(key, planned, first.key), kept)
 
@@ -160,7 +165,7 @@ class ParallelStep:
                     planned.layered,
                     planned.plan,
                     self._cluster,
-                    self._options.get("progress"),
+                    self._options.progress,
                     donate=self._donate,
                     deadline_s=self._deadline_s,
                 )
@@ -249,7 +254,7 @@ class ParallelStep:
                 "prepare(*arguments) first"
             )
         required = self._signature.required
-        argnums = argnums_of(self._options.get("batch_argnums", -1))
+        argnums = self._batch_argnums
         numbers = [number % len(required) for number in argnums]
         batches = (batch,) if len(numbers) == 1 else tuple(batch)
         n_state = len(required) - len(numbers)
@@ -287,15 +292,15 @@ class ParallelStep:
 
 
 def _plan_again(
-    search: Callable[..., Planned[Trace]], holds: Sequence[Plan], name: str, **options: Any
+    search: Callable[..., Planned[Trace]], holds: Sequence[Plan], name: str, options: PlanOptions
 ) -> Planned[Trace]:
     """A plan of another variant: in held layouts, or where it has other state, on its own."""
-    if options.get("plan") is not None:  # which process 0 has found
-        return search(**{**options, "microbatches": None})
+    if options.plan is not None:  # which process 0 has found
+        return search(options)
     reasons = []
     for hold in holds:
         try:
-            return search(**options, hold=hold)
+            return search(options, hold=hold)
         except HeldLayoutError as error:
             reasons.append(error)
     if reasons:
@@ -305,11 +310,11 @@ def _plan_again(
             stacklevel=6,
         )
     try:
-        return search(**options)
+        return search(options)
     except BatchError:
-        if options.get("microbatches") is None:
+        if options.microbatches is None:
             raise
-        return search(**{**options, "microbatches": None})  # a short batch
+        return search(options.with_plan(None))  # a short batch
 
 
 @overload
@@ -317,35 +322,39 @@ def parallelize(
     function: Callable[..., Any],
     *,
     cluster: Cluster | None = None,
+    batch_argnums: int | Sequence[int] = -1,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate: bool = False,
     deadline_s: float = 60.0,
     most_variants: int = 8,
-    **options: Any,
+    **options: Unpack[PlanKeywords],
 ) -> ParallelStep: ...
 @overload
 def parallelize(
     function: None = None,
     *,
     cluster: Cluster | None = None,
+    batch_argnums: int | Sequence[int] = -1,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate: bool = False,
     deadline_s: float = 60.0,
     most_variants: int = 8,
-    **options: Any,
+    **options: Unpack[PlanKeywords],
 ) -> Callable[[Callable[..., Any]], ParallelStep]: ...
+@takes_plan_options
 def parallelize(
     function: Callable[..., Any] | None = None,
     *,
     cluster: Cluster | None = None,
+    batch_argnums: int | Sequence[int] = -1,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate: bool = False,
     deadline_s: float = 60.0,
     most_variants: int = 8,
-    **options: Any,
+    **options: Unpack[PlanKeywords],
 ) -> ParallelStep | Callable[[Callable[..., Any]], ParallelStep]:
     """Let a training step run on all devices, by a plan that is found at its first call.
 
@@ -355,6 +364,7 @@ def parallelize(
     Args:
         function: The step; a decorator is returned without it.
         cluster: What to plan for; by default the devices of this process, as one host.
+        batch_argnums: Which arguments hold the batch, as in `plan_for`.
         static_argnums: Which arguments hold no arrays but plain values, which choose what the step
             does. Each value of them is a variant. Those of a function in `jax.jit` need not be
             said again.
@@ -364,11 +374,12 @@ def parallelize(
         deadline_s: Where there are several processes, how long a step may stand still before they
             end and say who is at fault.
         most_variants: Of how many a warning says what keeps changing; planning goes on.
-        options: Any of `plan_for`: `microbatches`, `batch_argnums`, `strategy`, `schedule`,
-            `memory_bytes`, `level`, `memory_rule`, `pin`, `n_layers`, `plan`, `progress`.
+        options: How to plan: the fields of `frontends.PlanOptions`.
 
     Raises:
         TypeError: There is no such option.
+        PlanError: An option is of another kind.
+        BatchError: `microbatches` or `batch_argnums` means nothing.
 
     Examples:
         >>> @parallelize(microbatches=4)
@@ -376,17 +387,11 @@ def parallelize(
         >>> train_step
         <ParallelStep of train_step: not planned yet>
     """
-    known = inspect.signature(plan_for).parameters
-    own = inspect.signature(parallelize).parameters
-    for name in options:
-        if name not in known or known[name].kind is not inspect.Parameter.KEYWORD_ONLY:
-            both = (*own.items(), *known.items())
-            names = (n for n, p in both if p.kind is inspect.Parameter.KEYWORD_ONLY)
-            raise TypeError(f"parallelize has the options {', '.join(names)}; got {name}")
     make = functools.partial(
         ParallelStep,
         cluster=cluster,
-        options=options,
+        options=PlanOptions.of(options, parallelize),
+        batch_argnums=batch_argnums,
         static_argnums=(static_argnums,) if isinstance(static_argnums, int) else static_argnums,
         static_argnames=(static_argnames,) if isinstance(static_argnames, str) else static_argnames,
         donate=donate,

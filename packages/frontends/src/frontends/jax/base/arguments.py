@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from frontends.errors import ArgumentError, BatchError
+from frontends.search.plan_options import is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +171,19 @@ def _subtrees(
         found += _subtrees(part, leaves[at : at + part.num_leaves], offset + at)
         at += part.num_leaves
     return found
+
+
+def argnums_of(given: Any) -> tuple[int, ...]:
+    """`batch_argnums` as a tuple; one number is one, as `jax.jit` takes it.
+
+    Raises:
+        BatchError: It is no number, and no sequence of numbers.
+    """
+    numbers = (given,) if is_number(given) else given
+    is_several = isinstance(numbers, Sequence) and not isinstance(numbers, str)
+    if not is_several or not all(map(is_number, numbers)):
+        raise BatchError(
+            "batch_argnums is the number of an argument, or several, as (2,) or -1, or () if there "
+            f"is no batch; got batch_argnums={given!r}"
+        )
+    return tuple(numbers)

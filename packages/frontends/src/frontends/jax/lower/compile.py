@@ -23,7 +23,7 @@ from frontends.jax.trace.trace import Trace
 from frontends.plan.plan_fields import Stored
 from frontends.program.chunks import Chunk
 from frontends.program.register_allocation import Shards
-from frontends.search.plan_step import Progress
+from frontends.search.plan_options import Progress
 
 
 class Submeshes:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import jax
 
@@ -15,6 +14,8 @@ from frontends.errors import DeviceError, FrontendsError, PlanError
 from frontends.jax.base import _compat
 from frontends.jax.run.watch import watch
 from frontends.run.mpi import meet
+from frontends.search.plan_options import PlanOptions
+from frontends.search.plan_step import Planned, TracedT
 
 _SIZES = {
     "PMI_SIZE": None,  # MPICH and what descends from it, or srun --mpi=pmi2
@@ -28,8 +29,6 @@ _OPEN_MPI_4 = "OMPI_MCA_orte_hnp_uri"
 
 _numbers = itertools.count()
 """Of what processes wait for: equal in all, as all wait for the same in the same order."""
-
-_Planned = TypeVar("_Planned")
 
 
 def join(n_devices: int, start_s: float) -> int:
@@ -97,33 +96,31 @@ def gather(word: str, doing: str) -> list[str]:
 
 
 def plan_together(
-    plan_for: Callable[..., _Planned],
-    plan_of: Callable[[_Planned], Plan],
-    options: Mapping[str, Any],
-) -> _Planned:
+    plan_for: Callable[[PlanOptions], Planned[TracedT]],
+    options: PlanOptions,
+) -> Planned[TracedT]:
     """Let process 0 search a plan for all: searches that are stopped by time differ.
 
     Args:
         plan_for: Plans with some options; with the option `plan`, takes that plan.
-        plan_of: The plan in what it returns.
         options: Of the user.
 
     Raises:
         PlanError: Process 0 found none.
         FrontendsError: Of another kind, as `plan_for` raises them.
     """
-    if jax.process_count() == 1 or options.get("plan") is not None:
-        return plan_for(**options)
+    if jax.process_count() == 1 or options.plan is not None:
+        return plan_for(options)
     key, client = f"meshwright/plan/{next(_numbers)}", _compat.coordination_client()
     if jax.process_index() > 0:
         found = watch().wait_for(0, key, "make the plan")
         if not found.startswith("{"):
             raise PlanError(f"process 0 makes the plan of all processes, and failed: {found}")
-        return plan_for(**{**options, "plan": Plan.from_json(found)})
+        return plan_for(options.with_plan(Plan.from_json(found)))
     try:
-        planned = plan_for(**options)
+        planned = plan_for(options)
     except FrontendsError as error:
         client.key_value_set(key, f"{type(error).__name__}: {error}")
         raise
-    client.key_value_set(key, plan_of(planned).to_json())
+    client.key_value_set(key, planned.plan.to_json())
     return planned

@@ -32,7 +32,7 @@ from frontends.program.instructions import Key, build_instructions, in_one_order
 from frontends.program.register_allocation import Binder, Registers, bind_all, find_dying
 from frontends.program.state_locations import Result, find_placed, find_results
 from frontends.program.transfers import plan_transfers
-from frontends.search.plan_step import Progress
+from frontends.search.plan_options import Progress
 
 _FEW = 4
 """Numbers of a leaf of state, as counters, keys, scales and metrics are, that a step returns whole

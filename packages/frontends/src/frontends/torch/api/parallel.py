@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from costmodel import Cluster
 from torch import nn
@@ -13,8 +12,8 @@ from torch.optim import Optimizer
 
 from frontends.answer.plan import Plan
 from frontends.errors import PlanError
+from frontends.search.plan_options import PlanKeywords, PlanOptions, takes_plan_options
 from frontends.search.plan_step import Planned
-from frontends.torch.api.plan_for import plan_for
 from frontends.torch.api.variants import Variant, Variants
 from frontends.torch.api.verify import Verified, verify
 from frontends.torch.base.calls import Tensor
@@ -46,7 +45,7 @@ class ParallelStep:
         model: nn.Module,
         optimizer: Optimizer,
         cluster: Cluster | None,
-        options: dict[str, Any],
+        options: PlanOptions,
         deadline_s: float,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -232,6 +231,7 @@ class ParallelStep:
         return self.runtime.whole_state() if self._variants.made else self._state().tensors
 
 
+@takes_plan_options
 def parallelize(
     model: nn.Module,
     optimizer: Optimizer,
@@ -240,7 +240,7 @@ def parallelize(
     *,
     cluster: Cluster | None = None,
     deadline_s: float = 60.0,
-    **options: Any,
+    **options: Unpack[PlanKeywords],
 ) -> ParallelStep:
     """Train a model on all devices, by a plan that is found at once or at the first call.
 
@@ -255,15 +255,15 @@ def parallelize(
             devices.
         deadline_s: Where there are several processes, how long a step may stand still, or nothing
             be heard of a process, before all end and say which is at fault.
-        options: Any of `plan_for`: `microbatches`, `strategy`, `schedule`, `memory_bytes`,
-            `level`, `memory_rule`, `pin`, `n_layers`, `plan`, `progress`.
+        options: How to plan: the fields of `frontends.PlanOptions`.
 
     Returns:
         A step: called with a batch, it updates the state and returns the loss.
 
     Raises:
         TypeError: There is no such option.
-        PlanError: `model` or `optimizer` is something else.
+        PlanError: `model`, `optimizer` or an option is something else.
+        BatchError: `microbatches` is not a number of parts.
     """
     step = training_step(loss_fn)
 
@@ -278,6 +278,7 @@ def parallelize(
     return made
 
 
+@takes_plan_options
 def parallelize_step(
     step: Callable[..., Any],
     model: nn.Module,
@@ -285,7 +286,7 @@ def parallelize_step(
     *,
     cluster: Cluster | None = None,
     deadline_s: float = 60.0,
-    **options: Any,
+    **options: Unpack[PlanKeywords],
 ) -> ParallelStep:
     """The same for a whole step, in which `loss.backward()` and `optimizer.step()` are called.
 
@@ -303,14 +304,8 @@ def parallelize_step(
 
     Raises:
         TypeError: There is no such option.
-        PlanError: `model` or `optimizer` is something else.
+        PlanError: `model`, `optimizer` or an option is something else.
+        BatchError: `microbatches` is not a number of parts.
     """
-    parameters = inspect.signature(plan_for).parameters.values()
-    known = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} - {"hold"}
-    for name in options:
-        if name not in known:
-            raise TypeError(
-                f"parallelize has the options cluster, deadline_s, {', '.join(sorted(known))}; "
-                f"got {name}"
-            )
-    return ParallelStep(step, model, optimizer, cluster, options, deadline_s)
+    checked = PlanOptions.of(options, parallelize_step)
+    return ParallelStep(step, model, optimizer, cluster, checked, deadline_s)

@@ -29,6 +29,7 @@ from frontends.errors import (
     StepError,
     UnsupportedStepError,
 )
+from frontends.search.plan_options import PlanOptions
 from frontends.search.plan_step import Planned
 from frontends.torch.api.plan_for import default_cluster, plan_capture
 from frontends.torch.base.calls import Tensor
@@ -225,7 +226,7 @@ class Variants:
         model: That it trains.
         optimizer: That it calls.
         cluster: What to plan for; by default what there is.
-        options: Of `plan_for`.
+        options: How to plan.
         deadline_s: Where there are several processes, how long a step may stand still.
     """
 
@@ -235,11 +236,11 @@ class Variants:
         model: nn.Module,
         optimizer: Optimizer,
         cluster: Cluster | None,
-        options: Mapping[str, Any],
+        options: PlanOptions,
         deadline_s: float,
     ) -> None:
         self._function, self._model, self._optimizer = function, model, optimizer
-        self._cluster, self._options, self._deadline_s = cluster, dict(options), deadline_s
+        self._cluster, self._options, self._deadline_s = cluster, options, deadline_s
         self.made: list[Variant] = []
         """The first one stays; of others the latest."""
 
@@ -358,9 +359,7 @@ class Variants:
         if join() is not None and self._followed is None:
             self._followed = Followed(self._model, self._optimizer)
         self._cluster = self._cluster or default_cluster()
-        progress = self._options.get("progress")
-        if progress is not None:
-            progress("capturing", 0, 1)
+        self._options.tell("capturing", 0, 1)
         with self.reading():
             self._bring_counts()
             step = form.step(self._function)
@@ -373,8 +372,7 @@ class Variants:
                 questions[0].line,
                 "compute with tensors there, as torch.where does",
             )
-        if progress is not None:
-            progress("capturing", 1, 1)
+        self._options.tell("capturing", 1, 1)
         with doing("planning"):
             planned = self._plan(capture)
         variant = Variant(form, capture, planned, self._runtime_of)
@@ -400,14 +398,13 @@ class Variants:
             plan = other.plan
             with suppress(FrontendsError):
                 if capture.at(plan.microbatches).step.fingerprint == plan.step:
-                    return search(plan=plan)
+                    return search(self._options.with_plan(plan))
         if not self.made:
-            return plan_together(search, lambda found: found.plan, self._options)
-        options = {k: v for k, v in self._options.items() if k not in ("plan", "microbatches")}
+            return plan_together(search, self._options)
+        options = self._options.with_plan(None)
         with suppress(HeldLayoutError):
-            held = {**options, "hold": self.first.plan}
-            return plan_together(search, lambda found: found.plan, held)
-        return plan_together(search, lambda found: found.plan, options)
+            return plan_together(functools.partial(search, hold=self.first.plan), options)
+        return plan_together(search, options)
 
     def _warn(self, reasons: Sequence[str]) -> None:
         if self._has_warned:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import torch.distributed as dist
 
@@ -12,6 +11,8 @@ from frontends.answer.plan import Plan
 from frontends.base.startup import roll_call
 from frontends.errors import PlanError
 from frontends.run.mpi import meet
+from frontends.search.plan_options import PlanOptions
+from frontends.search.plan_step import Planned, TracedT
 from frontends.torch.run.watch import GROUP_TIMEOUT, watch
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -19,8 +20,6 @@ _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 _LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 """And how many of them are on this host: torchrun, MPICH, Open MPI."""
-
-_Planned = TypeVar("_Planned")
 
 
 def by_mpi() -> bool:
@@ -81,33 +80,31 @@ def join(start_s: float = 300.0) -> int | None:
 
 
 def plan_together(
-    plan_for: Callable[..., _Planned],
-    plan_of: Callable[[_Planned], Plan],
-    options: Mapping[str, Any],
-) -> _Planned:
+    plan_for: Callable[[PlanOptions], Planned[TracedT]],
+    options: PlanOptions,
+) -> Planned[TracedT]:
     """Let process 0 search a plan for all: searches that are stopped by time differ.
 
     Args:
         plan_for: Plans with some options; with the option `plan`, takes that plan.
-        plan_of: The plan in what it returns.
         options: Of the user.
 
     Raises:
         PlanError: Process 0 found none.
         FrontendsError: Of another kind, as `plan_for` raises them.
     """
-    if n_processes() == 1 or options.get("plan") is not None:
-        return plan_for(**options)
+    if n_processes() == 1 or options.plan is not None:
+        return plan_for(options)
     found: list[str] = [""]
     if dist.get_rank() > 0:
         dist.broadcast_object_list(found, 0)
         if not found[0].startswith("{"):
             raise PlanError(f"process 0 makes the plan of all processes, and failed: {found[0]}")
-        return plan_for(**{**options, "plan": Plan.from_json(found[0])})
+        return plan_for(options.with_plan(Plan.from_json(found[0])))
     try:
-        planned = plan_for(**options)
+        planned = plan_for(options)
     except BaseException as error:  # the others wait for what became of it
         dist.broadcast_object_list([f"{type(error).__name__}: {error}"], 0)
         raise
-    dist.broadcast_object_list([plan_of(planned).to_json()], 0)
+    dist.broadcast_object_list([planned.plan.to_json()], 0)
     return planned

@@ -1,6 +1,6 @@
 """What the commands `plan` and `train` both take: a model, its sizes, a cluster, how to plan.
 
-An option is a field of `PlanOptions`, and `takes_plan_options` gives all of them to a command.
+An argument is a field of `PlanArguments`; `takes_plan_arguments` gives all of them to a command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 from autoshard import MemoryRule
@@ -21,7 +21,7 @@ from frontends.answer.plan import Plan
 from frontends.plan.schedule import PLAIN, RUN
 from frontends.price.pins import Pin
 from frontends.price.pricing import Level
-from frontends.search.planner import STRATEGIES
+from frontends.search.plan_options import STRATEGIES, PlanKeywords, PlanOptions
 
 if TYPE_CHECKING:
     from frontends.cli.demo.subject import Subject
@@ -64,7 +64,7 @@ def _size(what: str, heading: str = _MODEL) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanOptions:
+class PlanArguments:
     """Options of a command, as they were given; None where one was not."""
 
     model: Annotated[
@@ -186,7 +186,7 @@ class PlanOptions:
             typer.BadParameter: Options that mean nothing, or nothing together.
         """
         cluster = self.where()
-        planning = self.search() if plan is None else self._without_search(plan)
+        options = self.how() if plan is None else self._without_search(plan)
         from frontends.cli.demo.models import MODELS
         from frontends.cli.demo.torch_models import TORCH_MODELS
         from frontends.cli.demo.train import Job
@@ -209,7 +209,7 @@ class PlanOptions:
             batch=batch,
             learning_rate=learning_rate,
             seed=seed,
-            planning=planning,
+            options=options,
         )
 
     def _sizes(self) -> dict[str, Any]:
@@ -217,8 +217,8 @@ class PlanOptions:
         found = {size: getattr(self, option) for option, size in _SIZES.items()}
         return {size: n for size, n in found.items() if n is not None}
 
-    def search(self) -> dict[str, Any]:
-        """For the `plan_for` of both frameworks; what is not given is its to choose."""
+    def how(self) -> PlanOptions:
+        """How to plan; what is not given is the planner's to choose."""
         options = {
             "microbatches": self.microbatches,
             "schedule": self.schedule,
@@ -228,27 +228,28 @@ class PlanOptions:
             "memory_rule": self.memory_rule,
             "pin": _pins(self.pin or []),
         }
-        return {name: value for name, value in options.items() if value is not None}
+        given = {name: value for name, value in options.items() if value is not None}
+        return PlanOptions(**cast("PlanKeywords", given))
 
-    def _without_search(self, plan: Plan) -> dict[str, Any]:
+    def _without_search(self, plan: Plan) -> PlanOptions:
         for name in _SEARCH:
             if getattr(self, name):
                 raise typer.BadParameter(
                     f"a saved plan is not searched again, so --{name.replace('_', '-')} would "
                     "change nothing: leave it out, or leave out --plan"
                 )
-        return {"plan": plan}
+        return PlanOptions(plan=plan)
 
 
-def takes_plan_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer, with the options of `PlanOptions` in place of its first argument."""
+def takes_plan_arguments(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer, with the options of `PlanArguments` in place of its first argument."""
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    shared = inspect.signature(PlanOptions, eval_str=True).parameters.values()
+    shared = inspect.signature(PlanArguments, eval_str=True).parameters.values()
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        options = PlanOptions(
-            **{field.name: given.pop(field.name) for field in fields(PlanOptions)}
+        options = PlanArguments(
+            **{field.name: given.pop(field.name) for field in fields(PlanArguments)}
         )
         command(options, **given)
 
