@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoshard import Graph, Sharding, shard, stored_specs
-from autoshard.programs import Program, join_phases, vgg13_step
+from autoshard.programs import StepBuilder, join_phases, vgg13_step
 from autoshard.programs.program import FIRST
 from autoshard.programs.vgg import DENSE
 from costmodel import Cluster
@@ -114,7 +114,7 @@ def transformer(devices: int, n_layers: int = 2) -> Result:
 
 def transformer_graph(n_layers: int, tokens: int) -> Graph:
     """Layers without norms and biases; attention splits by heads and by sequences alone."""
-    p = Program(microbatches=MICROBATCHES)
+    p = StepBuilder(microbatches=MICROBATCHES)
     x = p.input("x", tokens, WIDTH)
 
     def dense(x: str, name: str, width: int) -> str:
@@ -129,7 +129,7 @@ def transformer_graph(n_layers: int, tokens: int) -> Graph:
     return join_phases(p.finish(p.mean(p.mul(x, x)), optimizer="sgd"))
 
 
-def attention(p: Program, q: str, k: str, v: str) -> str:
+def attention(p: StepBuilder, q: str, k: str, v: str) -> str:
     """One operator: to split its rows is to split sequences, to split its columns the heads."""
 
     def gradient(g: str) -> str:

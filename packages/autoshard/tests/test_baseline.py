@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from autoshard import BaselineError, InfeasibleError, Sharding, baseline, baseline_inputs, shard
-from autoshard.programs import Program, deep_mlp_step, mlp_step
+from autoshard.programs import StepBuilder, deep_mlp_step, mlp_step
 from autoshard.shard import Prepared, _with_alternatives
 from autoshard.space import copy_sets
 from autoshard.space.baseline import BASELINES
@@ -51,7 +51,7 @@ def test_megatron_splits_the_batch_over_the_first_and_parameters_over_the_last_a
 
 
 def test_the_largest_dim_is_split_as_far_as_it_is_even():
-    p = Program()
+    p = StepBuilder()
     p.input("wide", 4, 12)
     p.input("odd", 3, 2)
     p.input("tie", 8, 8, role="parameter")

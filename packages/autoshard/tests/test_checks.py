@@ -74,7 +74,7 @@ RECORDS = {
     *("Sharding", "Prepared"),
 }
 """Only hold what they are given: functions that take them check it (`verify`, `from_json`)."""
-ELSEWHERE = {"GraphBuilder", "Run"}
+ELSEWHERE = {"GraphBuilder", "SolverSession"}
 """Below, and in test_options."""
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from autoshard import verify
 from autoshard.programs import (
-    Program,
+    StepBuilder,
     block_step,
     deep_mlp_step,
     gpt_step,
@@ -171,7 +171,7 @@ POINTWISE = {
 @st.composite
 def losses(draw):
     """A program whose loss depends on both of its parameters, a vector and a matrix."""
-    p = Program()
+    p = StepBuilder()
     n = draw(st.sampled_from([2, 4]))
     pool = [p.parameter("w", n, n), p.input("x", n, n)]
     vector = p.parameter("v", n)

@@ -10,7 +10,7 @@ import pytest
 from autoshard import Incumbent
 from autoshard.cli.commands import main
 from autoshard.solvers import progress
-from autoshard.solvers.progress import Progress
+from autoshard.solvers.progress import ProgressLine
 
 INSTANCE = Path(__file__).parent / "instances" / "asplos-2025-iopddl-B.json.gz"
 
@@ -31,7 +31,7 @@ def wait_for(text, where):
 
 def test_nothing_is_shown_of_what_takes_less_than_two_seconds(capsys):
     assert progress.QUIET_S == 2.0
-    with Progress("x", shown=True) as told:
+    with ProgressLine("x", shown=True) as told:
         told(Incumbent(0.0, 3.0, 2.0))
         time.sleep(progress.EVERY_S / 4)
     assert capsys.readouterr().err == ""
@@ -39,7 +39,7 @@ def test_nothing_is_shown_of_what_takes_less_than_two_seconds(capsys):
 
 @pytest.mark.usefixtures("hasty")
 def test_incumbent_and_bound_are_shown_of_what_takes_longer():
-    with redirect_stderr(io.StringIO()) as errors, Progress("x", shown=True) as told:
+    with redirect_stderr(io.StringIO()) as errors, ProgressLine("x", shown=True) as told:
         wait_for("x: 0 s, nothing feasible yet, no bound yet\n", errors)
         told(Incumbent(0.1, 200.0, 190.0))
         wait_for(" s, cost 200, bound 190, gap 5 %\n", errors)
@@ -49,7 +49,7 @@ def test_incumbent_and_bound_are_shown_of_what_takes_longer():
 def test_on_a_terminal_one_line_is_drawn_over_and_erased():
     errors = io.StringIO()
     errors.isatty = lambda: True
-    with redirect_stderr(errors), Progress("x") as told:
+    with redirect_stderr(errors), ProgressLine("x") as told:
         told(Incumbent(0.0, math.inf, 190.0))
         wait_for(" s, nothing feasible yet, bound 190", errors)
     assert "\n" not in errors.getvalue()

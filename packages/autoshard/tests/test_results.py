@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from autoshard import InfeasibleError, Output, collectives, shard
 from autoshard.programs import (
-    Program,
+    StepBuilder,
     deep_mlp_step,
     join_phases,
     mlp_step,
@@ -65,7 +65,7 @@ def test_an_mlp_of_l_layers_sends_l_minus_1_all_reduces_as_megatron_does(n_layer
 
 def transformer(n_layers, length):
     """Pre-norm layers whose norms have no parameters: the first has then no gradient to compute."""
-    p = Program()
+    p = StepBuilder()
     x = p.input("x", 1, length, 16)
     mask = causal_mask(p, length)
 
@@ -92,7 +92,7 @@ def test_l_transformer_layers_send_4l_minus_1_all_reduces_as_megatron_does(n_lay
 
 def norm_and_mlp(length):
     """A layer norm before an MLP of which only the hidden width and the sequence can be split."""
-    p = Program()
+    p = StepBuilder()
     x = p.input("x", 1, length, 6)
     h = gelu(p, dense(p, layer_norm(p, x, "norm"), "up", 64, bias=False))
     x = p.add(x, dense(p, h, "down", 6, bias=False))
@@ -184,7 +184,7 @@ def test_a_large_vocabulary_is_split_in_embedding_logits_and_loss():
 def test_the_communication_of_a_product_on_p_devices_scales_as_n2_over_p_to_two_thirds(side):
     """AutoDDL, 4.4.2: in memory for three blocks of n^2 / p^(2/3) elements and a part of one."""
     n, block = 144, (144 // side) ** 2
-    p = Program()
+    p = StepBuilder()
     x, y = p.input("x", n, n), p.input("y", n, n)
     p.outputs.append(Output(p.einsum("ik,kj->ij", x, y)))
     mesh = Mesh((side,) * 3, ("x", "y", "z"))

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from autoshard import InfeasibleError, evaluate, solve
-from autoshard.solvers.local import Neighbours, State
+from autoshard.solvers.local import LocalState, Neighbours
 from autoshard.testing import brute_force, problems
 from autoshard.testing.sbp import FIGURE_8, PER_NODE, grids, sbp_chain
 from hypothesis import given, settings
@@ -82,12 +82,12 @@ def test_the_same_seed_and_steps_give_the_same_answer(method, problem, steps):
 @given(problems(), st.data())
 def test_a_state_knows_its_worth_after_any_changes(problem, data):
     sizes = [len(cost) for cost in problem.node_costs]
-    state = State(problem, Neighbours(problem), [0] * len(sizes))
+    state = LocalState(problem, Neighbours(problem), [0] * len(sizes))
     for _ in range(5):
         node = data.draw(st.integers(0, len(sizes) - 1))
         strategy = data.draw(st.integers(0, sizes[node] - 1))
         state.take(node, strategy, state.changes(node)[strategy])
-    anew = State(problem, Neighbours(problem), state.choice)
+    anew = LocalState(problem, Neighbours(problem), state.choice)
     assert state.worth == pytest.approx(anew.worth)
     judged = evaluate(problem, state.choice)
     assert state.is_feasible == judged.feasible
@@ -98,7 +98,7 @@ def test_a_state_knows_its_worth_after_any_changes(problem, data):
 @given(problems(forbidden=False, limited=False), st.integers(0, 99))
 def test_no_single_change_improves_what_descent_finds(problem, seed):
     solution = solve(problem, "coordinate_descent", steps=300, seed=seed)
-    state = State(problem, Neighbours(problem), solution.choice)
+    state = LocalState(problem, Neighbours(problem), solution.choice)
     assert all((state.changes(node)[:, 2] >= -1e-6).all() for node in range(problem.n_nodes))
 
 

@@ -10,7 +10,7 @@ from autoshard import (
     Problem,
     ProblemError,
     RecordError,
-    Run,
+    SolverSession,
     evaluate,
     solve,
 )
@@ -42,7 +42,7 @@ def offers(draw):
 @given(offers())
 def test_a_run_keeps_the_cheapest_feasible_choice(case):
     problem, choices = case
-    run = Run(problem, time_s=math.inf)
+    run = SolverSession(problem, time_s=math.inf)
     costs = [math.inf]
     for choice in choices:
         judged = evaluate(problem, choice)
@@ -57,7 +57,7 @@ def test_a_run_keeps_the_cheapest_feasible_choice(case):
 def test_a_trace_only_gets_better(case, bounds):
     problem, choices = case
     told = []
-    run = Run(problem, time_s=math.inf, progress=told.append, clock=Clock())
+    run = SolverSession(problem, time_s=math.inf, progress=told.append, clock=Clock())
     for choice in choices:
         run.offer(choice)
     for bound in bounds:
@@ -71,7 +71,7 @@ def test_a_trace_only_gets_better(case, bounds):
 
 
 def test_steps_are_counted_and_end():
-    run = Run(one_node(), time_s=math.inf, steps=5)
+    run = SolverSession(one_node(), time_s=math.inf, steps=5)
     assert [run.step(2), run.step(2), run.step(2), run.step()] == [True, True, False, True]
     assert run.n_steps == 5
     assert run.steps_left == 0
@@ -79,12 +79,12 @@ def test_steps_are_counted_and_end():
 
 
 def test_no_step_is_taken_when_the_time_is_up():
-    run = Run(one_node(), time_s=2.5, clock=Clock())
+    run = SolverSession(one_node(), time_s=2.5, clock=Clock())
     assert [run.step(), run.step(), run.step()] == [True, True, False]
 
 
 def test_no_step_is_taken_when_the_gap_is_closed():
-    run = Run(one_node(), time_s=math.inf)
+    run = SolverSession(one_node(), time_s=math.inf)
     run.offer([0])
     assert run.step()
     run.raise_bound(1.0)
@@ -93,7 +93,7 @@ def test_no_step_is_taken_when_the_gap_is_closed():
 
 
 def test_a_bound_that_rounding_raised_above_the_cost_is_the_cost():
-    run = Run(one_node(), time_s=math.inf)
+    run = SolverSession(one_node(), time_s=math.inf)
     run.offer([0])
     run.raise_bound(1.0 + 1e-15)
     assert run.solution("test").lower_bound == 1.0
@@ -186,7 +186,7 @@ def one_node():
 @given(offers(), st.floats(0.0, 0.5))
 def test_a_run_ends_where_its_best_is_within_the_gap_of_the_bound(case, gap):
     problem, choices = case
-    run = Run(problem, time_s=math.inf, gap=gap)
+    run = SolverSession(problem, time_s=math.inf, gap=gap)
     for choice in choices:
         run.offer(choice)
     if run.best is None or run.objective <= 0.0:

@@ -22,7 +22,7 @@ from autoshard import (
     labelled,
     shard,
 )
-from autoshard.programs import Program, gpt_step, mlp_step
+from autoshard.programs import StepBuilder, gpt_step, mlp_step
 from autoshard.space.baseline import BASELINES
 from autoshard.testing import check_results, check_sharding
 from costmodel import Cluster, Device, Link
@@ -52,7 +52,7 @@ def einsum_locally(rule, operands, shape):
 
 
 def run_operator(operator, operands, shapes):
-    """The operators of `Program` on a device's shards, in whole numbers."""
+    """The operators of `StepBuilder` on a device's shards, in whole numbers."""
     rule = operator.rule
     match operator.kind:
         case "einsum":
@@ -107,7 +107,7 @@ def test_shardings_compute_what_the_program_does(mesh, latency_s, bandwidth, bat
 @st.composite
 def programs(draw):
     """A forward program of random operators on matrices, with the gradients of its parameters."""
-    p = Program(microbatches=draw(st.sampled_from([1, 2])))
+    p = StepBuilder(microbatches=draw(st.sampled_from([1, 2])))
     n = draw(st.sampled_from([2, 4, 6]))
     pool = [p.input("x", n, n), p.parameter("w0", n, n), p.parameter("w1", n, n)]
     pick = st.integers(0, 99)
@@ -229,7 +229,7 @@ def test_a_sum_of_two_partial_products_is_reduced_once():
 
 def shared(n_readers):
     """One product whose sum several nonlinear operators read."""
-    p = Program()
+    p = StepBuilder()
     x, y = p.input("x", 1, 10**6), p.input("y", 10**6, 1)  # only the contracted dim can be split
     product = p.einsum("ik,kj->ij", x, y)
     for _ in range(n_readers):

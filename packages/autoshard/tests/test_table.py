@@ -2,9 +2,9 @@
 
 import pytest
 from autoshard import shard
-from autoshard.answer.costs import Move, Work, entries
+from autoshard.answer.costs import ConversionCost, OperatorCost, entries
 from autoshard.answer.table import repetition
-from autoshard.programs import Program, gpt_step, mlp_step
+from autoshard.programs import StepBuilder, gpt_step, mlp_step
 from costmodel import Cluster
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +23,8 @@ def test_entries_are_all_that_the_objective_is_made_of(graph, shape):
     mesh = Mesh(shape, ("x", "y")[: len(shape)])
     sharding = shard(graph, mesh, TWO_HOSTS, compare=False)
     found = entries(sharding)
-    works = [entry for entry in found if isinstance(entry, Work)]
-    moves = [entry for entry in found if isinstance(entry, Move)]
+    works = [entry for entry in found if isinstance(entry, OperatorCost)]
+    moves = [entry for entry in found if isinstance(entry, ConversionCost)]
     assert [work.operator for work in works] == list(graph.operators)
     assert sorted(map(str, (move.conversion for move in moves))) == sorted(
         map(str, sharding.conversions)
@@ -37,7 +37,7 @@ def test_a_conversion_stands_before_what_needs_it(mlp):
     there = dict(mlp.input_specs)
     specs = {(name, phase): {spec} for name, spec in there.items() for phase in range(3)}
     for entry in entries(mlp):
-        if isinstance(entry, Move):
+        if isinstance(entry, ConversionCost):
             of = entry.conversion
             assert of.src in specs[of.value, of.phase]
             specs[of.value, of.phase].add(of.dst)
@@ -71,7 +71,7 @@ def test_layers_alike_are_shown_once():
 
 
 def of_layers(n_layers):
-    program = Program()
+    program = StepBuilder()
     x = program.input("x", 16, 16)
     for layer in range(n_layers):
         weight = program.parameter(f"w{layer}", 16, 16)

@@ -9,8 +9,8 @@ from costmodel.calibrate import launch
 from costmodel.calibrate.backend import require
 from costmodel.calibrate.launch import run
 from costmodel.calibrate.measure import Progress, group_sizes, measure
-from costmodel.calibrate.run import Job, calibrate
-from costmodel.calibrate.waiting import FOLDER, Watch
+from costmodel.calibrate.run import CalibrationJob, calibrate
+from costmodel.calibrate.waiting import FOLDER, StepDeadline
 from costmodel.errors import CalibrationError, MissingExtraError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,7 +54,7 @@ class Pretended:
 
 @pytest.fixture
 def watch():
-    watch = Watch(0, 4, 1e6)
+    watch = StepDeadline(0, 4, 1e6)
     yield watch
     watch.finish()
 
@@ -110,7 +110,9 @@ def notes(tmp_path, monkeypatch):
 
 def watches(deadline_s=1e6, n=2):
     complaints = []
-    return [Watch(rank, n, deadline_s, end=complaints.append) for rank in range(n)], complaints
+    return [
+        StepDeadline(rank, n, deadline_s, end=complaints.append) for rank in range(n)
+    ], complaints
 
 
 def test_a_rank_that_hangs_is_named_by_the_one_that_waits(notes):
@@ -146,7 +148,7 @@ def test_a_passed_deadline_ends_the_rank():
     import threading
 
     over = threading.Event()
-    Watch(0, 1, 0.01, end=lambda message: over.set())
+    StepDeadline(0, 1, 0.01, end=lambda message: over.set())
     assert over.wait(60)
 
 
@@ -170,9 +172,9 @@ def test_ranks_know_themselves_and_have_one_thread(tmp_path):
 def test_a_rank_that_hangs_ends_all_with_who_waits_for_whom(tmp_path):
     script = """
         import os, time
-        from costmodel.calibrate.waiting import Watch
+        from costmodel.calibrate.waiting import StepDeadline
         rank = int(os.environ["RANK"])
-        watch = Watch(rank, 2, 1e6 if rank else 1.0)
+        watch = StepDeadline(rank, 2, 1e6 if rank else 1.0)
         watch.begin("matmul")
         if rank == 0:
             watch.begin("all_reduce")
@@ -233,7 +235,7 @@ def test_a_framework_that_is_missing_is_named_with_its_extra(monkeypatch):
 
 
 def test_a_profile_that_cannot_be_written_is_refused_before_the_measurement(tmp_path):
-    job = Job("torch", 2, (256,), 1.0, 1.0, tmp_path / "nowhere" / "profile.json")
+    job = CalibrationJob("torch", 2, (256,), 1.0, 1.0, tmp_path / "nowhere" / "profile.json")
     with pytest.raises(CalibrationError, match="needs a folder that can be written to"):
         calibrate(job, (), lambda progress: None)
 

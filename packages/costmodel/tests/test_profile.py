@@ -12,7 +12,7 @@ from costmodel.errors import (
     OtherMachineWarning,
     ProfileFormatError,
 )
-from costmodel.measured.fits import CurveFit, Estimate, LinkFit, Piece
+from costmodel.measured.fits import CurveFit, Estimate, LinePiece, LinkFit
 from costmodel.measured.machine import Machine
 from costmodel.measured.points import CollectivePoint, MatmulPoint, StreamPoint
 from costmodel.profile import Profile
@@ -179,10 +179,10 @@ def test_points_have_positive_times(make):
             r"low end of an estimate is a number .* <= 1\.0; got 2.0",
         ),
         (lambda: Estimate(-1.0, 0.0, 1.0), "value of an estimate is a number >= 0"),
-        (lambda: Piece(-1, *EXACT), "from_bytes of a piece .*; got -1"),
+        (lambda: LinePiece(-1, *EXACT), "from_bytes of a piece .*; got -1"),
         (lambda: CurveFit("all_reduce", 2, (), 1.0, 0.0), "start at 0 bytes and rise; got from_b"),
         (
-            lambda: CurveFit("all_reduce", 2, (Piece(8, *EXACT),), 1.0, 0.0),
+            lambda: CurveFit("all_reduce", 2, (LinePiece(8, *EXACT),), 1.0, 0.0),
             r"start at 0 bytes and rise; got from_bytes=\[8\]",
         ),
         (lambda: LinkFit((), (), *EXACT, 1.0, 0.0), "one algorithm for each of its collectives"),
@@ -202,7 +202,7 @@ def test_points_and_fits_are_of_collectives_and_algorithms_that_there_are():
     with pytest.raises(UnknownNameError, match=r"a collective is one of .*; got 'gossip'"):
         CollectivePoint("gossip", 2, 8, (1.0,))
     with pytest.raises(UnknownNameError, match=r"a collective is one of .*; got 'gossip'"):
-        CurveFit("gossip", 2, (Piece(0, *EXACT),), 1.0, 0.0)
+        CurveFit("gossip", 2, (LinePiece(0, *EXACT),), 1.0, 0.0)
     with pytest.raises(UnknownNameError, match="all_gather has the algorithms ring, bruck; got 'r"):
         LinkFit(("all_gather",), ("rumour",), *EXACT, 1.0, 0.0)
 

@@ -3,7 +3,7 @@ import pytest
 from crossmesh import shard_boxes
 from crossmesh.base._native import core
 from crossmesh.reference import core as reference
-from crossmesh.run.packing import Packed, Places
+from crossmesh.run.packing import BoxOffsets, Packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -76,7 +76,7 @@ def test_long_runs_are_packed_and_unpacked_as_by_the_reference(n_bytes, run, gap
 def test_places_find_every_box_of_every_shard(layout: Layout):
     whole = np.arange(np.prod(layout.shape, dtype=int)).reshape(layout.shape)
     for device, held in shard(layout, whole).items():
-        places = Places(layout, device)
+        places = BoxOffsets(layout, device)
         for box, start in shard_boxes(layout, device):
             assert places.start(box) == start
             inside = whole[(*(slice(*interval) for interval in box), ...)]

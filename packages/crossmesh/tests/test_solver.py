@@ -7,7 +7,7 @@ from crossmesh import Links, PlanError, _core
 from crossmesh.base.task import Strategy
 from crossmesh.reference import search as reference_search
 from crossmesh.reference import share
-from crossmesh.reference.simulate import Job, binomial_tree, simulate
+from crossmesh.reference.simulate import SimulatedSend, binomial_tree, simulate
 from crossmesh.testing_network import check_sends, flows, links_of
 from crossmesh.transfer.solver import Flow, Order, lower_bound_of, search
 from hypothesis import example, given
@@ -99,7 +99,7 @@ def jobs(draw):
     if n_chunks == 1 and strategy == "broadcast" and chained and draw(st.booleans()):
         tree = binomial_tree(n_adders, len(path) - n_adders)
     n_bytes = draw(st.sampled_from([0, 1, 7, 1000, 2**50]))
-    return Job(n_bytes, path, n_adders, chained, strategy, n_chunks, tree)
+    return SimulatedSend(n_bytes, path, n_adders, chained, strategy, n_chunks, tree)
 
 
 @given(
@@ -110,9 +110,9 @@ def jobs(draw):
 )
 @example(
     [  # a byte between two long sends is within rounding
-        Job(2**50, [1, 0, 1], 1, False, "broadcast", 1),
-        Job(1, [0, 1, 0], 1, False, "broadcast", 1),
-        Job(2**50, [1, 0], 1, False, "broadcast", 1),
+        SimulatedSend(2**50, [1, 0, 1], 1, False, "broadcast", 1),
+        SimulatedSend(1, [0, 1, 0], 1, False, "broadcast", 1),
+        SimulatedSend(2**50, [1, 0], 1, False, "broadcast", 1),
     ],
     [1.0] * 2,
     0.0,
@@ -120,9 +120,9 @@ def jobs(draw):
 )
 @example(
     [  # a span that is within rounding of the end of a longer one
-        Job(2**50, [1, 0, 1], 1, False, "broadcast", 1),
-        Job(1, [1, 0, 1], 1, False, "broadcast", 1),
-        Job(1000, [1, 0, 1], 1, False, "broadcast", 1),
+        SimulatedSend(2**50, [1, 0, 1], 1, False, "broadcast", 1),
+        SimulatedSend(1, [1, 0, 1], 1, False, "broadcast", 1),
+        SimulatedSend(1000, [1, 0, 1], 1, False, "broadcast", 1),
     ],
     [1.0] * 2,
     0.0,

@@ -24,7 +24,7 @@ import pytest
 from costmodel import Cluster
 from stagecut import Boundary, StageCost, pipeline_time_s, split_graph
 from stagecut.models import model
-from stagecut.profiles import Profile
+from stagecut.profiles import LayerProfile
 
 EPSILONS = (0.05, 0.1, 0.2, 0.5)
 
@@ -33,7 +33,7 @@ def operators(name, n_stages, platform):
     """One operator a node, at the cost of one device."""
     each = model(name)
     layers = [(k, k) for k in range(len(each.operators))]
-    profile = Profile(each, layers, Cluster.preset(platform), each.n_microbatches)
+    profile = LayerProfile(each, layers, Cluster.preset(platform), each.n_microbatches)
     nodes = [profile.cost(k, k, (1, 1))[0] for k, _ in layers]
 
     def transfer_s(n_bytes):

@@ -30,7 +30,7 @@ from stagecut import Places, StageCost
 from stagecut.slice.price_requests import Asker
 from stagecut.slice.prices import Prices
 from stagecut.slice.search import Limits, shortest_step
-from stagecut.slice.transfers import Network
+from stagecut.slice.transfers import StageNetwork
 
 N_MICROBATCHES = 64
 ROUNDS = {"rounds": 3, "warmup_rounds": 1}
@@ -61,7 +61,7 @@ class Problem:
         self.prices = Prices(n_layers, self.places, asker, None, structure, None)
         self.prices.learn_all()
         shapes = self.places.shapes
-        self.network = Network(n_layers, n_microbatches, shapes, [0.0] * n_layers, (), None)
+        self.network = StageNetwork(n_layers, n_microbatches, shapes, [0.0] * n_layers, (), None)
         most = min(n_layers, self.places.n_devices)
         held = [min(s, n_microbatches) for s in range(1, most + 1)]
         self.limits = Limits.of(self.places, memory_bytes, held)

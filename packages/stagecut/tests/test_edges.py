@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stagecut import Boundary, InvalidInputError
-from stagecut.base.edges import Received
+from stagecut.base.edges import ReceivedBytes
 from stagecut.testing import clustering_problems
 
 
@@ -24,7 +24,7 @@ def test_a_run_ends_at_the_first_operator_that_brings_it_over_the_limit(problem,
         next((k for k in range(i, n) if bytes_received(problem.values, i, k) > limit), n)
         for i in range(n)
     ]
-    found = Received(problem.values, n).first_too_much(np.arange(n), limit)
+    found = ReceivedBytes(problem.values, n).first_too_much(np.arange(n), limit)
     assert found.tolist() == expected
 
 
@@ -32,7 +32,7 @@ def test_a_run_ends_at_the_first_operator_that_brings_it_over_the_limit(problem,
 @given(clustering_problems(max_operators=20))
 def test_crossing_is_what_a_run_to_the_end_receives(problem):
     n = len(problem.flops)
-    crossing = Received(problem.values, n).crossing
+    crossing = ReceivedBytes(problem.values, n).crossing
     assert crossing.tolist() == [bytes_received(problem.values, i, n - 1) for i in range(n)] + [0]
 
 
@@ -50,15 +50,15 @@ def test_crossing_is_what_a_run_to_the_end_receives(problem):
 )
 def test_rejects_values_between_operators_that_cannot_be(value):
     with pytest.raises(InvalidInputError, match=r"read it after one made it; got values\[0\]="):
-        Received((value,), 2)
+        ReceivedBytes((value,), 2)
 
 
 def test_rejects_more_bytes_than_can_be_counted():
     values = (Boundary(0, 2**61, (1,)), Boundary(0, 2**61, (1,)))
     with pytest.raises(InvalidInputError, match=r"less than 2\*\*62 bytes; got 46116860184273"):
-        Received(values, 2)
+        ReceivedBytes(values, 2)
 
 
 def test_bytes_are_whole():
     with pytest.raises(InvalidInputError, match=r"n_bytes=1\.5"):
-        Received((Boundary(0, 1.5, (1,)),), 2)
+        ReceivedBytes((Boundary(0, 1.5, (1,)),), 2)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stagecut import InvalidInputError, cluster_operators, submesh_shapes
 from stagecut.models import model
-from stagecut.profiles import Profile
+from stagecut.profiles import LayerProfile
 
 CLUSTER = Cluster.preset("p3.16xlarge:4")
 
@@ -12,7 +12,7 @@ CLUSTER = Cluster.preset("p3.16xlarge:4")
 def profile(name, n_layers=None, n_microbatches=None):
     of = model(name)
     layers = cluster_operators(of.flops, of.boundaries, n_layers or of.n_blocks, delta=2.0)
-    return Profile(of, layers, CLUSTER, n_microbatches or of.n_microbatches)
+    return LayerProfile(of, layers, CLUSTER, n_microbatches or of.n_microbatches)
 
 
 PROFILES = [profile(name) for name in ("gpt-2.6b", "moe-2.4b", "wide-resnet-4b")]
@@ -113,7 +113,7 @@ def test_a_transfer_takes_the_cards_of_the_side_with_fewer_hosts():
 
 def test_within_a_host_a_transfer_takes_the_links_of_the_side_with_fewer_devices():
     of = PROFILES[0]
-    inside = Profile(of.model, of.layers, Cluster.preset("p3.16xlarge"), of.n_microbatches)
+    inside = LayerProfile(of.model, of.layers, Cluster.preset("p3.16xlarge"), of.n_microbatches)
     assert inside.transfer_s(10**9, (1, 2), (1, 4)) == inside.transfer_s(10**9, (1, 4), (1, 2))
     assert inside.transfer_s(10**9, (1, 2), (1, 4)) < of.transfer_s(10**9, (1, 2), (1, 4)) / 40
 
@@ -131,10 +131,10 @@ def test_entering_a_stage_takes_what_all_values_that_cross_take(of, data):
 def test_rejects_microbatches_that_do_not_divide_the_batch(n_microbatches):
     of = model("gpt-350m")
     with pytest.raises(InvalidInputError, match=f"n_microbatches={n_microbatches} for the 1024"):
-        Profile(of, [(0, len(of.operators) - 1)], CLUSTER, n_microbatches)
+        LayerProfile(of, [(0, len(of.operators) - 1)], CLUSTER, n_microbatches)
 
 
 @pytest.mark.parametrize("layers", [[], [(0, 5)], [(1, 290)], [(0, 100), (102, 290)]])
 def test_rejects_layers_that_are_not_all_operators(layers):
     with pytest.raises(InvalidInputError, match="runs of all 291 operators of gpt-350m"):
-        Profile(model("gpt-350m"), layers, CLUSTER, 512)
+        LayerProfile(model("gpt-350m"), layers, CLUSTER, 512)

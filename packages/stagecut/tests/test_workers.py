@@ -13,7 +13,7 @@ from stagecut import InvalidInputError, slice_stages
 from stagecut.base.workers import workers
 from stagecut.cli.demo import demo, joined
 from stagecut.models import model
-from stagecut.profiles import Profile
+from stagecut.profiles import LayerProfile
 
 NEVER_ENDS = r"""
 import os, signal, sys, time
@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 def test_other_processes_find_the_same_costs():
     gpt = model("gpt-350m")
-    profile = Profile(gpt, joined(gpt, 4), Cluster.preset("p3.16xlarge"), n_microbatches=512)
+    profile = LayerProfile(gpt, joined(gpt, 4), Cluster.preset("p3.16xlarge"), n_microbatches=512)
     alone = slice_stages(4, profile.shape, 512, profile.cost)
     assert slice_stages(4, profile.shape, 512, profile.cost, processes=2) == alone
 

@@ -50,7 +50,7 @@ from autoshard.rules import (
 from autoshard.rules.builder import GraphBuilder
 from autoshard.rules.flops import flops_of
 from autoshard.shard import Prepared, baseline, prepare, shard
-from autoshard.solvers.session import Run
+from autoshard.solvers.session import SolverSession
 from autoshard.solvers.solve import METHODS, solve
 from autoshard.space.arithmetic import arithmetic_dtype
 from autoshard.space.baseline import Baseline, baseline_inputs
@@ -98,9 +98,9 @@ __all__ = [
     "Reduction",
     "Rule",
     "RuleError",
-    "Run",
     "Sharding",
     "Solution",
+    "SolverSession",
     "Strategy",
     "Value",
     "VerificationError",

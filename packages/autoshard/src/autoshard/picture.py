@@ -14,7 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, get_args
 
-from autoshard.answer.costs import Work, entries
+from autoshard.answer.costs import OperatorCost, entries
 from autoshard.answer.memory import live_bytes
 from autoshard.answer.sharding_fields import ShardingFields, is_sharding
 from autoshard.answer.table import summary
@@ -129,7 +129,7 @@ def _draw_seconds(panel: Any, sharding: ShardingFields) -> None:
     compute, moved = [0.0] * n, dict[str, list[float]]()
     index = 0
     for entry in entries(sharding):
-        if isinstance(entry, Work):
+        if isinstance(entry, OperatorCost):
             compute[index] = entry.seconds
             index += 1
         elif n:  # what leaves after the last operator is drawn there

@@ -18,7 +18,7 @@ from pathlib import Path
 from costmodel.calibrate.backend import NAMES
 from costmodel.calibrate.launch import is_inside
 from costmodel.calibrate.measure import SIZES, Progress
-from costmodel.calibrate.run import Job, calibrate
+from costmodel.calibrate.run import CalibrationJob, calibrate
 from costmodel.calibrate.waiting import fail
 from costmodel.errors import CostmodelError, OtherMachineWarning, shown
 from costmodel.measured.machine import n_cores
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _calibrate(options: argparse.Namespace, argv: Sequence[str]) -> int:
-    job = Job(
+    job = CalibrationJob(
         options.backend,
         options.n_processes,
         tuple(options.sizes),

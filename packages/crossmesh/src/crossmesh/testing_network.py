@@ -10,7 +10,7 @@ from crossmesh.base.links import Links
 from crossmesh.base.task import UnitTask
 from crossmesh.transfer.plan import TransferPlan
 from crossmesh.transfer.simulate import TimedHop, Timeline
-from crossmesh.transfer.solver import Flow, Send
+from crossmesh.transfer.solver import Flow, HostSend
 
 CLOSE = 1e-9
 """Relative rounding that sums of some thousand times may have [chosen]."""
@@ -64,7 +64,7 @@ def links_of(draw: st.DrawFn, of: Sequence[Flow]) -> Links:
     return Links({host: draw(rate) for host in sorted(hosts)}, 1e12, latency_s)
 
 
-def check_sends(of: Sequence[Flow], sends: Sequence[Send]) -> None:
+def check_sends(of: Sequence[Flow], sends: Sequence[HostSend]) -> None:
     """Assert that sends deliver each byte once to each host that lacks it, from one that holds it.
 
     Also that cuts are at whole items. Shares no code with the search.

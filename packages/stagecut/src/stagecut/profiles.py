@@ -50,7 +50,7 @@ Options = tuple[StageCost, ...]
 
 
 @dataclass(frozen=True)
-class Profile:
+class LayerProfile:
     """Layers of a model on a cluster with some number of microbatches; its `cost` prices stages.
 
     Raises:
@@ -62,7 +62,7 @@ class Profile:
         >>> from stagecut.models import model
         >>> gpt = model("gpt-350m")
         >>> halves = [(0, 145), (146, len(gpt.operators) - 1)]
-        >>> profile = Profile(gpt, halves, Cluster.preset("p3.16xlarge"), n_microbatches=512)
+        >>> profile = LayerProfile(gpt, halves, Cluster.preset("p3.16xlarge"), n_microbatches=512)
         >>> for each in profile.cost(0, 0, (1, 2)):
         ...     print(each.option, f"{each.time_s * 1e3:.1f} ms, {each.fixed_bytes >> 20} MiB")
         (2, 1) 31.7 ms, 1951 MiB
@@ -190,7 +190,7 @@ class _Table:
         )
 
 
-def _tabulate(profile: Profile, submesh: Submesh, logical: LogicalMesh) -> _Table:
+def _tabulate(profile: LayerProfile, submesh: Submesh, logical: LogicalMesh) -> _Table:
     """Price every operator of the model on a logical mesh."""
     model, cluster = profile.model, profile.cluster
     operators, (d, t) = model.operators, logical

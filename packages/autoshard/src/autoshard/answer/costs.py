@@ -15,7 +15,7 @@ from autoshard.space.strategy_tables import compute_seconds, largest_part, table
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OperatorCost:
     """An operator as it is run."""
 
     operator: Operator
@@ -32,7 +32,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ConversionCost:
     """A conversion as it is run; `step` is a collective or a slice."""
 
     conversion: Conversion
@@ -49,7 +49,7 @@ class Move:
         return self.conversion.phase
 
 
-def entries(sharding: ShardingFields) -> tuple[Work | Move, ...]:
+def entries(sharding: ShardingFields) -> tuple[OperatorCost | ConversionCost, ...]:
     """The entries of a sharding in order of execution.
 
     A conversion comes right before the first operator that needs it, those of outputs after the
@@ -58,7 +58,7 @@ def entries(sharding: ShardingFields) -> tuple[Work | Move, ...]:
     return tuple(_entries(sharding))
 
 
-def _entries(sharding: ShardingFields) -> Iterator[Work | Move]:
+def _entries(sharding: ShardingFields) -> Iterator[OperatorCost | ConversionCost]:
     graph = sharding.graph
     waiting: dict[tuple[int, str], list[Conversion]] = {}
     for conversion in sharding.conversions:
@@ -81,7 +81,7 @@ def _entries(sharding: ShardingFields) -> Iterator[Work | Move]:
                 yield from (move(sharding, conversion) for conversion in queue)
 
 
-def work(sharding: ShardingFields, operator: Operator, strategy: Strategy) -> Work:
+def work(sharding: ShardingFields, operator: Operator, strategy: Strategy) -> OperatorCost:
     """What an operator takes under a strategy."""
     graph, mesh = sharding.graph, sharding.mesh
     table = table_of(graph, operator, mesh.shape, sharding.options)
@@ -94,10 +94,10 @@ def work(sharding: ShardingFields, operator: Operator, strategy: Strategy) -> Wo
         for value, spec in zip(made, strategy.result_specs, strict=True)
     )
     repeats = graph.phases[operator.phase].repeats
-    return Work(operator, strategy, float(seconds[chosen]) * repeats, n_bytes)
+    return OperatorCost(operator, strategy, float(seconds[chosen]) * repeats, n_bytes)
 
 
-def move(sharding: ShardingFields, conversion: Conversion) -> Move:
+def move(sharding: ShardingFields, conversion: Conversion) -> ConversionCost:
     """What a conversion takes."""
     value = sharding.graph.value(conversion.value)
     step = converter(sharding).steps(value, conversion.src, conversion.dst)[0]
@@ -106,7 +106,7 @@ def move(sharding: ShardingFields, conversion: Conversion) -> Move:
     )
     repeats = sharding.graph.phases[conversion.phase].repeats
     received = step.received_bytes(value.itemsize)
-    return Move(conversion, value, step, float(table[0, 0]) * repeats, received)
+    return ConversionCost(conversion, value, step, float(table[0, 0]) * repeats, received)
 
 
 def converter(sharding: ShardingFields) -> Converter:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shardspec import Spec
 
-from autoshard.answer.costs import Move, Work, entries, held_bytes
+from autoshard.answer.costs import ConversionCost, OperatorCost, entries, held_bytes
 from autoshard.answer.sharding import Sharding
 from autoshard.answer.table import collapsed
 from autoshard.errors import GraphError
@@ -22,11 +22,11 @@ class Difference:
     after: Sharding
     inputs: tuple[tuple[str, Spec, Spec], ...]
     """Stored in another way: before, after."""
-    operators: tuple[tuple[Work, Work], ...]
+    operators: tuple[tuple[OperatorCost, OperatorCost], ...]
     """Run in another way: before, after."""
-    removed: tuple[Move, ...]
+    removed: tuple[ConversionCost, ...]
     """Conversions of `before` only."""
-    added: tuple[Move, ...]
+    added: tuple[ConversionCost, ...]
     """Conversions of `after` only."""
 
     @property
@@ -107,8 +107,8 @@ def diff(before: Sharding, after: Sharding) -> Difference:
         )
     stored = dict(after.input_specs)
     ledgers = [entries(of) for of in (before, after)]
-    works = [[entry for entry in ledger if isinstance(entry, Work)] for ledger in ledgers]
-    moves = [[entry for entry in ledger if isinstance(entry, Move)] for ledger in ledgers]
+    works = [[entry for entry in ledger if isinstance(entry, OperatorCost)] for ledger in ledgers]
+    moves = [[entry for entry in ledger if isinstance(entry, ConversionCost)] for ledger in ledgers]
     kept = set(before.conversions) & set(after.conversions)
     return Difference(
         before,

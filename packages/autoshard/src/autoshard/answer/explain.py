@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from shardspec import Mesh, Spec
 
-from autoshard.answer.costs import Move, move
+from autoshard.answer.costs import ConversionCost, move
 from autoshard.answer.memory import peak_bytes
 from autoshard.answer.sharding_fields import ShardingFields, is_sharding
 from autoshard.answer.what_if import Candidate, candidates, replaced
@@ -42,7 +42,7 @@ class Explanation:
     """The fastest first, of equals those that hold least."""
     reason: str
     """Why not the first of the others."""
-    conversions: tuple[Move, ...]
+    conversions: tuple[ConversionCost, ...]
     """What brings an operator's operands to it as it is run, in order."""
     _mesh: Mesh
 
@@ -141,7 +141,7 @@ def _of_operands(sharding: ShardingFields, place: int | str) -> list[Conversion]
     return found[::-1]
 
 
-def _move_text(of: Move) -> str:
+def _move_text(of: ConversionCost) -> str:
     kind, ends = of.step.kind.replace("_", "-"), f"{of.conversion.src} -> {of.conversion.dst}"
     kind = f"{'an' if kind[0] in 'ae' else 'a'} {kind}"
     return f"{kind} of {of.value.name}, {ends} ({seconds_text(of.seconds)})"

@@ -31,7 +31,7 @@ Span = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ValueRead:
     """An operand, or an output."""
 
     time: int
@@ -51,11 +51,11 @@ def made_specs(sharding: ShardingFields) -> dict[str, Spec]:
     return made
 
 
-def reads(sharding: ShardingFields) -> list[Read]:
+def reads(sharding: ShardingFields) -> list[ValueRead]:
     """All that operators read, then all outputs."""
     graph = sharding.graph
     found = [
-        Read(time, operator.phase, name, spec)
+        ValueRead(time, operator.phase, name, spec)
         for time, (operator, strategy) in enumerate(
             zip(graph.operators, sharding.strategies, strict=True)
         )
@@ -66,7 +66,7 @@ def reads(sharding: ShardingFields) -> list[Read]:
         phase = graph.phase_of_output(output)
         last = bisect_right(phase_of, phase) - 1
         in_place = output.alias is not None
-        found.append(Read(max(last, 0), phase, output.value, spec, in_place))
+        found.append(ValueRead(max(last, 0), phase, output.value, spec, in_place))
     return found
 
 
@@ -247,7 +247,7 @@ def _spans(sharding: ShardingFields, size: Callable[[str, Spec], int]) -> Iterat
 
 
 def _spans_of_copies(
-    sharding: ShardingFields, every: list[Read], size: Callable[[str, Spec], int]
+    sharding: ShardingFields, every: list[ValueRead], size: Callable[[str, Spec], int]
 ) -> Iterator[Span]:
     """What conversions make, while it is read or others start from it."""
     direct: defaultdict[tuple[int, str, Spec], list[int]] = defaultdict(list)

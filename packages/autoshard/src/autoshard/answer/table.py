@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from autoshard.answer.costs import Move, Work, entries
+from autoshard.answer.costs import ConversionCost, OperatorCost, entries
 from autoshard.answer.sharding_fields import ShardingFields
 from autoshard.space.phrases import bytes_text, columns, seconds_text, specs_text
 
@@ -83,8 +83,8 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-def _row(entry: Work | Move) -> tuple[str, ...]:
-    if isinstance(entry, Work):
+def _row(entry: OperatorCost | ConversionCost) -> tuple[str, ...]:
+    if isinstance(entry, OperatorCost):
         name, what, how = entry.operator.name, entry.operator.kind, specs_text(entry.strategy)
     else:
         conversion = entry.conversion
@@ -93,9 +93,9 @@ def _row(entry: Work | Move) -> tuple[str, ...]:
     return (name, what, how, seconds_text(entry.seconds), bytes_text(entry.n_bytes))
 
 
-def _likeness(entry: Work | Move) -> Hashable:
+def _likeness(entry: OperatorCost | ConversionCost) -> Hashable:
     """What two entries share that differ in names only."""
-    return (*_row(entry)[1:], isinstance(entry, Move))
+    return (*_row(entry)[1:], isinstance(entry, ConversionCost))
 
 
 def collapsed(lines: Sequence[str], likenesses: Sequence[Hashable]) -> list[str]:

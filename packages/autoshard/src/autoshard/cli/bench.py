@@ -12,7 +12,7 @@ from autoshard.cli.benchmark import (
     HEAD,
     KNOWN,
     TIME_S,
-    Result,
+    BenchmarkRow,
     bench,
     failures,
     instances,
@@ -76,9 +76,9 @@ def _bench(options: argparse.Namespace) -> int:
     listed = instances(options.folder, time_s=options.time, known=options.known)
     options.out.mkdir(parents=True, exist_ok=True)
     total = len(listed) * len(options.methods)
-    results: list[Result] = []
+    results: list[BenchmarkRow] = []
 
-    def keep(result: Result) -> None:
+    def keep(result: BenchmarkRow) -> None:
         results.append(result)
         cells = [cell for cell in row(result) if cell]
         print(f"{len(results)}/{total}: {', '.join(cells)}", file=sys.stderr, flush=True)

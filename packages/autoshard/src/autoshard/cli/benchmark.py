@@ -51,7 +51,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchmarkRow:
     """One method on one instance."""
 
     instance: Instance
@@ -129,8 +129,8 @@ def instances(
     return listed
 
 
-def run_one(instance: Instance, method: str, *, seed: int = 0) -> Result:
-    """Solve an instance in a process of its own; what goes wrong is in `Result.failure`."""
+def run_one(instance: Instance, method: str, *, seed: int = 0) -> BenchmarkRow:
+    """Solve an instance in a process of its own; what goes wrong is in `BenchmarkRow.failure`."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "solution.json")
         command = [sys.executable, "-m", "autoshard", "solve", str(instance.path)]
@@ -142,15 +142,15 @@ def run_one(instance: Instance, method: str, *, seed: int = 0) -> Result:
                 command, capture_output=True, text=True, timeout=limit_s, check=False
             )
         except subprocess.TimeoutExpired:
-            return Result(
+            return BenchmarkRow(
                 instance, method, seed, failure=f"had not ended after {limit_s:.0f} s, ended"
             )
         if done.returncode != 0 or not out.exists():
             lines = done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"]
-            return Result(instance, method, seed, failure=lines[-1].removeprefix("error: "))
+            return BenchmarkRow(instance, method, seed, failure=lines[-1].removeprefix("error: "))
         text = out.read_text()
         peak = json.loads(text).get("peak_bytes")
-        return Result(instance, method, seed, solution_from_json(text), peak)
+        return BenchmarkRow(instance, method, seed, solution_from_json(text), peak)
 
 
 def bench(
@@ -158,8 +158,8 @@ def bench(
     methods: Sequence[str],
     *,
     seed: int = 0,
-    progress: Callable[[Result], None] | None = None,
-) -> list[Result]:
+    progress: Callable[[BenchmarkRow], None] | None = None,
+) -> list[BenchmarkRow]:
     """Every method on every instance, one after the other.
 
     Args:
@@ -192,7 +192,7 @@ HEAD = (
 )
 
 
-def row(result: Result) -> tuple[str, ...]:
+def row(result: BenchmarkRow) -> tuple[str, ...]:
     """The cells of a result, in the order of `HEAD`."""
     found, instance = result.solution, result.instance
     begin = (instance.name, result.method, f"{instance.time_s:g} s")
@@ -212,7 +212,7 @@ def row(result: Result) -> tuple[str, ...]:
     )
 
 
-def failures(results: Sequence[Result]) -> list[str]:
+def failures(results: Sequence[BenchmarkRow]) -> list[str]:
     """A line for each solve that found nothing."""
     return [
         f"{result.instance.name}, {result.method}: {result.failure}"
@@ -221,19 +221,19 @@ def failures(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def markdown(results: Sequence[Result]) -> str:
+def markdown(results: Sequence[BenchmarkRow]) -> str:
     """The table of all results, and why some have none."""
     lines = [HEAD, ("---", "---", *["--:"] * (len(HEAD) - 2)), *map(row, results)]
     table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
     return table + "".join(f"\n{line}\n" for line in failures(results))
 
 
-def to_json(results: Sequence[Result]) -> str:
+def to_json(results: Sequence[BenchmarkRow]) -> str:
     """All results with their traces."""
     return json.dumps([_record(result) for result in results], indent=1)
 
 
-def _record(result: Result) -> dict[str, Any]:
+def _record(result: BenchmarkRow) -> dict[str, Any]:
     found = result.solution
     record: dict[str, Any] = {
         "file": result.instance.path.name,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoshard.cli.benchmark import Result
+from autoshard.cli.benchmark import BenchmarkRow
 from autoshard.errors import MissingExtraError, PictureError
 
 _COLUMNS = 4
@@ -14,7 +14,7 @@ _LEAST, _MOST = 1e-3, 1e3
 """Per cent: the ends of the logarithmic axis; what is beyond them lies on them."""
 
 
-def draw(results: Sequence[Result], path: Path) -> None:
+def draw(results: Sequence[BenchmarkRow], path: Path) -> None:
     """Write a PNG or SVG file: a panel for each instance.
 
     Lines are what the best choice costs above the lowest cost, that is known or was found here, in

@@ -20,7 +20,7 @@ from autoshard.errors import AutoshardError, RecordError
 from autoshard.graph.graph import Graph
 from autoshard.picture import picture
 from autoshard.shard import shard
-from autoshard.solvers.progress import Progress
+from autoshard.solvers.progress import ProgressLine
 
 _EXAMPLES = """\
   python -m autoshard shard mlp.txt --mesh 4 --cluster two-hosts
@@ -113,7 +113,7 @@ def _shown_sharding(text: str, options: argparse.Namespace) -> str:
 def _shard(options: argparse.Namespace) -> int:
     graph = _graph(options.file.read_text(encoding="utf-8"))
     cluster = _cluster(options.cluster)
-    with Progress(str(options.file)) as progress:
+    with ProgressLine(str(options.file)) as progress:
         found = shard(
             graph,
             options.mesh,

@@ -10,7 +10,7 @@ from typing import Any
 from autoshard.cli.arguments import add_command, count, new_file, seconds, whole
 from autoshard.problem.problem import Problem
 from autoshard.problem.solution import Incumbent
-from autoshard.solvers.progress import Progress, describe
+from autoshard.solvers.progress import ProgressLine, describe
 from autoshard.solvers.solution_json import solution_from_json, solution_to_json
 from autoshard.solvers.solve import METHODS, solve
 
@@ -54,7 +54,7 @@ def _solve(options: argparse.Namespace) -> int:
     start = None
     if options.start is not None:
         start = solution_from_json(options.start.read_text(encoding="utf-8")).choice
-    with Progress(f"{options.file.name}, {options.method}", options.progress) as progress:
+    with ProgressLine(f"{options.file.name}, {options.method}", options.progress) as progress:
         found = solve(
             problem,
             options.method,

@@ -60,7 +60,7 @@ class Relay:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class ValueKind:
     """All that matters of a value; there is one object for all that are alike."""
 
     value: Value
@@ -95,7 +95,7 @@ class CopyTables:
         self.converter = converter
         self.with_memory = with_memory
         self._known: dict[Hashable, object] = {}
-        self._kinds: dict[Hashable, Kind] = {}
+        self._kinds: dict[Hashable, ValueKind] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What was made for a key before, or is made now."""
@@ -109,10 +109,10 @@ class CopyTables:
             self._known.clear()
             self._kinds.clear()
 
-    def kind(self, value: Value, *, is_constant: bool) -> Kind:
+    def kind(self, value: Value, *, is_constant: bool) -> ValueKind:
         """The kind of a value, one object for all that are alike."""
         key = (value.shape, value.dtype, is_constant)
-        return self._kinds.setdefault(key, Kind(value, is_constant))
+        return self._kinds.setdefault(key, ValueKind(value, is_constant))
 
     def made(self, part: Column) -> Available:
         """What a producer makes available: one spec a strategy."""
@@ -123,7 +123,7 @@ class CopyTables:
 
         return self.once(("made", part), make)
 
-    def shared(self, kind: Kind, source: Available, asked: tuple[Column, ...]) -> Relay:
+    def shared(self, kind: ValueKind, source: Available, asked: tuple[Column, ...]) -> Relay:
         """The relay between a value and several readers, with what each operand asks for."""
 
         def make() -> Relay:
@@ -136,7 +136,7 @@ class CopyTables:
 
         return self.once(("shared", kind, source, asked), make)
 
-    def own(self, kind: Kind, source: Available, asked: Column) -> tuple[Relay, Array]:
+    def own(self, kind: ValueKind, source: Available, asked: Column) -> tuple[Relay, Array]:
         """The relay of one operand, and which of its copies each strategy of the reader takes."""
 
         def make() -> tuple[Relay, Array]:
@@ -149,7 +149,7 @@ class CopyTables:
 
         return self.once(("own", kind, source, asked), make)
 
-    def reading(self, kind: Kind, source: Available, asked: tuple[Column, ...]) -> Array:
+    def reading(self, kind: ValueKind, source: Available, asked: tuple[Column, ...]) -> Array:
         """Seconds for all operands of one reader, shape (strategies, strategies)."""
 
         def make() -> Array:
@@ -173,14 +173,14 @@ class CopyTables:
         _, found = self.once(key, lambda: (seconds, frozen(seconds * repeats)))
         return found
 
-    def _seconds(self, kind: Kind, src: tuple[Spec, ...], dst: tuple[Spec, ...]) -> Array:
+    def _seconds(self, kind: ValueKind, src: tuple[Spec, ...], dst: tuple[Spec, ...]) -> Array:
         """The price of each conversion between distinct specs; `inf` to send a constant."""
         seconds = self.converter.seconds(kind.value, spec_set(src), spec_set(dst))
         return np.where(seconds > 0.0, np.inf, seconds) if kind.is_constant else seconds
 
     def _relay(
         self,
-        kind: Kind,
+        kind: ValueKind,
         source: Available,
         specs: tuple[Spec, ...],
         sets: tuple[CopySet, ...],

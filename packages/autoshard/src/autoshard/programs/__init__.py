@@ -5,12 +5,12 @@ from autoshard.programs.gpt import gpt_step
 from autoshard.programs.llama import llama_step
 from autoshard.programs.mlp import deep_mlp_step, mlp_step
 from autoshard.programs.moe import moe_step
-from autoshard.programs.program import Program, join_phases, step_flops
+from autoshard.programs.program import StepBuilder, join_phases, step_flops
 from autoshard.programs.transformer import transformer_step
 from autoshard.programs.vgg import vgg13_step
 
 __all__ = [
-    "Program",
+    "StepBuilder",
     "block_step",
     "deep_mlp_step",
     "gpt_step",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoshard.graph.graph import Graph
-from autoshard.programs.program import Optimizer, Program
+from autoshard.programs.program import Optimizer, StepBuilder
 
 
 def block_step(
@@ -23,14 +23,14 @@ def block_step(
     The block of Meta's AutoParallel (examples/example_autoparallel.py): width 6144, 48 heads,
     hidden 4 * 6144, 8 sequences of length 256 for each row of a mesh (32, 8).
     """
-    p = Program(microbatches=microbatches, dtype=dtype)
+    p = StepBuilder(microbatches=microbatches, dtype=dtype)
     x = p.input("x", batch, length, width)
     for layer in range(n_layers):
         x = _block(p, x, f"{layer}_", heads, hidden)
     return p.finish(p.mean(p.mul(x, x)), optimizer)
 
 
-def _block(p: Program, x: str, name: str, heads: int, hidden: int) -> str:
+def _block(p: StepBuilder, x: str, name: str, heads: int, hidden: int) -> str:
     batch, length, width = p.shape(x)
 
     def dense(x: str, which: str, m: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoshard.graph.graph import Graph
-from autoshard.programs.program import Program
+from autoshard.programs.program import StepBuilder
 
 
 def gpt_step(
@@ -17,7 +17,7 @@ def gpt_step(
     microbatches: int = 1,
 ) -> Graph:
     """A training step of a GPT with layer norms, biases, tied embeddings and Adam."""
-    p = Program(microbatches=microbatches)
+    p = StepBuilder(microbatches=microbatches)
     ids = p.input("ids", batch, length, dtype="int32")
     x = p.lookup(p.parameter("embedding", vocabulary, width), ids)
     x = p.add(x, p.parameter("positions", length, width))

@@ -11,7 +11,7 @@ from autoshard.programs.pieces import (
     rms_norm,
     softmax,
 )
-from autoshard.programs.program import Optimizer, Program
+from autoshard.programs.program import Optimizer, StepBuilder
 
 
 def llama_step(
@@ -33,7 +33,7 @@ def llama_step(
     "The Llama 3 Herd of Models", 2024, table 3. The head is not tied to the embedding. Attention
     is as it is written, without a fused kernel, and all values have one dtype.
     """
-    p = Program(microbatches=microbatches, dtype=dtype)
+    p = StepBuilder(microbatches=microbatches, dtype=dtype)
     group, size = heads // kv_heads, width // heads
     ids, targets = (p.input(name, batch, length, dtype="int32") for name in ("ids", "targets"))
     x = p.lookup(p.parameter("embedding", vocabulary, width), ids)
@@ -61,7 +61,7 @@ def llama_step(
     return p.finish(cross_entropy(p, logits, targets), optimizer)
 
 
-def rotary(p: Program, x: str, cos: str, sin: str) -> str:
+def rotary(p: StepBuilder, x: str, cos: str, sin: str) -> str:
     """`x * cos + rotate_half(x) * sin` for x of shape (batch, heads, length, size).
 
     Su et al., "RoFormer", 2021, with the halves swapped instead of the pairs, as Llama is published

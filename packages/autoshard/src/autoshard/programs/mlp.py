@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from autoshard.graph.graph import Graph
-from autoshard.programs.program import Optimizer, Program
+from autoshard.programs.program import Optimizer, StepBuilder
 
 
 def mlp_step(
@@ -34,7 +34,7 @@ def deep_mlp_step(
         dtype: Of every value.
         optimizer: What updates the parameters.
     """
-    program = Program(microbatches=microbatches, dtype=dtype)
+    program = StepBuilder(microbatches=microbatches, dtype=dtype)
     x = program.input("x", batch, widths[0])
     for layer, (before, after) in enumerate(pairwise(widths), start=1):
         if layer > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoshard.graph.graph import Graph
 from autoshard.programs.pieces import attention, causal_mask, cross_entropy, layer_norm, softmax
-from autoshard.programs.program import Optimizer, Program
+from autoshard.programs.program import Optimizer, StepBuilder
 
 
 def moe_step(
@@ -41,7 +41,7 @@ def moe_step(
         dtype: Of every floating-point value.
         optimizer: What updates the parameters.
     """
-    p = Program(microbatches=microbatches, dtype=dtype)
+    p = StepBuilder(microbatches=microbatches, dtype=dtype)
     ids, targets = (p.input(name, batch, length, dtype="int32") for name in ("ids", "targets"))
     x = p.lookup(p.parameter("embedding", vocabulary, width), ids)
     mask = causal_mask(p, length)
@@ -54,7 +54,7 @@ def moe_step(
     return p.finish(cross_entropy(p, logits, targets), optimizer)
 
 
-def mixture(p: Program, x: str, name: str, experts: int, capacity: int, hidden: int) -> str:
+def mixture(p: StepBuilder, x: str, name: str, experts: int, capacity: int, hidden: int) -> str:
     """Dispatch tokens x (g, s, m) to experts, run these and combine what they make.
 
     Where groups g and experts e are split over the same devices, the conversion of (e, g, c, m)
@@ -70,7 +70,7 @@ def mixture(p: Program, x: str, name: str, experts: int, capacity: int, hidden: 
     return p.einsum("gsec,egcm->gsm", combine, inside)
 
 
-def router(p: Program, x: str, name: str, experts: int, capacity: int) -> str:
+def router(p: StepBuilder, x: str, name: str, experts: int, capacity: int) -> str:
     """How much each token counts in each place of each expert, shape (g, s, e, c).
 
     The first choices of all tokens take their places before the second choices do.

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 
-from autoshard.programs.program import FIRST, Program
+from autoshard.programs.program import FIRST, StepBuilder
 
 
-def maximum(p: Program, x: str, dim: int) -> str:
+def maximum(p: StepBuilder, x: str, dim: int) -> str:
     """The maximum over a dim, which is kept with size 1; not differentiated (`stop_gradient`)."""
     shape = p.shape(x)
     kept = (*shape[:dim], 1, *shape[dim + 1 :])
     return p.apply("reduce_max", kept, x, flops=math.prod(shape), dims=(dim,))
 
 
-def mean_of_last(p: Program, x: str) -> str:
+def mean_of_last(p: StepBuilder, x: str) -> str:
     """The mean over the last dim, which is kept with size 1."""
     return p.linear("mul_const", p.reduce(x, len(p.shape(x)) - 1))
 
 
-def layer_norm(p: Program, x: str, name: str) -> str:
+def layer_norm(p: StepBuilder, x: str, name: str) -> str:
     """Ba, Kiros and Hinton, "Layer normalization", 2016."""
     shape = p.shape(x)
     centred = p.sub(x, p.broadcast(mean_of_last(p, x), *shape))
@@ -30,7 +30,7 @@ def layer_norm(p: Program, x: str, name: str) -> str:
     return p.add(x, p.broadcast(shift, *shape))
 
 
-def rms_norm(p: Program, x: str, name: str) -> str:
+def rms_norm(p: StepBuilder, x: str, name: str) -> str:
     """Zhang and Sennrich, "Root mean square layer normalization", 2019."""
     shape = p.shape(x)
     spread = p.unary("rsqrt", p.unary("add_const", mean_of_last(p, p.mul(x, x))))
@@ -38,14 +38,14 @@ def rms_norm(p: Program, x: str, name: str) -> str:
     return p.mul(x, p.broadcast(p.parameter(f"{name}_scale", shape[-1]), *shape))
 
 
-def dense(p: Program, x: str, name: str, width: int, *, bias: bool) -> str:
+def dense(p: StepBuilder, x: str, name: str, width: int, *, bias: bool) -> str:
     """`x @ w + b` for x of shape (batch, length, n)."""
     w = p.parameter(f"{name}_w", p.shape(x)[-1], width)
     x = p.einsum("btd,de->bte", x, w)
     return p.add(x, p.broadcast(p.parameter(f"{name}_b", width), *p.shape(x))) if bias else x
 
 
-def softmax(p: Program, x: str) -> str:
+def softmax(p: StepBuilder, x: str) -> str:
     """Over the last dim, from which the maximum is subtracted first."""
     shape = p.shape(x)
     last = len(shape) - 1
@@ -53,21 +53,21 @@ def softmax(p: Program, x: str) -> str:
     return p.mul(powers, p.broadcast(p.unary("reciprocal", p.reduce(powers, last)), *shape))
 
 
-def causal_mask(p: Program, length: int) -> str:
+def causal_mask(p: StepBuilder, length: int) -> str:
     """Which keys a query may see, shape (query, key); made once, of constants."""
     square = (length, length)
     rows, columns = (p.apply("iota", square, dtype="int32") for _ in range(2))
     return p.apply("ge", square, rows, columns, flops=length**2, dtype="bool")
 
 
-def masked(p: Program, x: str, mask: str) -> str:
+def masked(p: StepBuilder, x: str, mask: str) -> str:
     """`x` where the mask holds, elsewhere a constant without gradient."""
     shown = p.broadcast(mask, *p.shape(x))
     made = p.pointwise("select_n", (), x, shown)
     return p.record(made, (x, lambda g: p.pointwise("select_n", FIRST, g, shown)))
 
 
-def attention(p: Program, x: str, mask: str, name: str, heads: int) -> str:
+def attention(p: StepBuilder, x: str, mask: str, name: str, heads: int) -> str:
     """Multi-head attention with biases, as it is written: no fused kernel.
 
     Vaswani et al., "Attention is all you need", 2017.
@@ -84,7 +84,7 @@ def attention(p: Program, x: str, mask: str, name: str, heads: int) -> str:
     return dense(p, mixed, f"{name}_out", width, bias=True)
 
 
-def gelu(p: Program, x: str) -> str:
+def gelu(p: StepBuilder, x: str) -> str:
     """Hendrycks and Gimpel, "Gaussian error linear units", 2016: by tanh, as in jax.nn."""
     cube = p.mul(p.mul(x, x), x)
     inner = p.linear("mul_const", p.add(x, p.linear("mul_const", cube)))
@@ -92,7 +92,7 @@ def gelu(p: Program, x: str) -> str:
     return p.mul(x, half)
 
 
-def cross_entropy(p: Program, logits: str, targets: str) -> str:
+def cross_entropy(p: StepBuilder, logits: str, targets: str) -> str:
     """The mean loss of logits (b, t, v) for targets (b, t)."""
     shape = p.shape(logits)
     places = shape[:2]

@@ -24,7 +24,7 @@ SUM: Linear = ((0, 1),)
 PRODUCT: Linear = ((0,), (1,))
 
 
-class Program:
+class StepBuilder:
     """A training step that grows by one method call an operator.
 
     Only what a planner needs is modelled: which values each operator reads and makes, with the rule
@@ -32,7 +32,7 @@ class Program:
     operator that reads them. An operator on n elements that is no contraction counts as n FLOP.
 
     Examples:
-        >>> program = Program()
+        >>> program = StepBuilder()
         >>> x, w = program.input("x", 8, 4), program.parameter("w", 4, 2)
         >>> y = program.unary("tanh", program.einsum("bi,ij->bj", x, w))
         >>> step = program.finish(program.mean(y), optimizer="sgd")

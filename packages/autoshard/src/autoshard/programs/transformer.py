@@ -11,7 +11,7 @@ from autoshard.programs.pieces import (
     gelu,
     layer_norm,
 )
-from autoshard.programs.program import Optimizer, Program
+from autoshard.programs.program import Optimizer, StepBuilder
 
 
 def transformer_step(
@@ -31,7 +31,7 @@ def transformer_step(
     Attention is causal and as it is written, without a fused kernel. 12 layers are about 5,000
     operators with Adam.
     """
-    p = Program(microbatches=microbatches, dtype=dtype)
+    p = StepBuilder(microbatches=microbatches, dtype=dtype)
     ids, targets = (p.input(name, batch, length, dtype="int32") for name in ("ids", "targets"))
     x = p.lookup(p.parameter("embedding", vocabulary, width), ids)
     x = p.add(x, p.broadcast(p.parameter("positions", length, width), *p.shape(x)))
@@ -42,7 +42,7 @@ def transformer_step(
     return p.finish(cross_entropy(p, logits, targets), optimizer)
 
 
-def transformer_layer(p: Program, x: str, mask: str, name: str, heads: int) -> str:
+def transformer_layer(p: StepBuilder, x: str, mask: str, name: str, heads: int) -> str:
     """Attention and an MLP four times as wide, each behind a norm and beside a residual."""
     width = p.shape(x)[-1]
     x = p.add(x, attention(p, layer_norm(p, x, f"{name}_norm1"), mask, name, heads))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autoshard.graph.graph import Graph
-from autoshard.programs.program import FIRST, Optimizer, Program
+from autoshard.programs.program import FIRST, Optimizer, StepBuilder
 from autoshard.rules import labelled
 from autoshard.rules.convolutions import Computes
 
@@ -20,7 +20,7 @@ IMAGE = 224
 
 def vgg13_step(*, batch: int, dtype: str = "float32", optimizer: Optimizer = "adam") -> Graph:
     """A training step of VGG13, without biases, and with a square loss."""
-    p = Program(dtype=dtype)
+    p = StepBuilder(dtype=dtype)
     x = p.input("images", batch, 3, IMAGE, IMAGE)
     layer = 0
     for block in CHANNELS:
@@ -37,7 +37,7 @@ def vgg13_step(*, batch: int, dtype: str = "float32", optimizer: Optimizer = "ad
     return p.finish(p.mean(p.mul(x, x)), optimizer)
 
 
-def convolution(p: Program, x: str, w: str) -> str:
+def convolution(p: StepBuilder, x: str, w: str) -> str:
     """3 x 3, padded to keep the image's size: x (n, c, h, w) and w (o, c, r, s) give (n, o, h, w).
 
     Batch and channels may be split, the image may not: its parts would need their neighbours' rims.
@@ -66,7 +66,7 @@ def convolution(p: Program, x: str, w: str) -> str:
     )
 
 
-def max_pool(p: Program, x: str) -> str:
+def max_pool(p: StepBuilder, x: str) -> str:
     """The maximum of each 2 x 2 pixels."""
     image = p.shape(x)
     made = (*image[:2], image[2] // 2, image[3] // 2)

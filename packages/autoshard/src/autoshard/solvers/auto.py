@@ -21,7 +21,7 @@ from autoshard.problem.tie_break import leanest_of_equals
 from autoshard.solvers.bound_and_search import Chain
 from autoshard.solvers.elimination import eliminate
 from autoshard.solvers.ilp import ilp
-from autoshard.solvers.session import Run
+from autoshard.solvers.session import SolverSession
 
 SETTLED = 100
 """Rounds of `Chain` after which a small problem is left to the integer program."""
@@ -35,7 +35,7 @@ SMALL_STEPS = 20_000
 """The same where there is a budget of steps: a planner that prices many graphs cannot wait."""
 
 
-def auto(problem: Problem, run: Run, *, prove: bool = True) -> None:
+def auto(problem: Problem, run: SolverSession, *, prove: bool = True) -> None:
     """Find the cheapest choice within the memory limit.
 
     Args:
@@ -71,12 +71,12 @@ def auto(problem: Problem, run: Run, *, prove: bool = True) -> None:
         run.offer(leanest_of_equals(problem, list(run.best)), by=run.found_by)
 
 
-def local_search(problem: Problem, run: Run) -> None:
+def local_search(problem: Problem, run: SolverSession) -> None:
     """`auto` without the integer program."""
     auto(problem, run, prove=False)
 
 
-def _is_small(instance: core.Instance, run: Run) -> bool:
+def _is_small(instance: core.Instance, run: SolverSession) -> bool:
     most = SMALL if run.steps_left is None else SMALL_STEPS
     return instance.n_labels + instance.n_entries + instance.n_pieces <= most
 
@@ -85,7 +85,7 @@ def _n_entries(problem: Problem) -> int:
     return sum(table.size for table in problem.edge_costs)
 
 
-def _by_ilp(instance: core.Instance, run: Run) -> None:
+def _by_ilp(instance: core.Instance, run: SolverSession) -> None:
     """The integer program of what is left, in half of the time left."""
     left = run.time_left() / 2.0
     if left <= 0.0:
@@ -93,7 +93,7 @@ def _by_ilp(instance: core.Instance, run: Run) -> None:
     objective = run.objective  # what is left has all choices that are cheaper
     steps = None if run.steps_left is None else max(run.steps_left, 1)
     rest = problem_of(instance)
-    inner = Run(rest, time_s=left, steps=steps)
+    inner = SolverSession(rest, time_s=left, steps=steps)
     ilp(rest, inner)
     if inner.best is not None:
         labels = np.array(inner.best[: instance.n_nodes], dtype=np.int32)
@@ -101,11 +101,11 @@ def _by_ilp(instance: core.Instance, run: Run) -> None:
     run.raise_bound(min(inner.lower_bound + instance.constant, objective, run.objective))
 
 
-def _find_smallest_peak(problem: Problem, run: Run) -> None:
+def _find_smallest_peak(problem: Problem, run: SolverSession) -> None:
     """Where nothing seems to fit, the choice of the smallest peak, costs apart, for the error."""
     if _n_entries(problem) <= SMALL:
         steps = None if run.steps_left is None else max(run.steps_left, 1)
-        inner = Run(problem, time_s=max(run.time_left(), 0.1), steps=steps)
+        inner = SolverSession(problem, time_s=max(run.time_left(), 0.1), steps=steps)
         ilp(problem, inner)
         if inner.best is not None:
             run.offer(inner.best, by="ilp")
@@ -121,7 +121,7 @@ def _find_smallest_peak(problem: Problem, run: Run) -> None:
     while run.time_left() > 0.0 and run.best is None:
         peak = run.smallest_peak
         limit = None if math.isinf(peak) else peak * (1.0 - PEAK_STEP)
-        inner = Run(
+        inner = SolverSession(
             replace(free, usage_limit=limit),
             time_s=run.time_left(),
             steps=PEAK_STEPS,
@@ -133,7 +133,7 @@ def _find_smallest_peak(problem: Problem, run: Run) -> None:
         run.offer(inner.best, by="search")
 
 
-def _find(problem: Problem, run: Run) -> None:
+def _find(problem: Problem, run: SolverSession) -> None:
     """Anything feasible, or nothing."""
     instance = instance_of(problem)
     if not instance.possible:

@@ -21,7 +21,7 @@ from autoshard.solvers.message_passing import aim
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autoshard.solvers.session import Run
+    from autoshard.solvers.session import SolverSession
 
 # [measured on the IOPDDL instances A to S]
 MOST_WORK = 3e7
@@ -53,7 +53,7 @@ class Chain:
         run: Takes the choices and bounds.
     """
 
-    def __init__(self, instance: core.Instance, run: Run) -> None:
+    def __init__(self, instance: core.Instance, run: SolverSession) -> None:
         self.run = run
         self.n_rounds = 0
         self._begin(instance)

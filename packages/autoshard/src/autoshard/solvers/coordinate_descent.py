@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from autoshard.problem.problem import Problem
-from autoshard.solvers.local import Neighbours, State
-from autoshard.solvers.session import CLOSED, Run
+from autoshard.solvers.local import LocalState, Neighbours
+from autoshard.solvers.session import CLOSED, SolverSession
 
 
-def coordinate_descent(problem: Problem, run: Run) -> None:
+def coordinate_descent(problem: Problem, run: SolverSession) -> None:
     """Descend from the run's start, or a random choice, then from random ones.
 
     A step is one strategy of one node looked at, so that steps compare with those of the other
@@ -24,13 +24,13 @@ def coordinate_descent(problem: Problem, run: Run) -> None:
     neighbours = Neighbours(problem)
     begin = run.start or rng.integers(sizes).tolist()
     while run.step():
-        state = State(problem, neighbours, begin)
+        state = LocalState(problem, neighbours, begin)
         if not _descend(state, sizes, run):
             return
         begin = rng.integers(sizes).tolist()
 
 
-def _descend(state: State, sizes: list[int], run: Run) -> bool:
+def _descend(state: LocalState, sizes: list[int], run: SolverSession) -> bool:
     """Down to where no node gains; offers it, and says whether there are steps left."""
     unchanged, node, on = 0, 0, True
     while on and unchanged < len(sizes):

@@ -28,13 +28,13 @@ from autoshard.problem.evaluate import evaluate
 from autoshard.problem.pin import Kept, restricted
 from autoshard.problem.problem import Problem
 from autoshard.problem.tie_break import leanest_of_equals
-from autoshard.solvers.session import Run
+from autoshard.solvers.session import SolverSession
 
 ENTRIES = 1e7
 """Of any table in an exact elimination: 80 MB."""
 
 
-def elimination(problem: Problem, run: Run) -> None:
+def elimination(problem: Problem, run: SolverSession) -> None:
     """Find the cheapest choice that keeps the limit; a step is the elimination of one problem.
 
     Without a limit, and where the cheapest choice of all keeps it, that is one step.
@@ -63,7 +63,7 @@ def elimination(problem: Problem, run: Run) -> None:
     run.raise_bound(run.objective)
 
 
-def _cheapest(problem: Problem, kept: Kept, run: Run) -> tuple[int, ...] | None:
+def _cheapest(problem: Problem, kept: Kept, run: SolverSession) -> tuple[int, ...] | None:
     """The cheapest choice of these strategies, whatever it uses; None if all are forbidden."""
     part = restricted(problem, kept, None)
     instance = instance_of(part)
@@ -117,7 +117,7 @@ def _left(problem: Problem, kept: Kept, node: int) -> NDArray[np.intp]:
     return kept[node] if node in kept else np.arange(len(problem.usages[node]))
 
 
-def eliminate(problem: Problem, instance: core.Instance, run: Run) -> bool:
+def eliminate(problem: Problem, instance: core.Instance, run: SolverSession) -> bool:
     """Offer the optimum of what reduction leaves of a problem; says whether it is narrow enough."""
     labels = _labels(instance)
     if labels is None:
@@ -133,7 +133,7 @@ def _labels(instance: core.Instance) -> NDArray[np.int32] | None:
     return instance.eliminate(ENTRIES) if instance.n_nodes else np.zeros(0, dtype=np.int32)
 
 
-def _digits(instance: core.Instance, run: Run) -> float:
+def _digits(instance: core.Instance, run: SolverSession) -> float:
     """The logarithm to base 10 of the entries of the largest table, as far as the time goes."""
     node_costs, edges, _, _ = instance.parts()
     size = [math.log10(len(cost)) for cost in node_costs]

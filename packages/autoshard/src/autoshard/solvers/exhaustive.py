@@ -6,10 +6,10 @@ import math
 
 from autoshard.problem.problem import Problem
 from autoshard.solvers.local import Neighbours
-from autoshard.solvers.session import Run
+from autoshard.solvers.session import SolverSession
 
 
-def exhaustive(problem: Problem, run: Run) -> None:
+def exhaustive(problem: Problem, run: SolverSession) -> None:
     """Try all choices, the strategies of the last node the fastest; a step is a choice.
 
     Departure: what has a forbidden strategy or pair among its first nodes is passed over whole.

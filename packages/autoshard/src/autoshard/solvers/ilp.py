@@ -20,7 +20,7 @@ from autoshard.solvers.cbc import solve_cbc
 from autoshard.solvers.highs import solve_highs
 from autoshard.solvers.linearise import Linear
 from autoshard.solvers.milp import Outcome
-from autoshard.solvers.session import Run
+from autoshard.solvers.session import SolverSession
 
 Solver = Callable[..., Outcome]
 """`solve_highs` or `solve_cbc`."""
@@ -38,7 +38,7 @@ coarse one, bounds are off by more than what they are to prove: 0.06 % above the
 contest's instance B, where the cheapest strategies together cost millions of times the best."""
 
 
-def ilp(problem: Problem, run: Run, *, solver: Solver = solve_highs) -> None:
+def ilp(problem: Problem, run: SolverSession, *, solver: Solver = solve_highs) -> None:
     """Solve the integer linear program, from the best choice that the run has.
 
     A step is a node of branch and bound. If nothing keeps the limit, a second program finds the
@@ -86,12 +86,12 @@ def ilp(problem: Problem, run: Run, *, solver: Solver = solve_highs) -> None:
         _offer_leanest(linear, live, run, solver)
 
 
-def ilp_cbc(problem: Problem, run: Run) -> None:
+def ilp_cbc(problem: Problem, run: SolverSession) -> None:
     """`ilp` by CBC, which says nothing before it ends."""
     ilp(problem, run, solver=solve_cbc)
 
 
-def _offer_leanest(linear: Linear, live: Live, run: Run, solver: Solver) -> None:
+def _offer_leanest(linear: Linear, live: Live, run: SolverSession, solver: Solver) -> None:
     """Offer the choice of smallest peak usage, which the run keeps in mind for its error."""
     unit = max(float(usage.max()) for usage in linear.problem.usages) or 1.0
     times: list[int] = []
@@ -131,7 +131,7 @@ def _peaks(live: Live, choice: list[int], limit: float) -> set[int]:
     return {int(b + used[b:e].argmax()) for b, e in zip(begins, ends, strict=True)}
 
 
-def _unit(problem: Problem, run: Run) -> float:
+def _unit(problem: Problem, run: SolverSession) -> float:
     """The unit of cost in the program: such that the best choice so far costs `COST`."""
     if math.isfinite(run.objective) and run.objective > 0.0:
         return run.objective / COST

@@ -39,7 +39,7 @@ class Neighbours:
         return costs
 
 
-class State:
+class LocalState:
     """A choice that changes node by node, and how far it is from one that may be taken.
 
     Choices are compared by three things, the first ones first: forbidden strategies and pairs,

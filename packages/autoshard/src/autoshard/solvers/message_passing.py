@@ -13,10 +13,10 @@ from autoshard.base._native import core
 from autoshard.problem._arrays import instance_of
 from autoshard.problem.problem import Problem
 from autoshard.solvers.elimination import eliminate
-from autoshard.solvers.session import Run
+from autoshard.solvers.session import SolverSession
 
 
-def message_passing(problem: Problem, run: Run) -> None:
+def message_passing(problem: Problem, run: SolverSession) -> None:
     """Raise the bound until it no longer rises; a step is one of the dual."""
     instance = instance_of(problem)
     if not instance.possible:
@@ -35,7 +35,7 @@ def message_passing(problem: Problem, run: Run) -> None:
         run.offer(instance.expand(dual.choice).tolist())
 
 
-def aim(dual: core.Dual, instance: core.Instance, run: Run) -> float:
+def aim(dual: core.Dual, instance: core.Instance, run: SolverSession) -> float:
     """What a dual should rise to: the best cost, or before there is one twice the bound."""
     if math.isfinite(run.objective):
         return run.objective - instance.constant

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from autoshard.problem.problem import Problem
-from autoshard.solvers.local import Neighbours, State
-from autoshard.solvers.session import Run
+from autoshard.solvers.local import LocalState, Neighbours
+from autoshard.solvers.session import SolverSession
 
 COLD = 100.0
 """beta times the cost of the best choice so far: what costs 1 % more is taken once in e times.
@@ -20,7 +20,7 @@ AutoDDL has "a chosen constant"; relative to a cost it needs no unit. [Chosen: o
 figure 8, 100 to 1,000 find the same in 1,000 steps, 30 is a little slower and 10 much.]"""
 
 
-def metropolis(problem: Problem, run: Run) -> None:
+def metropolis(problem: Problem, run: SolverSession) -> None:
     """Follow the chain from the run's start, or from a random choice; a step is one proposal.
 
     Departure: what is forbidden or above the limit has no finite cost, so a change that has less of
@@ -28,7 +28,7 @@ def metropolis(problem: Problem, run: Run) -> None:
     """
     rng = np.random.default_rng(run.seed)
     sizes = [len(cost) for cost in problem.node_costs]
-    state = State(problem, Neighbours(problem), run.start or rng.integers(sizes).tolist())
+    state = LocalState(problem, Neighbours(problem), run.start or rng.integers(sizes).tolist())
     while run.step():
         if state.is_feasible and state.worth[2] < run.objective:
             run.offer(state.choice)
@@ -43,7 +43,7 @@ def metropolis(problem: Problem, run: Run) -> None:
         run.offer(state.choice)
 
 
-def _part(rise: float, run: Run) -> float:
+def _part(rise: float, run: SolverSession) -> float:
     """The probability of taking a change that costs so much more."""
     scale = abs(run.objective) if math.isfinite(run.objective) else rise
     return math.exp(-COLD * rise / scale) if scale > 0.0 else 0.0

@@ -18,7 +18,7 @@ EVERY_S = 0.5
 time."""
 
 
-class Progress:
+class ProgressLine:
     """A line that is drawn over on a terminal, and lines now and then where there is none.
 
     Args:
@@ -41,7 +41,7 @@ class Progress:
         """Take note of an improvement."""
         self._last = incumbent
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         if self._shown:
             self._thread.start()
         return self

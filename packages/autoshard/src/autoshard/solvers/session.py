@@ -22,7 +22,7 @@ CLOSED = 1e-9
 """Relative gap that counts as none: rounding of sums of doubles, not a better choice."""
 
 
-class Run:
+class SolverSession:
     """The state of one solve.
 
     Args:

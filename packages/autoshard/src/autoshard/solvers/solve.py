@@ -29,7 +29,7 @@ from autoshard.solvers.ilp import ilp, ilp_cbc
 from autoshard.solvers.message_passing import message_passing
 from autoshard.solvers.metropolis import metropolis
 from autoshard.solvers.random_search import random_search
-from autoshard.solvers.session import Run
+from autoshard.solvers.session import SolverSession
 
 Method = Callable[..., None]
 """A function of `(problem, run)`: offers choices and bounds until the run says stop."""
@@ -95,7 +95,7 @@ def solve(
         raise ProblemError(f"what is solved is a Problem; got {shown(problem)}")
     if not isinstance(method, str) or method not in METHODS:
         raise ProblemError(f"a method is one of {', '.join(METHODS)}; got {method!r}")
-    run = Run(
+    run = SolverSession(
         problem, time_s=time_s, steps=steps, gap=gap, seed=seed, start=start, progress=progress
     )
     METHODS[method](problem, run)

@@ -20,7 +20,7 @@ from autoshard.problem.solution import Incumbent, Solution
 from autoshard.problem.tie_break import leanest_of_equals
 from autoshard.problem.tied import tied
 from autoshard.solvers.coarsen import coarse
-from autoshard.solvers.session import CLOSED, Run
+from autoshard.solvers.session import CLOSED, SolverSession
 from autoshard.solvers.solve import solve
 
 Level = Literal["O2"]
@@ -72,7 +72,7 @@ def solve_quickly(
             f"a coarse graph is one of {get_args(Level)}, or None for every operator; got {level!r}"
         )
     budget = partial(solve, method=method, time_s=time_s, steps=steps, gap=gap, seed=seed)
-    run = Run(problem, time_s=time_s, seed=seed, progress=progress)
+    run = SolverSession(problem, time_s=time_s, seed=seed, progress=progress)
     if tie:
         pairs = zip(operator_nodes, graph.repeats, strict=True)
         groups = tied(problem, {node: operator_nodes[other] for node, other in pairs})

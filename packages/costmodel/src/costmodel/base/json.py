@@ -20,7 +20,7 @@ _NAMES = {float: "a number", int: "a whole number", str: "a text", bool: "true o
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class JsonProblem:
     """One thing that keeps a JSON value from being read."""
 
     path: str
@@ -72,20 +72,20 @@ def decode(kind: Any, value: Any) -> Any:
     return kind(value)
 
 
-def problems(kind: Any, value: Any, path: str = "") -> Iterator[Problem]:
+def problems(kind: Any, value: Any, path: str = "") -> Iterator[JsonProblem]:
     """All that keeps a value from `parsed` from being read as `kind`, in order of the fields.
 
     Where a whole dataclass is missing, each of its fields is.
     """
     if value is None and not is_dataclass(kind):
-        yield Problem(path, _MISSING)
+        yield JsonProblem(path, _MISSING)
     elif is_dataclass(kind) and isinstance(value, dict | None):
         entries, given = _entries(kind), value or {}
         dot = f"{path}." if path else ""
         for name, (of, is_required) in entries.items():
             if name in given or is_required:
                 yield from problems(of, given.get(name), dot + name)
-        yield from (Problem(dot + name, "is unknown") for name in given if name not in entries)
+        yield from (JsonProblem(dot + name, "is unknown") for name in given if name not in entries)
     elif (of := _mapped(kind)) and isinstance(value, dict):
         for key, entry in value.items():
             yield from problems(of, entry, f"{path}.{key}")
@@ -93,7 +93,7 @@ def problems(kind: Any, value: Any, path: str = "") -> Iterator[Problem]:
         for index, (of, one) in enumerate(zip(_items(kind, value), value, strict=True)):
             yield from problems(of, one, f"{path}[{index}]")
     elif not _is_scalar(kind, value):
-        yield Problem(path, f"is {_in_words(kind)}, not {shown(value)}")
+        yield JsonProblem(path, f"is {_in_words(kind)}, not {shown(value)}")
 
 
 def _entries(kind: Any) -> dict[str, tuple[Any, bool]]:

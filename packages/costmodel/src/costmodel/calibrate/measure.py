@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from costmodel.calibrate.backend import Backend, Repeat
-from costmodel.calibrate.waiting import Watch
+from costmodel.calibrate.waiting import StepDeadline
 from costmodel.measured.points import CollectivePoint, MatmulPoint, StreamPoint
 
 SIZES = tuple(2**power for power in range(8, 25))
@@ -60,7 +60,7 @@ def group_sizes(n_processes: int) -> tuple[int, ...]:
 
 def measure(
     backend: Backend,
-    watch: Watch,
+    watch: StepDeadline,
     sizes: Sequence[int],
     time_s: float,
     report: Callable[[Progress], None],

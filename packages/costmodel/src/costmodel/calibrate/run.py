@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodel.calibrate import launch
 from costmodel.calibrate.backend import Name, join, require
 from costmodel.calibrate.measure import Progress, measure
-from costmodel.calibrate.waiting import Watch
+from costmodel.calibrate.waiting import StepDeadline
 from costmodel.errors import CalibrationError
 from costmodel.measured.machine import Machine
 from costmodel.profile import Profile
@@ -21,7 +21,7 @@ _START_S = 120.0  # to import a framework and fit, on a machine that is busy
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CalibrationJob:
     """What to calibrate."""
 
     backend: Name
@@ -36,7 +36,9 @@ class Job:
     """Where the profile is written."""
 
 
-def calibrate(job: Job, command: Sequence[str], report: Callable[[Progress], None]) -> None:
+def calibrate(
+    job: CalibrationJob, command: Sequence[str], report: Callable[[Progress], None]
+) -> None:
     """Measure in new processes, or as a rank of those that a launcher started.
 
     Args:
@@ -60,8 +62,8 @@ def calibrate(job: Job, command: Sequence[str], report: Callable[[Progress], Non
     launch.run(job.backend, job.n_processes, command, limit_s)
 
 
-def _be_a_rank(job: Job, report: Callable[[Progress], None]) -> None:
-    watch = Watch(launch.rank(job.backend), job.n_processes, job.deadline_s)
+def _be_a_rank(job: CalibrationJob, report: Callable[[Progress], None]) -> None:
+    watch = StepDeadline(launch.rank(job.backend), job.n_processes, job.deadline_s)
     backend = join(job.backend, job.deadline_s)
     watch.n_processes = 1 if job.backend == "jax" else backend.n_processes
     is_first = backend.rank == 0

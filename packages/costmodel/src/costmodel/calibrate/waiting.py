@@ -20,7 +20,7 @@ FOLDER = "COSTMODEL_CALIBRATE_FOLDER"
 
 
 @dataclass
-class Watch:
+class StepDeadline:
     """What this process does, and until when it may."""
 
     rank: int

@@ -16,7 +16,7 @@ from costmodel.errors import HeterogeneousClusterError, PlacementError, Quantity
 from costmodel.hardware import cluster_json
 from costmodel.hardware.device import Device
 from costmodel.hardware.link import Link, MeshLinks
-from costmodel.hardware.placement import Placement
+from costmodel.hardware.placement import MeshPlacement
 from costmodel.hardware.presets import resolve
 from costmodel.hardware.topology import Host, Level, equal_hosts
 
@@ -203,7 +203,7 @@ class Cluster:
         """
         hosts = self._hosts_of(mesh.grid.reshape(-1))
         return MeshLinks(
-            mesh.ndim, Placement.of(mesh, hosts, self._kind_of[hosts], self._kinds, self.levels)
+            mesh.ndim, MeshPlacement.of(mesh, hosts, self._kind_of[hosts], self._kinds, self.levels)
         )
 
     def resized(

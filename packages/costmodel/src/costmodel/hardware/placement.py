@@ -38,7 +38,7 @@ from costmodel.hardware.topology import Host, Level
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class MeshPlacement:
     """Which devices of a mesh share a host, and which a unit of each level.
 
     Names of axes, and which of several equal units the mesh is on, are left out, so that meshes
@@ -63,7 +63,7 @@ class Placement:
         kind_of: NDArray[np.intp],
         kinds: Sequence[Host],
         levels: Sequence[Level],
-    ) -> Placement:
+    ) -> MeshPlacement:
         """The placement of a mesh.
 
         Args:

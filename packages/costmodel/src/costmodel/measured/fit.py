@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import FitError, MissingExtraError
-from costmodel.measured.fits import ComputeFit, CurveFit, Estimate, LinkFit, Piece
+from costmodel.measured.fits import ComputeFit, CurveFit, Estimate, LinePiece, LinkFit
 from costmodel.measured.points import CollectivePoint, MatmulPoint
 from costmodel.time.algorithm_table import known_algorithms, rounds
 
@@ -45,7 +45,7 @@ _MOST_PIECES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FittedLine:
     """Result of `fit_line`."""
 
     alpha: Estimate
@@ -54,7 +54,7 @@ class Line:
     """Robust standard deviation of the relative residuals."""
 
 
-def fit_line(messages: Any, volume: Any, seconds: Any) -> Line:
+def fit_line(messages: Any, volume: Any, seconds: Any) -> FittedLine:
     """Fit `seconds = alpha messages + beta volume` as the module's text says.
 
     Args:
@@ -106,7 +106,7 @@ def fit_line(messages: Any, volume: Any, seconds: Any) -> Line:
         Estimate(float(value), float(max(value - r, 0.0)), float(value + r))
         for value, r in zip(found / unit, reach / unit, strict=True)
     )
-    return Line(alpha, beta, scale)
+    return FittedLine(alpha, beta, scale)
 
 
 def fit_link(points: Sequence[CollectivePoint]) -> LinkFit:
@@ -158,7 +158,7 @@ def fit_curve(points: Sequence[CollectivePoint]) -> CurveFit:
     pieces = []
     for start, stop in pairwise(best):
         line = lines.line(start, stop)
-        pieces.append(Piece(sizes[start] if start else 0, line.alpha, line.beta))
+        pieces.append(LinePiece(sizes[start] if start else 0, line.alpha, line.beta))
     curve = CurveFit(points[0].kind, points[0].n, tuple(pieces), r_squared=0.0, median_error=0.0)
     n_bytes = np.array([point.n_bytes for point in points], float)
     medians = np.array([point.median_s for point in points])
@@ -257,9 +257,9 @@ class _Lines:
     def __init__(self, points: Sequence[CollectivePoint], sizes: Sequence[int]) -> None:
         of = {size: list(group) for size, group in groupby(points, lambda point: point.n_bytes)}
         self._points = [of[size] for size in sizes]
-        self._lines: dict[tuple[int, int], tuple[Line, float]] = {}
+        self._lines: dict[tuple[int, int], tuple[FittedLine, float]] = {}
 
-    def line(self, start: int, stop: int) -> Line:
+    def line(self, start: int, stop: int) -> FittedLine:
         return self._fitted(start, stop)[0]
 
     def criterion(self, cuts: tuple[int, ...]) -> float:
@@ -269,7 +269,7 @@ class _Lines:
         n_parameters = 3 * (len(cuts) - 1) - 1  # two a line, and where it starts
         return 2 * n * math.log(max(loss, 1e-4)) + n_parameters * math.log(n)
 
-    def _fitted(self, start: int, stop: int) -> tuple[Line, float]:
+    def _fitted(self, start: int, stop: int) -> tuple[FittedLine, float]:
         if (start, stop) not in self._lines:
             points = [point for group in self._points[start:stop] for point in group]
             rows = np.array([(p.n_bytes, seconds) for p in points for seconds in p.seconds], float)

@@ -71,7 +71,7 @@ class LinkFit:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinePiece:
     """A line `latency_s + n_bytes s_per_byte` for the sizes from `from_bytes` on.
 
     Raises:
@@ -101,7 +101,7 @@ class CurveFit:
     kind: str
     n: int
     """Members of the group."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LinePiece, ...]
     """By rising size; the first is from 0."""
     r_squared: float
     median_error: float

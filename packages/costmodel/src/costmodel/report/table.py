@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from costmodel.measured.fits import Estimate, LinkFit, Piece
+from costmodel.measured.fits import Estimate, LinePiece, LinkFit
 from costmodel.profile import Profile
 
 _LINK = ("fit", "algorithm", "latency, us", "95 %", "bandwidth, MB/s", "95 %", "R2", "error")
@@ -74,7 +74,7 @@ def _link_row(of: LinkFit) -> tuple[str, ...]:
     )
 
 
-def _piece_row(piece: Piece) -> tuple[str, ...]:
+def _piece_row(piece: LinePiece) -> tuple[str, ...]:
     return (str(piece.from_bytes), *_line_row(piece.latency_s, piece.s_per_byte))
 
 

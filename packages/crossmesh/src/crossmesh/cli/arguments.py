@@ -16,7 +16,7 @@ _MAX_DEVICES = 4096
 """Of a mesh; a million is a slip of the finger, and would take hours."""
 
 
-class Placed(NamedTuple):
+class SpecOnMesh(NamedTuple):
     """A spec, and the mesh that it is on."""
 
     spec: Spec
@@ -31,12 +31,12 @@ class Placed(NamedTuple):
         return Mesh(self.lengths, tuple(f"axis{i}" for i in range(len(self.lengths))), devices)
 
 
-def placed(text: str) -> Placed:
+def placed(text: str) -> SpecOnMesh:
     """A spec on a mesh, and maybe its devices.
 
     Examples:
         >>> placed("S0R on 2x2")
-        Placed(spec=Spec.parse('S0R'), lengths=(2, 2), devices=None)
+        SpecOnMesh(spec=Spec.parse('S0R'), lengths=(2, 2), devices=None)
         >>> placed("S0R on 2x2 at 4-5,8-9").devices
         (4, 5, 8, 9)
     """
@@ -55,7 +55,7 @@ def placed(text: str) -> Placed:
         spec = Spec.parse(match["spec"])
     except ShardspecError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return Placed(spec, lengths, _devices(match["devices"]) if match["devices"] else None)
+    return SpecOnMesh(spec, lengths, _devices(match["devices"]) if match["devices"] else None)
 
 
 def _devices(text: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import NamedTuple, overload
 from crossmesh.base._native import core
 from crossmesh.base.geometry import Box
 from crossmesh.run.executor import execute
-from crossmesh.run.packing import Array, Places
+from crossmesh.run.packing import Array, BoxOffsets
 from crossmesh.run.transport import Bytes, Pending
 from crossmesh.transfer import arrays as arrays
 from crossmesh.transfer.arrays import Shards
@@ -122,8 +122,8 @@ def _buffers(plan: TransferPlan, share: bool) -> tuple[list[_Buffer], dict[Place
 
 
 def _copies(plan: TransferPlan, buffer_of: Mapping[Place, int]) -> tuple[_BoxCopy, ...]:
-    src = cache(lambda i, device: Places(plan.tensors[i].src, device))
-    dst = cache(lambda i, device: Places(plan.tensors[i].dst, device))
+    src = cache(lambda i, device: BoxOffsets(plan.tensors[i].src, device))
+    dst = cache(lambda i, device: BoxOffsets(plan.tensors[i].dst, device))
     moves = [(task.sender, task.receivers, task.pieces) for task in plan.tasks]
     moves += [(copy.device, (copy.device,), copy.pieces) for copy in plan.copies]
     # Keyed by buffer and box: tasks of several hosts or receivers may fill the same buffer, and the

@@ -36,9 +36,9 @@ from crossmesh.errors import (
     ShardError,
     TransportError,
 )
-from crossmesh.run.packing import Places
+from crossmesh.run.packing import BoxOffsets
 from crossmesh.transfer.arrays import check_written
-from crossmesh.transfer.messages import Chunk, Leg, program
+from crossmesh.transfer.messages import Leg, MessageChunk, program
 from crossmesh.transfer.plan import TransferPlan
 
 try:
@@ -50,14 +50,14 @@ except ImportError:
 from crossmesh.engines.torch_dtypes import check_plain, name_of, span
 
 
-class Message(NamedTuple):
+class BatchedMessage(NamedTuple):
     """A chunk on one of its legs."""
 
-    chunk: Chunk
+    chunk: MessageChunk
     leg: Leg
 
 
-def batches(plan: TransferPlan, device: int, window: int) -> list[list[Message]]:
+def batches(plan: TransferPlan, device: int, window: int) -> list[list[BatchedMessage]]:
     """The messages from and to a device, batch by batch, each in the order of the program.
 
     Args:
@@ -66,12 +66,12 @@ def batches(plan: TransferPlan, device: int, window: int) -> list[list[Message]]
         window: Of how many tasks at a time a device has messages; the same on all ranks.
     """
     first = _first_steps(plan, window)
-    at: defaultdict[int, list[Message]] = defaultdict(list)
+    at: defaultdict[int, list[BatchedMessage]] = defaultdict(list)
     for _, chunks in itertools.groupby(program(plan, {device}), lambda chunk: chunk.task.index):
         for i, chunk in enumerate(chunks):
             for j, leg in enumerate(chunk.legs):
                 if device in (leg.sender, leg.receiver):
-                    at[first[chunk.task.index] + i + j].append(Message(chunk, leg))
+                    at[first[chunk.task.index] + i + j].append(BatchedMessage(chunk, leg))
     return [at[step] for step in sorted(at)]
 
 
@@ -268,7 +268,7 @@ class _Batched:
                 if not left[index]:
                     self._unpack(*self._packed.pop(index))
 
-    def _bytes(self, chunk: Chunk) -> torch.Tensor:
+    def _bytes(self, chunk: MessageChunk) -> torch.Tensor:
         task = chunk.task
         if task.index not in self._packed:
             data = torch.empty(task.n_bytes, dtype=torch.uint8, device=self._device)
@@ -317,7 +317,7 @@ class _Shards:
     ) -> None:
         if not isinstance(tensors, Mapping):
             raise ShardError(f"shards are tensors by name; got {type(tensors).__name__}")
-        self._of: dict[int, tuple[torch.Tensor, Places]] = {}
+        self._of: dict[int, tuple[torch.Tensor, BoxOffsets]] = {}
         self.of_name: dict[str, torch.Tensor] = {}
         for i, (layout, planned) in enumerate(zip(layouts, plan.tensors, strict=True)):
             tensor = tensors.get(planned.name)
@@ -338,7 +338,7 @@ class _Shards:
                         "plan for it"
                     )
                 self.of_name[planned.name] = tensor.detach()
-                self._of[i] = self.of_name[planned.name], Places(layout, rank)
+                self._of[i] = self.of_name[planned.name], BoxOffsets(layout, rank)
 
     def view(self, piece: Piece) -> torch.Tensor:
         """A piece where it is in its tensor."""

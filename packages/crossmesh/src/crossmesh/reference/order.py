@@ -40,7 +40,7 @@ def floor_s(passages: Sequence[Passage], n_ports: int) -> float:
     return bound_s
 
 
-class Lane(NamedTuple):
+class SendLane(NamedTuple):
     """Sends along one path, the next one last, and the ports that they use."""
 
     sends: list[int]
@@ -62,7 +62,7 @@ def greedy(
     for sends in members.values():
         ports = list(dict.fromkeys(port for port, _, _ in passages[sends[0]].uses))
         sends.sort(key=lambda index: (-passages[index].total_s, index))
-        lanes.append(Lane(sends[::-1], ports))
+        lanes.append(SendLane(sends[::-1], ports))
     cost = len(passages) * sum(1 + len(lane.ports) for lane in lanes)
 
     goal_s = floor_s(passages, n_ports) / BELOW
@@ -82,7 +82,7 @@ def greedy(
 
 def _dispatch(
     passages: Sequence[Passage],
-    lanes: Sequence[Lane],
+    lanes: Sequence[SendLane],
     n_ports: int,
     whole_lanes: bool,
     rank: Sequence[int],

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from crossmesh.reference.order import Class, depth_first, floor_s, greedy
 from crossmesh.reference.senders import (
     WORTH,
-    Problem,
-    Send,
+    HostSend,
+    SendProblem,
     along_trees,
     balanced,
     naive,
@@ -38,10 +38,10 @@ def search(
     split: bool,
     seed: int,
     steps: int,
-) -> list[Send]:
+) -> list[HostSend]:
     """Who sends which bytes to whom, in which order."""
     flows = [served_at_home(Flow(*flow)) for flow in flows]
-    problem = Problem(flows, Network(rates, latency_s), strategy, n_chunks, chunk_bytes)
+    problem = SendProblem(flows, Network(rates, latency_s), strategy, n_chunks, chunk_bytes)
     cut = split and strategy != "signal"
     if order == "naive":
         return naive(problem)
@@ -71,7 +71,7 @@ Origin = tuple[int, int]
 
 class _Best:
     def __init__(self, order: str, seed: int, steps: int) -> None:
-        self.sends: list[Send] = []
+        self.sends: list[HostSend] = []
         self._end_s = math.inf
         self._how = order, seed, steps
 
@@ -80,8 +80,8 @@ class _Best:
 
     def _order(
         self,
-        problem: Problem,
-        sends: Sequence[Send],
+        problem: SendProblem,
+        sends: Sequence[HostSend],
         earliest_s: float,
         any_sender: bool,
         origins: Sequence[Origin],
@@ -102,8 +102,8 @@ class _Best:
 
     def order_chosen(
         self,
-        problem: Problem,
-        sends: Sequence[Send],
+        problem: SendProblem,
+        sends: Sequence[HostSend],
         origins: Sequence[Origin],
         worth: float = WORTH,
     ) -> None:
@@ -111,7 +111,7 @@ class _Best:
         earliest_s = floor_s(passages, 2 * len(problem.network.rates))
         self._order(problem, sends, earliest_s, False, origins, worth)
 
-    def try_senders(self, problem: Problem, cut: bool, origins: Sequence[Origin]) -> None:
+    def try_senders(self, problem: SendProblem, cut: bool, origins: Sequence[Origin]) -> None:
         bound_s = lower_bound(problem.flows, problem.network.rates)
         if self.may_gain(bound_s):
             self._order(problem, balanced(problem), bound_s, True, origins)
@@ -119,7 +119,7 @@ class _Best:
             self.order_chosen(problem, shared(problem), origins)
 
 
-def _apart(problem: Problem) -> tuple[Problem, list[Origin]]:
+def _apart(problem: SendProblem) -> tuple[SendProblem, list[Origin]]:
     """Copies with a flow for each host that they must reach."""
     flows: list[Flow] = []
     origins = []
@@ -131,7 +131,7 @@ def _apart(problem: Problem) -> tuple[Problem, list[Origin]]:
     return problem._replace(flows=flows), origins
 
 
-def _in_parts(problem: Problem) -> tuple[Problem, list[Origin]]:
+def _in_parts(problem: SendProblem) -> tuple[SendProblem, list[Origin]]:
     """Flows in parts of about the same size, those of all flows in turn."""
     total = sum(flow.n_bytes for flow in problem.flows)
     part_bytes = max(problem.chunk_bytes, total // PARTS + 1)
@@ -153,14 +153,14 @@ def _in_parts(problem: Problem) -> tuple[Problem, list[Origin]]:
 
 
 def _ordered(
-    problem: Problem,
-    sends: Sequence[Send],
+    problem: SendProblem,
+    sends: Sequence[HostSend],
     order: str,
     goal_s: float,
     any_sender: bool,
     seed: int,
     steps: int,
-) -> tuple[float, list[Send]]:
+) -> tuple[float, list[HostSend]]:
     n_ports = 2 * len(problem.network.rates)
     passages = [problem.passage(send) for send in sends]
     if order == "dfs":
@@ -183,8 +183,8 @@ def _ordered(
 
 
 def _classes(
-    problem: Problem, sends: Sequence[Send], passages: Sequence[Passage], any_sender: bool
-) -> tuple[list[list[Send]], list[Class]]:
+    problem: SendProblem, sends: Sequence[HostSend], passages: Sequence[Passage], any_sender: bool
+) -> tuple[list[list[HostSend]], list[Class]]:
     ways = []
     members: dict[tuple[object, ...], list[int]] = {}
     to_each_device = problem.strategy in ("send_recv", "global_allgather")

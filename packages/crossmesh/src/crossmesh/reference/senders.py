@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from crossmesh.reference.share import Demand, Flow, level
-from crossmesh.reference.simulate import Job, Network, Passage, binomial_tree, passage
+from crossmesh.reference.simulate import Network, Passage, SimulatedSend, binomial_tree, passage
 
 WORTH = 0.99  # as in senders.hpp
 
 
-class Send(NamedTuple):
+class HostSend(NamedTuple):
     """Bytes start:stop of a flow along `path`; `senders` are the hosts that add each term."""
 
     flow: int
@@ -24,7 +24,7 @@ class Send(NamedTuple):
     route: str = "pipelined"
 
 
-class Problem(NamedTuple):
+class SendProblem(NamedTuple):
     """What is to be sent, over what, how."""
 
     flows: Sequence[Flow]
@@ -33,14 +33,14 @@ class Problem(NamedTuple):
     n_chunks: int
     chunk_bytes: int = 0
 
-    def passage(self, send: Send) -> Passage:
+    def passage(self, send: HostSend) -> Passage:
         """What a send occupies."""
         flow = self.flows[send.flow]
         n_adders = len(set(send.senders))
         n_bytes = send.stop - send.start
         if send.route == "tree":
             tree = binomial_tree(n_adders, len(send.path) - n_adders)
-            job = Job(n_bytes, send.path, n_adders, flow.chained, self.strategy, 1, tree)
+            job = SimulatedSend(n_bytes, send.path, n_adders, flow.chained, self.strategy, 1, tree)
             return passage(job, self.network)
         path = []
         for host in send.path[:n_adders]:
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
             n_chunks = 1
         elif self.chunk_bytes:
             n_chunks = max(1, min(n_chunks, n_bytes // self.chunk_bytes))
-        job = Job(n_bytes, path, len(send.senders), flow.chained, self.strategy, n_chunks)
+        job = SimulatedSend(n_bytes, path, len(send.senders), flow.chained, self.strategy, n_chunks)
         return passage(job, self.network)
 
 
@@ -119,7 +119,7 @@ class Loads(NamedTuple):
     received_s: list[float]
 
 
-def naive(problem: Problem) -> list[Send]:
+def naive(problem: SendProblem) -> list[HostSend]:
     """Each flow from the lowest hosts that hold it, in the order given."""
     idle = [0.0] * len(problem.network.rates)
     sends = []
@@ -130,11 +130,11 @@ def naive(problem: Problem) -> list[Send]:
             path = _sum_path(sorted(set(senders)), reached, idle, idle)
         else:
             path = _path(senders[0], reached)
-        sends.append(Send(index, 0, flow.n_bytes, senders, path))
+        sends.append(HostSend(index, 0, flow.n_bytes, senders, path))
     return sends
 
 
-def balanced(problem: Problem) -> list[Send]:
+def balanced(problem: SendProblem) -> list[HostSend]:
     """Eq. 4, greedily: the largest first, each from the host that is done with it first."""
     contested = _contested(problem)
     loads = Loads(*([0.0] * len(problem.network.rates) for _ in range(2)))
@@ -144,7 +144,7 @@ def balanced(problem: Problem) -> list[Send]:
     return [_whole(problem, index, contested, loads) for index in largest_first]
 
 
-def _contested(problem: Problem) -> list[bool]:
+def _contested(problem: SendProblem) -> list[bool]:
     contested = [False] * len(problem.network.rates)
     for flow in problem.flows:
         if remote(flow):
@@ -154,7 +154,7 @@ def _contested(problem: Problem) -> list[bool]:
     return contested
 
 
-def _whole(problem: Problem, index: int, contested: Sequence[bool], loads: Loads) -> Send:
+def _whole(problem: SendProblem, index: int, contested: Sequence[bool], loads: Loads) -> HostSend:
     flow = problem.flows[index]
     rates = problem.network.rates
     reached = remote(flow)
@@ -178,14 +178,14 @@ def _whole(problem: Problem, index: int, contested: Sequence[bool], loads: Loads
                 tail = host
         if tail is not None:
             _put_last(path, tail)
-    send = Send(index, 0, flow.n_bytes, senders, path)
+    send = HostSend(index, 0, flow.n_bytes, senders, path)
     for here, there, _, duration_s, _ in problem.passage(send).hops:
         loads.sent_s[here] += duration_s
         loads.received_s[there] += duration_s
     return send
 
 
-def along_trees(problem: Problem, sends: Sequence[Send]) -> list[Send]:
+def along_trees(problem: SendProblem, sends: Sequence[HostSend]) -> list[HostSend]:
     """The same, each along a binomial tree if by itself it ends earlier so."""
     found = []
     for send in sends:
@@ -198,7 +198,7 @@ def along_trees(problem: Problem, sends: Sequence[Send]) -> list[Send]:
     return found
 
 
-def shared(problem: Problem) -> list[Send]:
+def shared(problem: SendProblem) -> list[HostSend]:
     """Flows cut among the hosts that hold them, so that the busiest interface is least busy."""
     contested = _contested(problem)
     loads = Loads(*([0.0] * len(problem.network.rates) for _ in range(2)))
@@ -248,7 +248,7 @@ def shared(problem: Problem) -> list[Send]:
     return sends
 
 
-def _weight(problem: Problem, index: int) -> int:
+def _weight(problem: SendProblem, index: int) -> int:
     flow = problem.flows[index]
     reached = remote(flow)
     if problem.strategy == "send_recv":
@@ -257,7 +257,7 @@ def _weight(problem: Problem, index: int) -> int:
 
 
 def _deal(
-    problem: Problem,
+    problem: SendProblem,
     weighted: Iterable[tuple[int, int]],
     hosts: Sequence[int],
     share: Sequence[int],
@@ -286,11 +286,11 @@ def _deal(
 
 
 def _pieces(
-    problem: Problem,
+    problem: SendProblem,
     index: int,
     cuts: Sequence[tuple[int, int]],
     tails: Sequence[tuple[int, int]],
-) -> list[Send]:
+) -> list[HostSend]:
     flow = problem.flows[index]
     reached = remote(flow)
     sends = []
@@ -303,6 +303,6 @@ def _pieces(
             _put_last(path, tails[j][1])
             j += stop == tails[j][0]
         i += stop == cuts[i][0]
-        sends.append(Send(index, start, stop, [sender], path))
+        sends.append(HostSend(index, start, stop, [sender], path))
         start = stop
     return sends

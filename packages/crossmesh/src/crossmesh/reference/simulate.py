@@ -20,7 +20,7 @@ class Network(NamedTuple):
     latency_s: float
 
 
-class Job(NamedTuple):
+class SimulatedSend(NamedTuple):
     """A send as the simulator sees it."""
 
     n_bytes: int
@@ -60,7 +60,7 @@ def _passage(hops: list[Hop], total_s: float, network: Network) -> Passage:
     return Passage(hops, uses, total_s)
 
 
-def passage(job: Job, network: Network) -> Passage:
+def passage(job: SimulatedSend, network: Network) -> Passage:
     """How a job passes the hosts of its path, by its strategy (section 3.1)."""
     if job.strategy == "broadcast" and job.n_chunks == 1:
         return _relayed(job, network)
@@ -69,11 +69,11 @@ def passage(job: Job, network: Network) -> Passage:
     return _one_after_the_other(job, network)
 
 
-def _next_adder(job: Job, i: int) -> int:
+def _next_adder(job: SimulatedSend, i: int) -> int:
     return job.path[i + 1 if job.chained else job.n_adders - 1]
 
 
-def _pipelined(job: Job, network: Network) -> Passage:
+def _pipelined(job: SimulatedSend, network: Network) -> Passage:
     n_bytes = float(min(job.n_bytes, 1) if job.strategy == "signal" else job.n_bytes)
     times: defaultdict[int, int] = defaultdict(int)
     duration_s = 0.0
@@ -96,7 +96,7 @@ def _pipelined(job: Job, network: Network) -> Passage:
     return _passage(hops, total_s, network)
 
 
-def _legs(job: Job) -> list[tuple[int, int]]:
+def _legs(job: SimulatedSend) -> list[tuple[int, int]]:
     root = job.n_adders - 1
     after = job.tree or (
         *((i + 1 if job.chained else root) for i in range(root)),
@@ -106,7 +106,7 @@ def _legs(job: Job) -> list[tuple[int, int]]:
     return adding + [(after[i - 1], i) for i in range(root + 1, len(job.path))]
 
 
-def _relayed(job: Job, network: Network) -> Passage:
+def _relayed(job: SimulatedSend, network: Network) -> Passage:
     n_bytes = float(job.n_bytes)
     ready_s = [0.0] * len(job.path)
     free_s: defaultdict[int, float] = defaultdict(float)
@@ -131,7 +131,7 @@ def _relayed(job: Job, network: Network) -> Passage:
 
 
 def binomial_tree(n_adders: int, n_followers: int) -> list[int]:
-    """Two binomial trees with a root in common: `Job.tree`."""
+    """Two binomial trees with a root in common: `SimulatedSend.tree`."""
 
     def parent(place: int) -> int:
         return place - (1 << (place.bit_length() - 1))
@@ -141,7 +141,7 @@ def binomial_tree(n_adders: int, n_followers: int) -> list[int]:
     return adding + [root + parent(i) for i in range(1, n_followers + 1)]
 
 
-def _one_after_the_other(job: Job, network: Network) -> Passage:
+def _one_after_the_other(job: SimulatedSend, network: Network) -> Passage:
     hops: list[Hop] = []
     now_s = 0.0
 
@@ -226,11 +226,11 @@ class Ports:
 
 
 def simulate(
-    jobs: Sequence[Job], rates: Sequence[float], latency_s: float, together: bool
+    jobs: Sequence[SimulatedSend], rates: Sequence[float], latency_s: float, together: bool
 ) -> list[tuple[float, list[Hop]]]:
     """When each job ends, and its hops, timed from the start of the transfer."""
     network = Network(rates, latency_s)
-    passages = [passage(Job(*job), network) for job in jobs]
+    passages = [passage(SimulatedSend(*job), network) for job in jobs]
     return _together(passages, network) if together else in_order(passages, network)
 
 

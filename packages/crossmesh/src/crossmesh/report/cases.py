@@ -9,7 +9,7 @@ SHAPE = (1024, 1024, 512)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PaperCase:
     """A row of the table."""
 
     number: int
@@ -25,7 +25,7 @@ class Case:
         return rows_as_hosts(self.src.mesh, self.dst.mesh)
 
 
-def cases(shape: tuple[int, int, int] = SHAPE) -> tuple[Case, ...]:
+def cases(shape: tuple[int, int, int] = SHAPE) -> tuple[PaperCase, ...]:
     """All rows of the table.
 
     The table prints the destination of case 5 as S_0RR, which is no spec of its notation; it is
@@ -48,7 +48,7 @@ def cases(shape: tuple[int, int, int] = SHAPE) -> tuple[Case, ...]:
         other = Mesh(dst_mesh, ("x", "y"))
         after = tuple(device + n_devices for device in other.device_ids)
         found.append(
-            Case(
+            PaperCase(
                 number,
                 Layout(shape, mesh, Spec.parse(src)),
                 Layout(shape, Mesh(dst_mesh, ("x", "y"), after), Spec.parse(dst)),

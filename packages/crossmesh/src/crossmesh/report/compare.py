@@ -9,7 +9,7 @@ from crossmesh.base import phrases
 from crossmesh.base.links import Links
 from crossmesh.base.task import Strategy
 from crossmesh.base.tensor import DType
-from crossmesh.report.cases import Case
+from crossmesh.report.cases import PaperCase
 from crossmesh.report.totals import timed
 from crossmesh.search.planner import plan
 from crossmesh.transfer.plan import TransferPlan
@@ -88,7 +88,7 @@ def compare_text(plans: Mapping[Way, TransferPlan]) -> str:
     return "\n".join([f"lower bound {bound}", "", *phrases.table(rows, right=(3, 4, 5, 6))])
 
 
-def compare_case(case: Case) -> dict[str, Timeline]:
+def compare_case(case: PaperCase) -> dict[str, Timeline]:
     """Time and bound of a case of Table 2 in each way of `PAPER`, in units of `t`."""
     # The paper does not say which type its elements are; a time in units of t is that of any.
     return {

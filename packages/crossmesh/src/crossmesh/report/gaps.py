@@ -23,7 +23,7 @@ BAR = 0.05
 """A gap up to which a plan is good."""
 
 
-class Kind(NamedTuple):
+class TransferClass(NamedTuple):
     """What the transfers of a class have."""
 
     overlapping: float = 0.5
@@ -37,12 +37,12 @@ class Kind(NamedTuple):
 
 
 CLASSES = {
-    "disjoint": Kind(overlapping=0.0),
-    "overlapping": Kind(overlapping=1.0),
-    "uneven": Kind(uneven=True),
-    "strided": Kind(strided=True),
-    "partial": Kind(partial=True),
-    "all of these": Kind(overlapping=1.0, uneven=True, strided=True, partial=True),
+    "disjoint": TransferClass(overlapping=0.0),
+    "overlapping": TransferClass(overlapping=1.0),
+    "uneven": TransferClass(uneven=True),
+    "strided": TransferClass(strided=True),
+    "partial": TransferClass(partial=True),
+    "all of these": TransferClass(overlapping=1.0, uneven=True, strided=True, partial=True),
 }
 
 

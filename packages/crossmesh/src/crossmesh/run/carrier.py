@@ -22,10 +22,10 @@ from crossmesh.base._native import core
 from crossmesh.base.reduce import add_to, combine, finish, in_a_row, number_type
 from crossmesh.base.task import Piece, UnitTask
 from crossmesh.run.channels import Channels, Message
-from crossmesh.run.packing import Array, Packed, Places
+from crossmesh.run.packing import Array, BoxOffsets, Packed
 from crossmesh.run.transport import Bytes, Transport
 from crossmesh.transfer.arrays import Named
-from crossmesh.transfer.messages import Chunk, program
+from crossmesh.transfer.messages import MessageChunk, program
 from crossmesh.transfer.plan import TransferPlan
 
 Side = Literal["src", "dst"]
@@ -85,7 +85,7 @@ class Carrier:
         self.staged_bytes = 0
         """Memory that open chunks have besides the shards."""
         self._open: Counter[int] = Counter()  # chunks of each task
-        self._places: dict[tuple[Side, int, int], Places] = {}
+        self._places: dict[tuple[Side, int, int], BoxOffsets] = {}
         self._packed: dict[int, dict[tuple[Side, int], Packed]] = {}
         self._resumed_by: dict[Message, Generator[Message, None, None]] = {}
 
@@ -152,7 +152,7 @@ class Carrier:
             if self._next is None or self._next.task is not task:
                 self._packed.pop(task.index, None)
 
-    def _needs_of(self, chunk: Chunk) -> _Needs:
+    def _needs_of(self, chunk: MessageChunk) -> _Needs:
         task, count = chunk.task, 0
         own: dict[int, Bytes | None] = {}
         for device in self._local.intersection(task.adders):
@@ -167,7 +167,7 @@ class Carrier:
             count += arrives and sinks[-1] is None
         return _Needs(own, tuple(sinks), count * chunk.n_bytes)
 
-    def _carry(self, chunk: Chunk, needs: _Needs) -> Generator[Message, None, None]:
+    def _carry(self, chunk: MessageChunk, needs: _Needs) -> Generator[Message, None, None]:
         """Take a chunk through this rank; yields the message that it waits for."""
         task, (start, _) = chunk.task, chunk.part
         messages = [
@@ -221,14 +221,14 @@ class Carrier:
             return None
         return message
 
-    def _read(self, chunk: Chunk, device: int) -> Bytes:
+    def _read(self, chunk: MessageChunk, device: int) -> Bytes:
         if chunk.task.strategy == "signal":
             return np.zeros(chunk.n_bytes, np.uint8)
         data = np.empty(chunk.n_bytes, np.uint8)
         self._ends("src", chunk.task, device).read(chunk.part[0], data)
         return data
 
-    def _memory(self, side: Side, chunk: Chunk, device: int) -> Bytes | None:
+    def _memory(self, side: Side, chunk: MessageChunk, device: int) -> Bytes | None:
         """A device's own bytes of a chunk, where they lie together."""
         if chunk.task.strategy == "signal":
             return None
@@ -247,7 +247,7 @@ class Carrier:
         for tensor, box in pieces:
             if (side, tensor, device) not in self._places:
                 layout: Layout = getattr(self._tensors[tensor], side)
-                self._places[side, tensor, device] = Places(layout, device)
+                self._places[side, tensor, device] = BoxOffsets(layout, device)
             array = self._arrays[side][self._tensors[tensor].name][device]
             at: tuple[Any, ...] = self._places[side, tensor, device].slices(box)
             views.append(np.asarray(array)[*at, ...])  # a view, also of a scalar

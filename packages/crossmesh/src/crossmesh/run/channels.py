@@ -8,7 +8,7 @@ import numpy as np
 
 from crossmesh.errors import ChecksumError
 from crossmesh.run.transport import DATA, Bytes, Pending, Transport
-from crossmesh.transfer.messages import Chunk, Leg
+from crossmesh.transfer.messages import Leg, MessageChunk
 
 CHECKSUM_BYTES = 4
 """Of a CRC-32."""
@@ -17,7 +17,7 @@ CHECKSUM_BYTES = 4
 class Message:
     """One leg of a chunk, from or to another rank."""
 
-    def __init__(self, chunk: Chunk, leg: Leg, data: Bytes | None = None) -> None:
+    def __init__(self, chunk: MessageChunk, leg: Leg, data: Bytes | None = None) -> None:
         self.chunk = chunk
         self.leg = leg
         self.data = data

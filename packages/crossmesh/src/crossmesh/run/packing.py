@@ -16,12 +16,12 @@ from crossmesh.run.transport import Bytes
 Array = npt.NDArray[Any]
 
 
-class Places:
+class BoxOffsets:
     """Where boxes of the whole tensor are in the array in which a device keeps its shard.
 
     Examples:
         >>> from shardspec import Mesh, Spec
-        >>> places = Places(Layout((8,), Mesh((2,), ("x",)), Spec.parse("S[2]0")), 1)
+        >>> places = BoxOffsets(Layout((8,), Mesh((2,), ("x",)), Spec.parse("S[2]0")), 1)
         >>> places.start(((6, 8),))
         (2,)
     """

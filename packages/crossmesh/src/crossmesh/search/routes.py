@@ -7,7 +7,7 @@ from crossmesh.base.geometry import n_elements
 from crossmesh.base.task import Strategy, UnitTask
 from crossmesh.base.tensor import Tensor
 from crossmesh.search.unit_tasks import Devices, Draft
-from crossmesh.transfer.solver import Send
+from crossmesh.transfer.solver import HostSend
 
 UNPASSED = 16
 """How many times longer chunks are that no host passes on: no host waits for one, and each costs
@@ -17,7 +17,7 @@ headers and acknowledgements, 290 bytes by gloo [measured: case 4 of Table 2 on 
 
 def tasks_of(
     drafts: Sequence[Draft],
-    sends: Iterable[Send],
+    sends: Iterable[HostSend],
     tensors: Sequence[Tensor],
     host_of: Mapping[int, int],
     strategy: Strategy,

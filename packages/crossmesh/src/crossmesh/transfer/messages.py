@@ -34,7 +34,7 @@ class Leg(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class MessageChunk:
     """A part of a task's bytes and its way from device to device."""
 
     task: UnitTask
@@ -52,7 +52,7 @@ class Chunk:
         return f"task {self.task.index} bytes {self.part[0]}:{self.part[1]}"
 
 
-def program(plan: TransferPlan, devices: Collection[int] | None = None) -> Iterator[Chunk]:
+def program(plan: TransferPlan, devices: Collection[int] | None = None) -> Iterator[MessageChunk]:
     """The chunks of a plan in the order in which all ranks take them up, made one at a time.
 
     Args:
@@ -78,14 +78,16 @@ def program(plan: TransferPlan, devices: Collection[int] | None = None) -> Itera
                     yield chunk
 
 
-def _chunks(task: UnitTask, tensors: Sequence[Tensor]) -> Iterator[Chunk]:
+def _chunks(task: UnitTask, tensors: Sequence[Tensor]) -> Iterator[MessageChunk]:
     start, stop = task.part
     together, passing = task.legs(
         in_a_row=in_a_row(task.reduction, tensors[task.pieces[0].tensor].dtype)
     )
     adding = tuple(Leg(a, b, adds=True) for a, b in together)
     if task.strategy == "signal":
-        yield Chunk(task, (start, start + 1), adding + _chain((task.sender, *task.followers)))
+        yield MessageChunk(
+            task, (start, start + 1), adding + _chain((task.sender, *task.followers))
+        )
     elif task.strategy in ("local_allgather", "global_allgather") and task.followers:
         # Shares are cut, too, so that as many bytes are on their way at a time.
         n_chunks = math.ceil(task.n_chunks / len(task.followers))
@@ -93,11 +95,11 @@ def _chunks(task: UnitTask, tensors: Sequence[Tensor]) -> Iterator[Chunk]:
             ring = task.followers[i:] + task.followers[:i]
             legs = adding + _chain((task.sender, *ring))
             for part in _cut(*share, n_chunks, _unit(task, tensors)):
-                yield Chunk(task, part, legs)
+                yield MessageChunk(task, part, legs)
     else:
         legs = adding + tuple(Leg(a, b, adds=False) for a, b in passing)
         for part in _cut(start, stop, task.n_chunks, _unit(task, tensors)):
-            yield Chunk(task, part, legs)
+            yield MessageChunk(task, part, legs)
 
 
 def _chain(devices: Sequence[int]) -> tuple[Leg, ...]:

@@ -58,7 +58,7 @@ Route = Literal["pipelined", "relayed", "tree"]
 while others use the ports that wait; or whole along a binomial tree."""
 
 
-class Send(NamedTuple):
+class HostSend(NamedTuple):
     """Bytes of a flow on their way."""
 
     flow: int
@@ -85,7 +85,7 @@ def search(
     chunk_bytes: int = 0,
     seed: int = 0,
     steps: int = STEPS,
-) -> tuple[Send, ...]:
+) -> tuple[HostSend, ...]:
     """Choose senders, paths, cuts and one order of all sends.
 
     Args:
@@ -121,8 +121,8 @@ def search(
         ...     n_chunks=100,
         ... ):
         ...     print(send)
-        Send(flow=0, part=(0, 1000), senders=(1,), path=(1, 2), route='pipelined')
-        Send(flow=1, part=(0, 1000), senders=(0,), path=(0, 3), route='pipelined')
+        HostSend(flow=0, part=(0, 1000), senders=(1,), path=(1, 2), route='pipelined')
+        HostSend(flow=1, part=(0, 1000), senders=(0,), path=(0, 3), route='pipelined')
     """
     if order not in get_args(Order):
         raise PlanError(f"an order is {' or '.join(map(repr, get_args(Order)))}; got {order!r}")
@@ -151,7 +151,9 @@ def search(
     except ValueError as error:
         raise PlanError(str(error)) from None
     return tuple(
-        Send(flow, (start, stop), network.names(senders), network.names(path), cast(Route, route))
+        HostSend(
+            flow, (start, stop), network.names(senders), network.names(path), cast(Route, route)
+        )
         for flow, start, stop, senders, path, route in sends
     )
 

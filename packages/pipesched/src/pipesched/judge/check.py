@@ -37,7 +37,7 @@ from pipesched.base.edge import Edge, Endpoint
 from pipesched.base.kind import Kind
 from pipesched.errors import ArgumentError
 from pipesched.judge.broken import ScheduleError
-from pipesched.judge.positions import Place, Places
+from pipesched.judge.positions import Place, Positions
 from pipesched.schedule.schedule import Schedule
 
 Semantics = Literal["buffered", "rendezvous", "stream"]
@@ -90,7 +90,7 @@ def check(
             f"semantics={semantics!r} judges sends and receives; got {schedule.name} without any; "
             "add them by with_communication, or check it as buffered"
         )
-    places = Places(schedule)
+    places = Positions(schedule)
     if semantics == "stream":
         _check_streams(schedule)
     _check_deadlock(schedule, _waits(schedule, places, semantics == "rendezvous"))
@@ -106,7 +106,7 @@ def _changes_ranks(schedule: Schedule) -> bool:
     return any(r[edge.src[1]] != r[edge.dst[1]] for r in taken for edge in schedule.edges)
 
 
-def _waits(schedule: Schedule, places: Places, rendezvous: bool) -> list[list[list[_Wait]]]:
+def _waits(schedule: Schedule, places: Positions, rendezvous: bool) -> list[list[list[_Wait]]]:
     """By rank and position, what other ranks must have done; checks what the rank itself must."""
     incoming: dict[Endpoint, list[Edge]] = {}
     for edge in schedule.edges:
@@ -144,7 +144,7 @@ class _Needs:
     def __init__(
         self,
         schedule: Schedule,
-        places: Places,
+        places: Positions,
         incoming: dict[Endpoint, list[Edge]],
         rendezvous: bool,
     ) -> None:
@@ -305,7 +305,7 @@ def _check_streams(schedule: Schedule) -> None:
 
 def _check_memory(
     schedule: Schedule,
-    places: Places,
+    places: Positions,
     whole: tuple[float, ...],
     kept: tuple[float, ...],
     checkpoint: tuple[float, ...],

@@ -24,7 +24,7 @@ _MOVING = (Kind.SEND, Kind.RECEIVE)
 _ONCE_A_STEP = (Kind.REDUCE, Kind.UPDATE)
 
 
-class Places:
+class Positions:
     """The place of each action of a schedule that keeps the rules of completeness and placement.
 
     Raises:

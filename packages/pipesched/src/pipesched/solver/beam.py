@@ -22,7 +22,7 @@ from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
-from pipesched.solver.partial_schedule import Moves, State
+from pipesched.solver.partial_schedule import Moves, PartialSchedule
 
 Path = tuple["Path", int] | None
 """The lanes that ran, latest first: the others, and the latest."""
@@ -35,7 +35,7 @@ class Node(NamedTuple):
     """No schedule that continues it takes less."""
     total_s: float
     """Sum of the ranks' bounds: of two with one bound, the smaller is the more promising."""
-    state: State
+    state: PartialSchedule
     """How far it is."""
     earliest_s: list[float]
     """Per lane, the earliest start of its next action."""
@@ -85,7 +85,7 @@ def beam_search(moves: Moves, width: int, below_s: float = inf) -> Beam:
     )
 
 
-def _node(moves: Moves, state: State, path: Path) -> Node:
+def _node(moves: Moves, state: PartialSchedule, path: Path) -> Node:
     earliest_s, ready = moves.look(state)
     return Node(*moves.bound(state, earliest_s), state, earliest_s, ready, path)
 
@@ -119,7 +119,7 @@ def _undominated(group: list[Node]) -> list[Node]:
     return kept
 
 
-def _is_as_early(one: State, other: State) -> bool:
+def _is_as_early(one: PartialSchedule, other: PartialSchedule) -> bool:
     return (
         all(a <= b for a, b in zip(one.free_s, other.free_s, strict=True))
         and all(a <= b for a, b in zip(one.link_free_s, other.link_free_s, strict=True))

@@ -44,7 +44,7 @@ class Departure(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lane:
+class ActionLane:
     """All actions of one kind, stage and route, in order."""
 
     kind: Kind
@@ -75,7 +75,7 @@ class Lane:
 class Lanes:
     """The lanes of a pipeline."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[ActionLane, ...]
     """Each after those that it needs."""
     bounds: tuple[float, ...]
     """Per rank, the bytes that it may hold."""
@@ -89,7 +89,7 @@ class Lanes:
     after_s: float = 0.0
     """Seconds from the end of the last action to that of the step, at least; also for `alone`."""
 
-    def back(self, forward: Lane) -> int:
+    def back(self, forward: ActionLane) -> int:
         """The lane that brings back what a forward keeps: its whole backward or input gradient."""
         return next(
             i
@@ -130,7 +130,7 @@ def lanes_of(
     """
     edge_s = {edge: costs.link_s(edge) for edge in edges}
     route_of = placement.route_of or (0,) * n_microbatches
-    lanes: list[Lane] = []
+    lanes: list[ActionLane] = []
     links: dict[tuple[int, int], int] = {}
     n_queues = 0
     for number, route in enumerate(placement.routes):
@@ -283,7 +283,7 @@ def _of_route(
     costs: Costs,
     activations: Sequence[float],
     weight_gradients: Sequence[float] | None,
-) -> list[Lane]:
+) -> list[ActionLane]:
     up, down = range(len(route)), list(reversed(range(len(route))))
     ways = [(Kind.FORWARD, stage, activations[stage]) for stage in up]
     if weight_gradients is None:
@@ -295,12 +295,12 @@ def _of_route(
         ways += [(Kind.WEIGHT_GRADIENT, stage, -weight_gradients[stage]) for stage in down]
     seconds = {kind: costs.seconds(kind, len(route)) for kind, _, _ in ways}
     return [
-        Lane(kind, stage, route[stage], microbatches, seconds[kind][stage], taken)
+        ActionLane(kind, stage, route[stage], microbatches, seconds[kind][stage], taken)
         for kind, stage, taken in ways
     ]
 
 
-def _set_tails(lanes: list[Lane]) -> None:
+def _set_tails(lanes: list[ActionLane]) -> None:
     for lane in reversed(lanes):
         for src in lane.follows:
             before = lanes[src]

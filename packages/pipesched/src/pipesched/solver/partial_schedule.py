@@ -20,10 +20,10 @@ from math import inf
 from typing import NamedTuple
 
 from pipesched.base.kind import Kind
-from pipesched.solver.packed_state import Lane, Lanes
+from pipesched.solver.packed_state import ActionLane, Lanes
 
 
-class State(NamedTuple):
+class PartialSchedule(NamedTuple):
     """A partial schedule."""
 
     done: tuple[int, ...]
@@ -87,7 +87,7 @@ class Moves:
         ]
         self.may_wait = [self._may_wait(i) for i in range(len(self.lanes))]
 
-    def _sending_s(self, lane: Lane) -> float:
+    def _sending_s(self, lane: ActionLane) -> float:
         """How long an action's sends keep its rank after it."""
         left_s: dict[int, float] = {}
         longest_s = 0.0
@@ -96,7 +96,7 @@ class Moves:
             longest_s = max(longest_s, left_s[departure.link] + departure.latency_s)
         return longest_s
 
-    def _forwards_beside(self, lane: Lane) -> list[int]:
+    def _forwards_beside(self, lane: ActionLane) -> list[int]:
         """The lanes of forwards on the lane's rank and route, if it is one of them."""
         if lane.kind is not Kind.FORWARD:
             return []
@@ -133,20 +133,20 @@ class Moves:
             departure.link in links for other in others for departure in other.departures
         )
 
-    def start(self) -> State:
+    def start(self) -> PartialSchedule:
         """Nothing has run."""
         n_lanes, zero = len(self.lanes), (0.0,) * len(self.bounds)
         links = (0.0,) * self.pipeline.n_links
-        return State((0,) * n_lanes, zero, zero, links, self.pipeline.queues)
+        return PartialSchedule((0,) * n_lanes, zero, zero, links, self.pipeline.queues)
 
-    def has_needed(self, state: State, index: int) -> bool:
+    def has_needed(self, state: PartialSchedule, index: int) -> bool:
         """Whether all that the lane's next action needs has run."""
         lane, n_done = self.lanes[index], state.done[index]
         return all(state.done[src] > n_done for src in lane.follows) and all(
             state.queues[arrival.queue] for arrival in lane.arrivals
         )
 
-    def run(self, state: State, index: int) -> State:
+    def run(self, state: PartialSchedule, index: int) -> PartialSchedule:
         """Run the lane's next action as early as its rank can."""
         lane = self.lanes[index]
         done, free_s, held = list(state.done), list(state.free_s), list(state.held)
@@ -173,13 +173,13 @@ class Moves:
         waiting = state.waiting
         if waiting:
             waiting = frozenset(i for i in waiting if self.lanes[i].rank != lane.rank)
-        return State(tuple(done), tuple(free_s), tuple(held), links, queues, waiting)
+        return PartialSchedule(tuple(done), tuple(free_s), tuple(held), links, queues, waiting)
 
-    def wait(self, state: State, index: int) -> State:
+    def wait(self, state: PartialSchedule, index: int) -> PartialSchedule:
         """Let another lane of the rank go before the lane's next action."""
         return state._replace(waiting=state.waiting | {index})
 
-    def look(self, state: State) -> tuple[list[float], list[int]]:
+    def look(self, state: PartialSchedule) -> tuple[list[float], list[int]]:
         """Per lane, the earliest start of its next action, infinite if it is done; lanes to run.
 
         A lane can be run if all that its next action needs has run, and its rank's memory has room.
@@ -202,7 +202,7 @@ class Moves:
         return earliest_s, ready
 
     def _look(
-        self, state: State, room_s: dict[int, float]
+        self, state: PartialSchedule, room_s: dict[int, float]
     ) -> tuple[list[float], list[int], list[int]]:
         """Also the lanes that cannot go yet; `room_s`: when they can, at least."""
         done, free_s, held, _, queues, waiting = state
@@ -246,7 +246,7 @@ class Moves:
             earliest_s.append(start_s)
         return earliest_s, ready, full
 
-    def bound(self, state: State, earliest_s: Sequence[float]) -> tuple[float, float]:
+    def bound(self, state: PartialSchedule, earliest_s: Sequence[float]) -> tuple[float, float]:
         """What the step takes at least, and the sum of what each rank does."""
         done, free_s = state.done, state.free_s
         best_s = total_s = 0.0

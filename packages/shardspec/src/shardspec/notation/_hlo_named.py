@@ -11,8 +11,8 @@ from shardspec.layout.layout import Layout
 from shardspec.layout.mesh import Mesh
 from shardspec.notation._hlo_parts import (
     MAX_DIMS,
+    HloPlacement,
     HloScanner,
-    Placement,
     iota,
     iota_text,
     listed,
@@ -25,7 +25,7 @@ from shardspec.notation._hlo_parts import (
 _LISTS = ("replicated", "unreduced", "manual")
 
 
-def read_named(s: HloScanner) -> Placement:
+def read_named(s: HloScanner) -> HloPlacement:
     """What stands between the braces of a sharding with a named mesh."""
     if s.accept("maximal_mesh"):
         s.expect("[")
@@ -48,7 +48,7 @@ def read_named(s: HloScanner) -> Placement:
         s.fail("'manual' does not say where a tensor lies, so that a layout cannot hold it", start)
     if s.accept(","):
         _metadata(s)
-    return Placement(mesh, None, () if kind == "replicated" else None)
+    return HloPlacement(mesh, None, () if kind == "replicated" else None)
 
 
 def dump_named(layout: Layout) -> str:
@@ -109,7 +109,7 @@ def _mesh(s: HloScanner) -> Mesh | None:
     return mesh_of(s, lengths, names, ids, start)
 
 
-def _dims(s: HloScanner, mesh: Mesh | None, start: int) -> Placement:
+def _dims(s: HloScanner, mesh: Mesh | None, start: int) -> HloPlacement:
     """The dims after their opening bracket, and the lists of axes that may follow."""
     dims: list[tuple[Axis, ...]] = []
     while not s.accept("]"):
@@ -135,7 +135,7 @@ def _dims(s: HloScanner, mesh: Mesh | None, start: int) -> Placement:
             )
     if overlap([axis for axes in (*dims, *lists.values()) for axis in axes]):
         s.fail("each axis is used at most once, in whole or in part", start)
-    return Placement(mesh, tuple(dims) or None, lists.get("unreduced", ()))
+    return HloPlacement(mesh, tuple(dims) or None, lists.get("unreduced", ()))
 
 
 def _axes(s: HloScanner, mesh: Mesh | None) -> tuple[Axis, ...]:

@@ -22,7 +22,7 @@ _MAX_LISTED = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class HloPlacement:
     """What a sharding says, before the tensor and the mesh that is asked for are known."""
 
     mesh: Mesh | None
@@ -54,9 +54,9 @@ class HloScanner(Scanner):
         return ids
 
 
-def on_one_device(s: Scanner) -> Placement:
+def on_one_device(s: Scanner) -> HloPlacement:
     """The whole tensor on the device whose number comes next."""
-    return Placement(Mesh((), (), (s.integer(),)), None)
+    return HloPlacement(Mesh((), (), (s.integer(),)), None)
 
 
 def integers(s: Scanner, at_most: int) -> list[int]:

@@ -7,8 +7,8 @@ from shardspec.layout.layout import Layout
 from shardspec.layout.mesh import Mesh
 from shardspec.notation._hlo_parts import (
     MAX_DIMS,
+    HloPlacement,
     HloScanner,
-    Placement,
     integers,
     iota,
     iota_text,
@@ -24,7 +24,7 @@ from shardspec.remesh import Digit, axes_at, digits
 _SUBGROUPS = ("replicated", "unreduced", "manual", "maximal", "unknown")
 
 
-def read_tiled(s: HloScanner) -> Placement:
+def read_tiled(s: HloScanner) -> HloPlacement:
     """What stands between the braces of a sharding without a named mesh."""
     start = s.position
     kind = s.name()
@@ -35,7 +35,7 @@ def read_tiled(s: HloScanner) -> Placement:
         s.expect("=")
         found = on_one_device(s)
     elif kind in ("replicated", "unreduced"):
-        found = Placement(None, None, () if kind == "replicated" else None)
+        found = HloPlacement(None, None, () if kind == "replicated" else None)
     elif kind in ("manual", "unknown"):
         s.fail(f"{kind!r} does not say where a tensor lies, so that a layout cannot hold it", start)
     else:
@@ -81,7 +81,7 @@ def dump_tiled(layout: Layout, *, as_iota: bool) -> str:
     return f"{{devices=[{tiles}]{devices}{last}}}"
 
 
-def _grid(s: HloScanner) -> Placement:
+def _grid(s: HloScanner) -> HloPlacement:
     """After `devices`: the tiles of each dim, the devices, and the kinds of the last dims."""
     s.expect("=")
     start = s.position
@@ -123,7 +123,7 @@ def _grid(s: HloScanner) -> Placement:
         if kind == "unreduced"
         for axis in of_dim
     ]
-    return Placement(mesh, tuple(axes[:rank]), tuple(unreduced))
+    return HloPlacement(mesh, tuple(axes[:rank]), tuple(unreduced))
 
 
 def _subgroups(s: HloScanner, tiles: list[int]) -> list[str]:

@@ -35,7 +35,7 @@ from shardspec.layout.layout import Layout
 from shardspec.layout.mesh import Mesh
 from shardspec.notation._build import build, check_rule
 from shardspec.notation._hlo_named import dump_named, read_named
-from shardspec.notation._hlo_parts import HloScanner, Placement
+from shardspec.notation._hlo_parts import HloPlacement, HloScanner
 from shardspec.notation._hlo_tiled import dump_tiled, read_tiled
 from shardspec.remesh import on_mesh
 
@@ -142,12 +142,12 @@ def dump(layout: Layout, version: Literal[1, 2, 3] = 2) -> str:
     return dump_named(layout) if version == 3 else dump_tiled(layout, as_iota=version == 2)
 
 
-def _read(text: str) -> tuple[bool, list[Placement]]:
+def _read(text: str) -> tuple[bool, list[HloPlacement]]:
     """Whether `text` is a tuple, and its shardings."""
     s = HloScanner(text)
     s.expect("{")
     is_tuple = s.peek("{") or s.peek("}")
-    found: list[Placement] = []
+    found: list[HloPlacement] = []
     if not is_tuple:
         found.append(_sharding(s))
     elif not s.accept("}"):
@@ -161,7 +161,7 @@ def _read(text: str) -> tuple[bool, list[Placement]]:
     return is_tuple, found
 
 
-def _sharding(s: HloScanner) -> Placement:
+def _sharding(s: HloScanner) -> HloPlacement:
     """What one sharding says, read from after its opening brace to after its closing one."""
     named = s.peek("mesh") or s.peek("maximal_mesh")
     found = read_named(s) if named else read_tiled(s)
@@ -169,7 +169,9 @@ def _sharding(s: HloScanner) -> Placement:
     return found
 
 
-def _layout(text: str, said: Placement, shape: tuple[int, ...] | None, mesh: Mesh | None) -> Layout:
+def _layout(
+    text: str, said: HloPlacement, shape: tuple[int, ...] | None, mesh: Mesh | None
+) -> Layout:
     own = said.mesh or mesh
     if own is None:
         raise NotationError(

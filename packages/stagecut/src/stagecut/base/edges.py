@@ -4,8 +4,8 @@ A run receives a value at its first consumer in the run. So each consumer c of a
 consumer before it or else the producer, is an arrival: the runs i..k with b < i <= c <= k receive
 the value there. C(i, k) sums rectangles, and grows with k but in no order with i. Asked is mostly
 the inverse: where must a run from i end to receive at most so much? Of the arrivals with b < i, by
-consumer, that is a weighted quantile. `Received` answers it for many i at once by walking down a
-binary tree over the consumers whose nodes have their arrivals sorted by b.
+consumer, that is a weighted quantile. `ReceivedBytes` answers it for many i at once by walking down
+a binary tree over the consumers whose nodes have their arrivals sorted by b.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Boundary:
     """Indices of operators after the producer. A layer with several of them receives it once."""
 
 
-class Received:
+class ReceivedBytes:
     """What runs of operators receive; of n operators and M reads of values.
 
     Takes O((n + M) log n) time and 16 bytes x M log2(n): 80 MB for 300,000 reads by 100,000.
@@ -95,7 +95,7 @@ class Received:
             For each the operator that may no longer be in the run; n if there is none.
 
         Examples:
-            >>> received = Received([Boundary(0, 3, (1, 3)), Boundary(1, 4, (2,))], n=4)
+            >>> received = ReceivedBytes([Boundary(0, 3, (1, 3)), Boundary(1, 4, (2,))], n=4)
             >>> received.first_too_much(np.array([1, 2, 3]), limit=5).tolist()
             [4, 3, 4]
         """

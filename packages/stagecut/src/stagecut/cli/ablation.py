@@ -26,7 +26,7 @@ from stagecut.models import model
 from stagecut.plan.baseline import balanced_runs
 from stagecut.plan.picture import check_picture, new_figure, save
 from stagecut.plan.price_stages import price_stages
-from stagecut.profiles import Options, Profile
+from stagecut.profiles import LayerProfile, Options
 from stagecut.slice import phrases
 from stagecut.slice.slice import slice_stages
 
@@ -35,7 +35,7 @@ _COLOURS = ("#3182bd", "#fdae6b", "#bdbdbd", "#a1d99b")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AblationCase:
     """A model on a cluster."""
 
     model: str
@@ -62,10 +62,10 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AblationRow:
     """What the three take in one case."""
 
-    case: Case
+    case: AblationCase
     times_s: tuple[float | None, ...]
     """Of a step, of each variant; None where nothing fits."""
 
@@ -76,24 +76,24 @@ class Result:
 
 
 CASES = (
-    Case("gpt-2.6b", "p3.16xlarge", 8, ((2, 2), (2, 2), (4, 4))),
-    Case("gpt-6.7b", "p3.16xlarge:2", 16, ((4, 8),) * 2),
-    Case("gpt-15b", "p3.16xlarge:4", 32, ((4, 8),) * 4),
-    Case("gpt-39b", "p3.16xlarge:8", 64, ((1, 4),) * 16),
-    Case("wide-resnet-2b", "p3.16xlarge", 8, ((8, 4),) * 2),
-    Case("wide-resnet-4b", "p3.16xlarge:2", 16, ((5, 4), (4, 4), (7, 8))),
-    Case("wide-resnet-6.8b", "p3.16xlarge:4", 32, ((5, 8), (4, 8), (4, 8), (3, 8))),
-    Case("wide-resnet-13b", "p3.16xlarge:8", 64, ((4, 8),) * 6 + ((5, 8), (4, 8))),
+    AblationCase("gpt-2.6b", "p3.16xlarge", 8, ((2, 2), (2, 2), (4, 4))),
+    AblationCase("gpt-6.7b", "p3.16xlarge:2", 16, ((4, 8),) * 2),
+    AblationCase("gpt-15b", "p3.16xlarge:4", 32, ((4, 8),) * 4),
+    AblationCase("gpt-39b", "p3.16xlarge:8", 64, ((1, 4),) * 16),
+    AblationCase("wide-resnet-2b", "p3.16xlarge", 8, ((8, 4),) * 2),
+    AblationCase("wide-resnet-4b", "p3.16xlarge:2", 16, ((5, 4), (4, 4), (7, 8))),
+    AblationCase("wide-resnet-6.8b", "p3.16xlarge:4", 32, ((5, 8), (4, 8), (4, 8), (3, 8))),
+    AblationCase("wide-resnet-13b", "p3.16xlarge:8", 64, ((4, 8),) * 6 + ((5, 8), (4, 8))),
 )
 """Tables 6 and 8 of the paper, from 8 devices on."""
 
 
-def ablation(case: Case) -> Result:
+def ablation(case: AblationCase) -> AblationRow:
     """Plan one case in each of the ways."""
     of, cluster = model(case.model), Cluster.preset(case.cluster)
     counted = balanced_runs([1.0] * len(of.operators), case.n_layers)
-    profile = Profile(of, joined(of, case.n_layers), cluster, of.n_microbatches)
-    every = Profile(of, counted, cluster, of.n_microbatches)
+    profile = LayerProfile(of, joined(of, case.n_layers), cluster, of.n_microbatches)
+    every = LayerProfile(of, counted, cluster, of.n_microbatches)
     lengths = [n for n in range(1, case.n_layers + 1) if case.n_layers % n == 0]
     equal = [_searched_s(profile, length) for length in lengths]
     times = (
@@ -102,10 +102,10 @@ def ablation(case: Case) -> Result:
         min((each for each in equal if each is not None), default=None),
         _priced_s(profile, case.published_spans),
     )
-    return Result(case, times)
+    return AblationRow(case, times)
 
 
-def _searched_s(profile: Profile, length: int | None = None) -> float | None:
+def _searched_s(profile: LayerProfile, length: int | None = None) -> float | None:
     """A step of the best slicing; with a length, of those whose stages all have so many layers."""
 
     def cost(first: int, last: int, submesh: Submesh) -> Options | None:
@@ -128,7 +128,7 @@ def _searched_s(profile: Profile, length: int | None = None) -> float | None:
         return None
 
 
-def _priced_s(profile: Profile, spans: Sequence[Span]) -> float | None:
+def _priced_s(profile: LayerProfile, spans: Sequence[Span]) -> float | None:
     """A step of one slicing."""
     try:
         return price_stages(
@@ -143,7 +143,7 @@ def _priced_s(profile: Profile, spans: Sequence[Span]) -> float | None:
         return None
 
 
-def report(results: Sequence[Result]) -> str:
+def report(results: Sequence[AblationRow]) -> str:
     """A table: seconds of a step, and how many times as long as the search's."""
     rows = [["model", "devices", *VARIANTS]]
     for result in results:
@@ -156,7 +156,7 @@ def report(results: Sequence[Result]) -> str:
     return "\n".join(phrases.table(rows, right=(1,)))
 
 
-def to_json(results: Sequence[Result]) -> str:
+def to_json(results: Sequence[AblationRow]) -> str:
     """The same for programs."""
     return json.dumps(
         [
@@ -173,7 +173,7 @@ def to_json(results: Sequence[Result]) -> str:
     )
 
 
-def bars(results: Sequence[Result], path: str | PathLike[str]) -> None:
+def bars(results: Sequence[AblationRow], path: str | PathLike[str]) -> None:
     """Steps a second of each, relative to the search's, as a PNG or SVG file.
 
     Raises:

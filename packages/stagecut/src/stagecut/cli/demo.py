@@ -13,7 +13,7 @@ from stagecut.layers.cluster_operators import cluster_operators
 from stagecut.models import Model
 from stagecut.plan.plan_stages import plan_stages
 from stagecut.plan.stage_plan import StagePlan
-from stagecut.profiles import Options, Profile
+from stagecut.profiles import LayerProfile, Options
 
 
 def demo(
@@ -54,7 +54,7 @@ def demo(
         model = replace(model, dtype="bfloat16")  # of the same size
     layers = joined(model, model.n_blocks if n_layers is None else n_layers)
     counts = tuple(n_microbatches or (model.n_microbatches,))
-    profiles = {count: Profile(model, layers, cluster, count) for count in counts}
+    profiles = {count: LayerProfile(model, layers, cluster, count) for count in counts}
 
     def boundary_s(layer: int, count: int) -> float:
         return profiles[count].boundary_s(layer)
@@ -78,7 +78,11 @@ def demo(
 
 
 def _cost(
-    profiles: Mapping[int, Profile], first: int, last: int, submesh: Submesh, n_microbatches: int
+    profiles: Mapping[int, LayerProfile],
+    first: int,
+    last: int,
+    submesh: Submesh,
+    n_microbatches: int,
 ) -> Options | None:
     return profiles[n_microbatches].cost(first, last, submesh)
 

@@ -16,7 +16,8 @@ the next. The fewest come from going as far as any cut passed so far allows. Eve
 possible too: follow the way of few runs up to some cut, and there enter the way of many, at any of
 its cuts within the run that would come next. Entered later and later, the number of runs falls by
 one at a time, from the most to the fewest. So whether both limits can be met takes O(K) steps once
-the furthest cuts are known (`Received`), and bisection finds the least bytes.   -> _fewest_bytes
+the furthest cuts are known (`ReceivedBytes`), and bisection finds the least bytes.
+-> _fewest_bytes
 
 *Variance.* The number of layers and the total are fixed, so least variance means least sum of
 squares; what is left of the cuts is searched for it.                            -> uniform.py
@@ -30,7 +31,7 @@ from itertools import pairwise
 import numpy as np
 
 from stagecut.base.checks import is_amount, is_count
-from stagecut.base.edges import Boundary, Ints, Received
+from stagecut.base.edges import Boundary, Ints, ReceivedBytes
 from stagecut.errors import InfeasibleClusteringError, InvalidInputError
 from stagecut.layers.even_cuts import Floats, most_uniform
 
@@ -67,7 +68,7 @@ def cluster_operators(
         ((0, 1), (2, 3))
     """
     _check(flops, n_layers, delta)
-    received = Received(values, len(flops))
+    received = ReceivedBytes(values, len(flops))
     work = np.asarray(flops, dtype=np.float64)
     if not work.any():
         work, delta = np.ones_like(work), np.inf
@@ -96,7 +97,9 @@ def _furthest(done: Floats, limit: float) -> Ints:
     return np.searchsorted(done, done + limit, side="right") - 1
 
 
-def _fewest_bytes(received: Received, furthest: Ints, n_layers: int) -> tuple[Ints, Ints] | None:
+def _fewest_bytes(
+    received: ReceivedBytes, furthest: Ints, n_layers: int
+) -> tuple[Ints, Ints] | None:
     """Of the ways with least bytes received, the cuts and how far they reach; None if no way.
 
     Args:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from stagecut.base.checks import is_count
-from stagecut.base.edges import Boundary, Ints, Received
+from stagecut.base.edges import Boundary, Ints, ReceivedBytes
 from stagecut.errors import InvalidInputError
 
 
@@ -69,7 +69,7 @@ def repeated_blocks(
     if not is_count(n_groups):
         raise InvalidInputError(f"there is at least one group of blocks; got n_groups={n_groups!r}")
     n = len(signatures)
-    crossing = Received(values, n).crossing
+    crossing = ReceivedBytes(values, n).crossing
     ids: dict[Hashable, int] = {}
     words = np.array([ids.setdefault(each, len(ids)) for each in signatures], dtype=np.int64)
     rest, cuts = [(0, n)], {0, n}

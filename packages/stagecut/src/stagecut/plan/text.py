@@ -5,7 +5,7 @@ from __future__ import annotations
 from stagecut.base.checks import is_count
 from stagecut.errors import InvalidInputError
 from stagecut.plan.stage_plan_fields import StagePlanFields
-from stagecut.plan.timeline import Action, simulate
+from stagecut.plan.timeline import MicrobatchPass, simulate
 from stagecut.slice import phrases
 
 _FILL = {"forward": "░", "backward": "▓"}
@@ -19,7 +19,7 @@ _DRAWN = 8
 """Microbatches of a timeline; twice as many as stages if that is more, to see it fill and drain."""
 
 
-def timeline_of(plan: StagePlanFields) -> tuple[tuple[Action, ...], ...]:
+def timeline_of(plan: StagePlanFields) -> tuple[tuple[MicrobatchPass, ...], ...]:
     """The actions of each stage in a step of a few microbatches, as pictures show it."""
     n_microbatches = min(plan.n_microbatches, max(_DRAWN, 2 * len(plan.stages)))
     held = [min(stage.in_flight, n_microbatches) for stage in plan.stages]
@@ -79,7 +79,7 @@ def draw(plan: StagePlanFields, *, width: int = 72, ascii: bool = False) -> str:
     return text.translate(_ASCII) if ascii else text
 
 
-def _paint(bar: list[str], action: Action, columns_per_s: float) -> None:
+def _paint(bar: list[str], action: MicrobatchPass, columns_per_s: float) -> None:
     start, stop = (int(time * columns_per_s + 0.5) for time in (action.start_s, action.stop_s))
     number = str(action.microbatch)
     if len(number) > stop - start:

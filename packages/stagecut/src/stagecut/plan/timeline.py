@@ -24,7 +24,7 @@ SC 2021, appendix). With recomputation the share is a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class MicrobatchPass:
     """One microbatch on one stage, there or back."""
 
     kind: Literal["forward", "backward"]
@@ -38,7 +38,7 @@ def simulate(
     in_flight: Sequence[int],
     n_microbatches: int,
     forward_share: float = FORWARD_SHARE,
-) -> tuple[tuple[Action, ...], ...]:
+) -> tuple[tuple[MicrobatchPass, ...], ...]:
     """The actions of each stage, in order.
 
     Args:
@@ -72,7 +72,7 @@ def simulate(
         )
     orders = [_order(held, n_microbatches) for held in in_flight]
     done: dict[tuple[str, int, int], float] = {}
-    actions: list[list[Action]] = [[] for _ in times_s]
+    actions: list[list[MicrobatchPass]] = [[] for _ in times_s]
     last = len(times_s) - 1
     waiting = list(range(len(times_s)))
     while waiting:
@@ -94,7 +94,7 @@ def simulate(
                 start_s = max(free_s, done[needs] if needs is not None else 0.0)
                 free_s = start_s + takes_s
                 done[kind, stage, microbatch] = free_s
-                actions[stage].append(Action(kind, microbatch, start_s, free_s))
+                actions[stage].append(MicrobatchPass(kind, microbatch, start_s, free_s))
         waiting = still
     return tuple(map(tuple, actions))
 

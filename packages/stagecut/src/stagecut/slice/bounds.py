@@ -37,7 +37,7 @@ _LINES = 40
 
 
 @dataclass(slots=True, eq=False)
-class Bounds:
+class ArcBounds:
     """What is known about the paths of some arcs."""
 
     sum_s: float
@@ -61,7 +61,7 @@ def placeable(lengths: Lengths | CountedLengths, n_devices: int, use_all: bool) 
 
 def relax(
     lengths: Lengths | CountedLengths, n_devices: int, use_all: bool, start: float, enough_s: float
-) -> Bounds | None:
+) -> ArcBounds | None:
     """Bounds with a good multiplier; None if there is no path.
 
     It is looked for from `start` on, until it is about the best or makes the sum `enough_s`.
@@ -103,7 +103,7 @@ def relax(
             multiplier = max(multiplier, 0.0)
     paid_s = multiplier * n_devices
     paid_s += abs(paid_s) * _CANCELLED
-    return Bounds(
+    return ArcBounds(
         sum_s=sum_s,
         through_s=lengths.through(weight, to_end) - paid_s,
         multiplier=multiplier,

@@ -16,7 +16,7 @@ from stagecut.slice.usable import usable_stages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
+class PricedStages:
     """Arrays of one entry for each way to run each stage, in the order of the stages."""
 
     stage: Ints
@@ -123,7 +123,7 @@ class Prices:
             if self._progress is not None:
                 self._progress(len(self._options), self._example.size)
 
-    def candidates(self) -> Candidates:
+    def candidates(self) -> PricedStages:
         """All ways to run all stages, as far as they are known."""
         if self._new_rows:
             self._rows = np.concatenate((self._rows, np.array(self._new_rows)))
@@ -132,7 +132,7 @@ class Prices:
         stage = np.repeat(np.arange(self._key.size), n_options)
         option = np.arange(stage.size) - np.repeat(np.cumsum(n_options) - n_options, n_options)
         rows = self._rows[self._begin[self._key[stage]] + option]
-        return Candidates(stage, option, *rows.T)
+        return PricedStages(stage, option, *rows.T)
 
 
 def _runs(n_layers: int, structure: Iterable[Hashable]) -> Ints:

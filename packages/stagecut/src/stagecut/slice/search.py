@@ -82,7 +82,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSlicing:
     """A slicing."""
 
     rows: tuple[int, ...]
@@ -96,7 +96,7 @@ def shortest_step(
     limits: Limits,
     counts: Sequence[int] | None = None,
     gap: float = 0.0,
-) -> Found | None:
+) -> FoundSlicing | None:
     """The slicing with the shortest step.
 
     Args:
@@ -153,7 +153,7 @@ class _Problem:
                 best = min(best, (bounds.sum_s + min(limit_s, bounds.rest_s), limit_s))
         return best
 
-    def better_than(self, arcs: Arcs, time_s: float, first_limit_s: float) -> Found | None:
+    def better_than(self, arcs: Arcs, time_s: float, first_limit_s: float) -> FoundSlicing | None:
         """The best slicing that takes less than `time_s`.
 
         Args:
@@ -161,7 +161,7 @@ class _Problem:
             time_s: What the slicing must take less than.
             first_limit_s: Where to look first for one that drops many stages: a limit on r.
         """
-        best: Found | None = None
+        best: FoundSlicing | None = None
         for floor_s, limit_s in ((self.floor_s, first_limit_s), (first_limit_s, math.inf)):
             some = arcs
             while limit_s > floor_s:
@@ -173,7 +173,7 @@ class _Problem:
                 rest_s = float(some.rest_s[path].max())
                 if sum_s + rest_s < time_s:
                     time_s = sum_s + rest_s
-                    best = Found(tuple(some.row[path].tolist()), time_s)
+                    best = FoundSlicing(tuple(some.row[path].tolist()), time_s)
                 limit_s = min(rest_s, time_s / (1 + self.gap) - sum_s)
         return best
 

@@ -17,8 +17,8 @@ import numpy as np
 from stagecut.errors import UnfinishedSearchError
 from stagecut.slice.arcs import Arcs
 from stagecut.slice.best_paths import Onward
-from stagecut.slice.search import Found, Limits, lengths_within, promising, shortest_step
-from stagecut.slice.transfers import Network
+from stagecut.slice.search import FoundSlicing, Limits, lengths_within, promising, shortest_step
+from stagecut.slice.transfers import StageNetwork
 
 MOST_STEPS = 20_000
 """Stages that are placed before the best slicing so far is taken: some seconds. It is a number of
@@ -26,8 +26,8 @@ steps and no time, so that equal input gives equal output."""
 
 
 def shortest_with_skips(
-    arcs: Arcs, limits: Limits, network: Network, counts: Sequence[int] | None, gap: float
-) -> tuple[Found | None, float]:
+    arcs: Arcs, limits: Limits, network: StageNetwork, counts: Sequence[int] | None, gap: float
+) -> tuple[FoundSlicing | None, float]:
     """The slicing with the shortest step, and a lower bound of it.
 
     Args:
@@ -63,14 +63,14 @@ def shortest_with_skips(
             f"no slicing with memory for all values was found in {MOST_STEPS} steps, and there "
             f"may be one; got memory_bytes={limits.memory_bytes:.0f}: raise it or give n_stages"
         )
-    found = Found(search.rows, search.time_s) if search.rows else None
+    found = FoundSlicing(search.rows, search.time_s) if search.rows else None
     return found, min(bound_s, search.target_s)
 
 
 class _Search:
     """The best pipeline so far, and the search for better ones."""
 
-    def __init__(self, limits: Limits, network: Network, gap: float) -> None:
+    def __init__(self, limits: Limits, network: StageNetwork, gap: float) -> None:
         self.time_s, self.rows, self.n_steps = math.inf, tuple[int, ...](), 0
         self._limits, self._network, self._gap = limits, network, gap
 

@@ -5,7 +5,7 @@ time t for each microbatch, once for each step. Wanted are the stages, each a ru
 submesh and one of the ways to run it there, in order, that
 
     minimise  sum of t_j + max of ((B - 1) t_j + once_j)                (Eq. 2)  -> shortest_step
-    where     the stages take every layer once, in order                         -> Network
+    where     the stages take every layer once, in order                         -> StageNetwork
               their submeshes take every device once                             -> Places
               fixed_j + in_flight(S - j) * activation_j <= memory_bytes (Eq. 5)  -> CountedLengths
 
@@ -41,10 +41,10 @@ from stagecut.placement.offers import Places
 from stagecut.slice.arcs import Arcs
 from stagecut.slice.infeasible import Reasons
 from stagecut.slice.price_requests import Asker, PriceCache
-from stagecut.slice.prices import Candidates, Prices
+from stagecut.slice.prices import PricedStages, Prices
 from stagecut.slice.search import Limits, shortest_step
 from stagecut.slice.skip_edges import shortest_with_skips
-from stagecut.slice.transfers import Network, TransferFunction
+from stagecut.slice.transfers import StageNetwork, TransferFunction
 
 _MOST_STAGES = 1 << 30
 """Layers times submeshes times layers or states: 2.5 times those of 200 layers on 4,096 devices."""
@@ -170,7 +170,7 @@ def slice_stages(
                 boundary_s(first, *told) if boundary_s else 0.0 for first in range(1, n_layers)
             ]
             send_s = _also(transfer_s, told)
-            network = Network(n_layers, n, places.shapes, boundaries_s, edges, send_s)
+            network = StageNetwork(n_layers, n, places.shapes, boundaries_s, edges, send_s)
             most_stages = min(n_layers, places.n_devices)
             limits = Limits.of(
                 places,
@@ -233,7 +233,7 @@ class _Search:
     """One problem, with what is known of its prices."""
 
     prices: Prices
-    network: Network
+    network: StageNetwork
     limits: Limits
     counts: Sequence[int] | None
 
@@ -312,7 +312,7 @@ class _View:
     """A problem at the prices known at some time."""
 
     search: _Search
-    candidates: Candidates
+    candidates: PricedStages
     arcs: Arcs
 
     def best(self, counts: Sequence[int] | None, gap: float = 0.0) -> _Known | None:

@@ -9,14 +9,14 @@ from stagecut.base.edges import Boundary, check_values
 from stagecut.base.types import Submesh
 from stagecut.errors import InvalidInputError
 from stagecut.slice.arcs import Arcs, Floats, Ints
-from stagecut.slice.prices import Candidates
+from stagecut.slice.prices import PricedStages
 from stagecut.slice.usable import Stages
 
 TransferFunction = Callable[..., float]
 """Of bytes, the submesh that has them and that which needs them: seconds there and back."""
 
 
-class Network:
+class StageNetwork:
     """The arcs of one problem.
 
     A stage begins by receiving the values that it reads and did not make, each once, from the stage
@@ -86,7 +86,7 @@ class Network:
             for reader in sorted(edge.consumers, reverse=True):
                 self.readers[v, : reader + 1] = reader
 
-    def arcs(self, stages: Stages, candidates: Candidates) -> Arcs:
+    def arcs(self, stages: Stages, candidates: PricedStages) -> Arcs:
         """A stage for each way to run it and each submesh that it may receive from."""
         stage = candidates.stage
         first, last, shape = (
