@@ -12,6 +12,7 @@ from constraints.floors import check_floors
 from constraints.imports import check_imports
 from constraints.pins import check_pins
 from constraints.projects import load_projects
+from constraints.words import check_words
 
 if __name__ == "__main__":
     os.chdir(Path(__file__).resolve().parents[2])
@@ -20,6 +21,7 @@ if __name__ == "__main__":
         check_pins(projects),
         check_imports(projects),
         check_floors(projects),
+        check_words(projects, Path()),
         check_changelog(projects, Path()),
     )
     violations = [violation for check in checks for violation in check]

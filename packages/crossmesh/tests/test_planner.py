@@ -14,7 +14,7 @@ from crossmesh import (
     simulate,
 )
 from crossmesh.search.unit_tasks import drafts_of
-from crossmesh.testing import Batch, PlanArguments, batches, check_plan, transfers
+from crossmesh.testing import Batch, TransferCase, batches, check_plan, transfers
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec
@@ -30,7 +30,7 @@ def layout(shape: tuple[int, ...], devices: range, spec: str, mesh_shape=None) -
     )
 
 
-def made(transfer: PlanArguments | Batch, **options) -> TransferPlan:
+def made(transfer: TransferCase | Batch, **options) -> TransferPlan:
     t = transfer
     return plan(t.src, t.dst, t.dtype, t.hosts, t.links, **options)
 

@@ -39,7 +39,7 @@ SAME_SIZE = {
 
 
 @dataclass(frozen=True, slots=True)
-class PlanArguments:
+class TransferCase:
     """Valid arguments of `plan`."""
 
     src: Layout
@@ -63,7 +63,7 @@ class Batch:
 @st.composite
 def transfers(
     draw: st.DrawFn, *, max_rank: int = 3, partial: bool = True, strided: bool = True
-) -> PlanArguments:
+) -> TransferCase:
     """Transfers of small tensors, of any sizes, between meshes that may share devices and hosts.
 
     Args:
@@ -74,7 +74,7 @@ def transfers(
     """
     src, dst = draw(_pairs(max_rank, partial, strided))
     hosts, links = draw(_clusters([src, dst]))
-    return PlanArguments(src, dst, draw(st.sampled_from(DTYPES)), hosts, links)
+    return TransferCase(src, dst, draw(st.sampled_from(DTYPES)), hosts, links)
 
 
 @st.composite

@@ -1,0 +1,141 @@
+"""A word means one thing in all packages: `docs/glossary.md` says what, and whose it is.
+
+Its tables are read. A row that begins with a **word** names classes and functions of the package
+that the table is about: they exist. A row that begins with a `Name` is a class that several places
+define, and lists all of them; any other public class is defined once in all packages.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .projects import Project
+
+GLOSSARY = Path("docs/glossary.md")
+
+NOT_YET = {
+    *("Call", "Flat", "Job", "Kind", "Named", "Part", "Parts", "Piece", "Place", "Placement"),
+    *("Program", "Step", "Traced", "Value", "Written"),
+}
+"""Classes of frontends that still have a name which means something else elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a row of the glossary names in the code."""
+
+    line: int
+    package: str
+    """The heading that it is under."""
+    word: str
+    """As it is written: bold, or as code where several places share a class."""
+    names: tuple[str, ...]
+
+    @property
+    def shared(self) -> str:
+        """The class that places share; empty in the row of a word."""
+        return self.word.strip("`") if self.word.startswith("`") else ""
+
+
+def check_words(projects: Mapping[str, Project], root: Path) -> Iterator[str]:
+    """Yield a violation for each name that the code does not have, and each with two meanings."""
+    path = root / GLOSSARY
+    rows = list(_rows(path.read_text()))
+    trees = {name: tree for project in projects.values() for name, tree in _trees(project)}
+    for word, count in Counter(row.word for row in rows).items():
+        if count > 1:
+            yield f"{path}: a word is explained once; got {word} {count} times"
+    for row in rows:
+        if not row.shared:
+            yield from (f"{path}:{row.line}: {text}" for text in _misnamed(row, trees))
+    places = {row.shared: row.names for row in rows if row.shared}
+    definitions = defaultdict(list)
+    for module, tree in trees.items():
+        for name in _classes(tree):
+            definitions[name].append(module)
+    for name in sorted({*definitions, *places, *NOT_YET}):
+        for text in _two_meanings(name, definitions[name], places.get(name, ())):
+            yield f"{path}: {text}"
+
+
+def _rows(text: str) -> Iterator[Row]:
+    package = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("## "):
+            package = line.removeprefix("## ").strip("` ")
+        elif line.startswith(("| **", "| `")):
+            word, *_, where = (cell.strip() for cell in line.strip("| ").split(" | "))
+            yield Row(number, package, word, tuple(re.findall(r"`([\w.]+)`", where)))
+
+
+def _misnamed(row: Row, trees: Mapping[str, ast.Module]) -> Iterator[str]:
+    if not row.names:
+        yield f"a word names the class or function that it is; {row.word} names none"
+    for name in row.names:
+        module, _, last = name.rpartition(".")
+        if name.partition(".")[0] != row.package:
+            yield f"a word is under the package whose it is, {row.package}; got {name}"
+        elif module not in trees or last not in _names(trees[module]):
+            yield f"what a word names is public there, or defined there; got {name}"
+
+
+def _two_meanings(name: str, modules: Sequence[str], places: Sequence[str]) -> Iterator[str]:
+    """Violations of one class name, given the modules that define it, and where it is shared."""
+    if places:
+        of = {place: [each for each in modules if _is_in(each, place)] for place in places}
+        if sorted(each for found in of.values() for each in found) != sorted(modules) or any(
+            len(found) != 1 for found in of.values()
+        ):
+            yield (
+                f"a shared class is defined once in each place that its row lists, and nowhere "
+                f"else; {name} is in {', '.join(modules) or 'none'}"
+            )
+    elif name in NOT_YET:
+        if len(modules) < 2:
+            yield f"{name} has one meaning now; take it out of NOT_YET ({__file__})"
+        elif sum(not _is_in(each, "frontends") for each in modules) > 1:
+            yield _clash(name, modules)
+    elif len(modules) > 1:
+        yield _clash(name, modules)
+
+
+def _clash(name: str, modules: Sequence[str]) -> str:
+    return (
+        f"a public class is called like no other, or has a row that says what they share; {name} "
+        f"is in {', '.join(modules)}"
+    )
+
+
+def _is_in(module: str, place: str) -> bool:
+    return f"{module}.".startswith(f"{place}.")
+
+
+def _trees(project: Project) -> Iterator[tuple[str, ast.Module]]:
+    source = project.folder / "src"
+    for path in sorted(source.glob("**/*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        yield name, ast.parse(path.read_text())
+
+
+def _classes(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+
+
+def _names(tree: ast.Module) -> set[str]:
+    """What a module defines, and what it exports by `__all__`."""
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            target = ast.unparse(node.targets[0])
+            names.update(ast.literal_eval(node.value) if target == "__all__" else [target])
+    return names
