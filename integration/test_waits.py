@@ -52,9 +52,6 @@ ENDS = {
         "a thread whose one work is to wait for the parent"
     ),
     "pipesched/testing/interpret.py _Run(program).result()": "its own: it computes",
-    "frontends/torch/capture/reads.py container.get()": "what is at a place, of no queue",
-    "frontends/torch/capture/reads.py place.get()": "as above",
-    "frontends/torch/capture/reads.py Place(cell, None, name).get()": "as above",
     "frontends/torch/run/process_group.py work.wait()": "gloo, as long as the group was made for",
     "crossmesh/torch.py local.wait()": "as long as the group of the tensor was made for",
     "crossmesh/engines/torch_batched.py work.wait()": (

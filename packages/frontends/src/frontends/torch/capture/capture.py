@@ -46,8 +46,9 @@ from frontends.torch.capture.left import Effect, Left, check_real
 from frontends.torch.capture.memoized import forgotten
 from frontends.torch.capture.outside import check_apart, places_of
 from frontends.torch.capture.read import AliasedError, Name, read
-from frontends.torch.capture.reads import Reads, Told
+from frontends.torch.capture.reads import Reads
 from frontends.torch.capture.refusals import explained
+from frontends.torch.capture.told import Told
 
 Tensor = torch.Tensor
 
@@ -294,7 +295,7 @@ class _Run:
 
     def _run_step(self, *values: Any) -> list[Any]:
         """The step on stand-ins: its state afterwards, what it returns, and what it leaves."""
-        self._reads.tracers = _compat.tracers_module()
+        tracers = _compat.tracers_module()
         tensors = dict(zip(self._names, values, strict=False))
         given_numbers = values[len(self._names) :]
         named_ = zip(given_numbers, self._numbers, strict=True)
@@ -311,7 +312,7 @@ class _Run:
             stack.enter_context(sequences.watched())
             stack.enter_context(_compat.uncompiled())
             try:
-                with self._reads.recording(self._step):
+                with self._reads.recording(self._step, tracers):
                     returned = self._step(self.state.model, self.state.optimizer, batch)
                 settings = changed()
                 self._removed = tuple(removed(self._tree, batch, given))

@@ -21,8 +21,8 @@ from frontends.torch.capture.arguments import State
 from frontends.torch.capture.gone import GoneGradient
 from frontends.torch.capture.gradients import is_there
 from frontends.torch.capture.named import Members
+from frontends.torch.capture.place import Place
 from frontends.torch.capture.read import known_name
-from frontends.torch.capture.reads import Place
 
 Tensor = torch.Tensor
 Form = tuple[Any, ...]

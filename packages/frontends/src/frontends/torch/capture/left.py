@@ -24,7 +24,9 @@ from frontends.torch.base.frozen import Frozen, Many, has_plain_attributes, insi
 from frontends.torch.base.host import number_of
 from frontends.torch.base.trees import Leaf, Tree, flatten
 from frontends.torch.capture.arguments import State
-from frontends.torch.capture.reads import MISSING, Place, Reads, Told
+from frontends.torch.capture.place import MISSING, Place
+from frontends.torch.capture.reads import Reads
+from frontends.torch.capture.told import Told
 
 Tensor = torch.Tensor
 _MOST_OBJECTS = 100_000

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from frontends.torch.capture.reads import is_users
+from frontends.torch.capture.users_code import is_users
 
 _DEEPEST = 3
 _LOOKED_INTO: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()

@@ -13,7 +13,8 @@ import torch
 from frontends.errors import UnsupportedStepError
 from frontends.torch.base import _compat
 from frontends.torch.capture.gradients import Gradients
-from frontends.torch.capture.reads import Place, Reads
+from frontends.torch.capture.place import Place
+from frontends.torch.capture.reads import Reads
 
 Tensor = torch.Tensor
 
