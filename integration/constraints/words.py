@@ -2,7 +2,8 @@
 
 Its tables are read. A row that begins with a **word** names classes and functions of the package
 that the table is about: they exist. A row that begins with a `Name` is a class that several places
-define, and lists all of them; any other public class is defined once in all packages.
+define, and lists all of them; any other public class is defined once in all packages. What a
+package exports as a type that is no class (`Order = Literal[...]`) counts as one in its modules.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def check_words(projects: Mapping[str, Project], root: Path) -> Iterator[str]:
     places = {row.shared: row.names for row in rows if row.shared}
     definitions = defaultdict(list)
     for module, tree in trees.items():
-        for name in _classes(tree):
+        exported = _exported(trees.get(module.partition(".")[0]))
+        for name in _classes(tree, exported):
             definitions[name].append(module)
     for name in sorted({*definitions, *places, *NOT_YET}):
         for text in _two_meanings(name, definitions[name], places.get(name, ())):
@@ -123,19 +125,31 @@ def _trees(project: Project) -> Iterator[tuple[str, ast.Module]]:
         yield name, ast.parse(path.read_text())
 
 
-def _classes(tree: ast.Module) -> Iterator[str]:
+def _classes(tree: ast.Module, exported: Collection[str]) -> Iterator[str]:
+    """Public classes, and other types of the names that the package exports."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name
+        elif isinstance(node, ast.Assign):
+            name = ast.unparse(node.targets[0])
+            if name in exported and name[0].isupper() and not name.isupper():
+                yield name
+
+
+def _exported(tree: ast.Module | None) -> set[str]:
+    """The names in `__all__`."""
+    for node in tree.body if tree else ():
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """What a module defines, and what it exports by `__all__`."""
-    names = set()
+    """What a module defines, and what it exports."""
+    names = _exported(tree)
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign):
-            target = ast.unparse(node.targets[0])
-            names.update(ast.literal_eval(node.value) if target == "__all__" else [target])
+            names.add(ast.unparse(node.targets[0]))
     return names

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from crossmesh import Links, Order, Strategy, TransferPlan, lower_bound_s, plan, simulate
+from crossmesh import Links, Order, TaskStrategy, TransferPlan, lower_bound_s, plan, simulate
 from crossmesh.report.cases import cases, rows_as_hosts
 from shardspec import Layout, Mesh, Spec
 
@@ -26,7 +26,7 @@ DTYPE = "float32"
 class Method:
     """How a transfer is planned."""
 
-    strategy: Strategy
+    strategy: TaskStrategy
     order: Order
     split: bool
     rounds: int = 1

@@ -114,7 +114,12 @@ def _prices(cluster: str) -> str:
     """Of all collectives over all devices, in some sizes."""
     of = costmodel.Cluster.preset(cluster)
     group = of.links(Mesh((of.n_devices,), ("x",))).group((0,))
-    kinds: tuple[costmodel.Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    kinds: tuple[costmodel.CollectiveKind, ...] = (
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+    )
     priced = {
         f"{kind} {size}": costmodel.fastest(kind, size, group).seconds
         for kind in kinds

@@ -69,6 +69,12 @@ def test_two_classes_are_not_called_alike(violations, module):
     assert {"shardspec.mesh", module.replace("__", ".")} < set(re.findall(r"[\w.]+", one))
 
 
+def test_nor_is_a_type_that_a_package_exports(violations):
+    assert not violations(autoshard__a="Mesh = int")
+    (one,) = violations(shardspec__a="Mesh = int")
+    assert one.endswith("Mesh is in shardspec.a, shardspec.mesh")
+
+
 def test_private_and_inner_classes_may_be(violations):
     assert not violations(
         autoshard__a="class _Mesh: ...\nclass A:\n    class Mesh: ...",

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from costmodel import (
     Cluster,
+    CollectiveKind,
     Host,
-    Kind,
     Level,
     Link,
     all_reduce_time,
@@ -35,7 +35,7 @@ LEAVES = (
     Level("spine", 512, Link(9e-6, 100e9), rails=8),
 )
 CLUSTERS = {"8": SMALL, "4096": Cluster("512x8", (HOST,) * 512, LEAVES)}
-KINDS = get_args(Kind)
+KINDS = get_args(CollectiveKind)
 SIZES = np.geomspace(1, 1e9, 1_000_000)
 
 

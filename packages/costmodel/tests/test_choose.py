@@ -7,10 +7,10 @@ import pytest
 from costmodel import (
     Choice,
     Cluster,
+    CollectiveKind,
     Device,
     GroupLinks,
     Host,
-    Kind,
     Level,
     Link,
     QuantityError,
@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from shardspec import Mesh
 from simulated import Machine, execute
 
-KINDS = get_args(Kind)
+KINDS = get_args(CollectiveKind)
 kinds = pytest.mark.parametrize("kind", KINDS)
 sizes = st.integers(0, 2**40)
 MB = 1_000_000

@@ -2,7 +2,7 @@ from collections import Counter
 from typing import get_args
 
 import numpy as np
-from crossmesh import Execution, Order, Strategy, execute_local, plan
+from crossmesh import Execution, Order, TaskStrategy, execute_local, plan
 from crossmesh.base.geometry import tiles
 from crossmesh.base.reduce import number_type
 from crossmesh.run.carrier import OPEN_CHUNKS, Carrier
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec, shard
 
-MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
+MOVES = [strategy for strategy in get_args(TaskStrategy) if strategy != "signal"]
 
 
 def tensors_of(made, seed):

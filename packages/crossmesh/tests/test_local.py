@@ -3,7 +3,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from crossmesh import LocalTransport, ShardError, Strategy, execute_local, plan
+from crossmesh import LocalTransport, ShardError, TaskStrategy, execute_local, plan
 from crossmesh.base.reduce import number_type
 from crossmesh.testing import batches, check_delivery, shards_of, transfers
 from hypothesis import given
@@ -19,7 +19,7 @@ def tensor(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 COPIES = transfers(partial=False)
-MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
+MOVES = [strategy for strategy in get_args(TaskStrategy) if strategy != "signal"]
 
 
 @given(COPIES, st.sampled_from(["broadcast", "send_recv"]), st.sampled_from(["f4", "c16", "i1"]))

@@ -2,7 +2,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import get_args
 
-from crossmesh import Order, Strategy, plan
+from crossmesh import Order, TaskStrategy, plan
 from crossmesh.testing import batches
 from crossmesh.transfer.messages import program
 from hypothesis import given
@@ -14,7 +14,7 @@ def plans(draw: st.DrawFn):
     b = draw(batches())
     return plan(
         b.src, b.dst, b.dtype, b.hosts, b.links,
-        strategy=draw(st.sampled_from(get_args(Strategy))),
+        strategy=draw(st.sampled_from(get_args(TaskStrategy))),
         order=draw(st.sampled_from(get_args(Order))),
         chunks=draw(st.integers(1, 5)),
         chunk_bytes=1,

@@ -8,7 +8,7 @@ from crossmesh import (
     PartialLayoutError,
     Piece,
     PlanError,
-    Strategy,
+    TaskStrategy,
     TransferPlan,
     plan,
     simulate,
@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec
 
-STRATEGIES = st.sampled_from(get_args(Strategy))
+STRATEGIES = st.sampled_from(get_args(TaskStrategy))
 ORDERS = st.sampled_from(get_args(Order))
 
 

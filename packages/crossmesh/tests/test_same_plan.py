@@ -6,7 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
-from crossmesh import Order, Strategy, plan
+from crossmesh import Order, TaskStrategy, plan
 from crossmesh.testing import batches
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def all_digests():
     return [
         plan(src, dst, "float32", hosts, order=order, strategy=strategy, steps=1000).digest
         for order in get_args(Order)
-        for strategy in get_args(Strategy)
+        for strategy in get_args(TaskStrategy)
     ]
 
 

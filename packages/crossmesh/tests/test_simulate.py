@@ -2,7 +2,7 @@ import math
 
 import pytest
 from crossmesh import Links, PlanError, TransferPlan, lower_bound_s, plan, simulate
-from crossmesh.base.task import Strategy
+from crossmesh.base.task import TaskStrategy
 from crossmesh.report.cases import cases
 from crossmesh.testing import transfers
 from crossmesh.testing_network import check_timeline
@@ -70,7 +70,7 @@ def test_wider_elements_take_longer(transfer):
 
 
 def one_to_many(
-    n_hosts: int, devices_per_host: int, strategy: Strategy, chunks: int = 100
+    n_hosts: int, devices_per_host: int, strategy: TaskStrategy, chunks: int = 100
 ) -> TransferPlan:
     """1000 bytes from device 0 to all devices of some hosts."""
     src = layout((1000,), "R", (1,), 0)

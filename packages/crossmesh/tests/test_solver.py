@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 from crossmesh import Links, PlanError, _core
-from crossmesh.base.task import Strategy
+from crossmesh.base.task import TaskStrategy
 from crossmesh.reference import search as reference_search
 from crossmesh.reference import share
 from crossmesh.reference.simulate import SimulatedSend, binomial_tree, simulate
@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 ORDERS = st.sampled_from(get_args(Order))
-STRATEGIES = st.sampled_from(["broadcast", *get_args(Strategy)])
+STRATEGIES = st.sampled_from(["broadcast", *get_args(TaskStrategy)])
 
 AT_ONCE = 2**40
 """So many chunks that a broadcast reaches all its hosts at the same time, but for rounding."""

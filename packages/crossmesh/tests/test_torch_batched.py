@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 import torch
 import torch.distributed as dist
-from crossmesh import PlanError, Strategy, plan
+from crossmesh import PlanError, TaskStrategy, plan
 from crossmesh.engines.torch_batched import batches, execute_batched
 from crossmesh.errors import MismatchError, ShardError, TransportError
 from crossmesh.testing import batches as transfers_of_many
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec
 
-MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
+MOVES = [strategy for strategy in get_args(TaskStrategy) if strategy != "signal"]
 
 
 @st.composite

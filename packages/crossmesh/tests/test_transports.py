@@ -11,7 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch.distributed as dist
-from crossmesh import PlanError, Strategy, plan
+from crossmesh import PlanError, TaskStrategy, plan
 from crossmesh.base.tensor import item_bytes
 from crossmesh.engines.torch_transport import TorchTransport
 from crossmesh.errors import TransportError
@@ -24,7 +24,7 @@ from launching import run
 from mpi4py import MPI
 
 N_RANKS = 8
-MOVES = [strategy for strategy in get_args(Strategy) if strategy != "signal"]
+MOVES = [strategy for strategy in get_args(TaskStrategy) if strategy != "signal"]
 MPIEXEC = str(Path(sysconfig.get_path("scripts"), "mpiexec"))
 PROGRAM = str(Path(__file__).with_name("ranks.py"))
 FOUND_OUT = {"TransportError", "DeadlineError", "RankError"}

@@ -21,7 +21,7 @@ from costmodel.memory.held_microbatches import InFlight, in_flight
 from costmodel.memory.memory import stage_memory_bytes
 from costmodel.memory.optimizer import ParameterBytes, StateBytes
 from costmodel.operators import Work, work_time
-from costmodel.time.algorithm_table import Kind
+from costmodel.time.algorithm_table import CollectiveKind
 from costmodel.time.alpa import AlpaMesh
 from costmodel.time.choose import Choice, algorithms_of, collective_time, fastest
 from costmodel.time.resharding import reshard_time, sequence_time, step_time
@@ -41,13 +41,13 @@ __all__ = [
     "Choice",
     "Cluster",
     "ClusterFormatError",
+    "CollectiveKind",
     "CostmodelError",
     "Device",
     "GroupLinks",
     "HeterogeneousClusterError",
     "Host",
     "InFlight",
-    "Kind",
     "Level",
     "Link",
     "MeshLinks",

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from crossmesh.base.geometry import shard_boxes
 from crossmesh.base.links import Links
-from crossmesh.base.task import Copy, Hop, Piece, Strategy, UnitTask
+from crossmesh.base.task import Copy, Hop, Piece, TaskStrategy, UnitTask
 from crossmesh.base.tensor import Tensor
 from crossmesh.engines.local import LocalTransport, execute_local
 from crossmesh.errors import (
@@ -56,7 +56,7 @@ __all__ = [
     "RankShardError",
     "RecordError",
     "ShardError",
-    "Strategy",
+    "TaskStrategy",
     "Tensor",
     "TimedHop",
     "Timeline",

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
-from shardspec import Layout, Mesh, Rule, shard
+from shardspec import ChunkingRule, Layout, Mesh, shard
 from shardspec.testing import EVERY_RULE, layouts, meshes, specs
 
 from crossmesh.base.links import Links
@@ -111,7 +111,7 @@ def _pairs(draw: st.DrawFn, max_rank: int, partial: bool, strided: bool) -> tupl
     mesh = draw(meshes(max_ndim=2, max_length=6, max_size=12))
     mesh = _moved(mesh, draw(st.sampled_from([0, 3, 100])))
     spec = draw(specs(mesh, len(src.shape), partial=False, sub_axes=True, strided=strided))
-    return src, Layout(src.shape, mesh, spec, draw(st.sampled_from(get_args(Rule))))
+    return src, Layout(src.shape, mesh, spec, draw(st.sampled_from(get_args(ChunkingRule))))
 
 
 def _moved(mesh: Mesh, offset: int) -> Mesh:

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from shardspec.base.axis import Axis, Entry, Split, SubAxis
-from shardspec.base.chunking import Chunking, Rule
+from shardspec.base.chunking import Chunking, ChunkingRule
 from shardspec.base.partial import Operation, Partial, Reduction
 from shardspec.errors import (
     LayoutError,
@@ -41,6 +41,7 @@ __all__ = [
     "WHOLE_AXES",
     "Axis",
     "Chunking",
+    "ChunkingRule",
     "Entry",
     "Layout",
     "LayoutError",
@@ -56,7 +57,6 @@ __all__ = [
     "Reduction",
     "ReshardError",
     "ReshardPlan",
-    "Rule",
     "ShardsError",
     "ShardspecError",
     "Spec",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import cast, get_args
 
-from costmodel import Kind, collective_time
+from costmodel import CollectiveKind, collective_time
 from shardspec import Axis
 
 from autoshard.answer.sharding_fields import Collective, ShardingFields, collectives
@@ -38,9 +38,9 @@ def bucket_savings(sharding: ShardingFields, bucket_bytes: int) -> tuple[float, 
     for one in collectives(graph, sharding):
         waits = made_in.get(one.value, -1) == one.phase or one.step.src.spec != starts[one.value]
         n_bytes = _priced_bytes(one)
-        if waits or n_bytes > bucket_bytes or one.step.kind not in get_args(Kind):
+        if waits or n_bytes > bucket_bytes or one.step.kind not in get_args(CollectiveKind):
             continue
-        kind, axes = cast(Kind, one.step.kind), one.step.axes
+        kind, axes = cast(CollectiveKind, one.step.kind), one.step.axes
         key = (one.phase, kind, axes, graph.value(one.value).dtype)
         before = filled.get(key, 0.0)
         if before + n_bytes > bucket_bytes:

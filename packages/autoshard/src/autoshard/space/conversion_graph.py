@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import permutations
 
 import numpy as np
-from costmodel import Kind, MeshLinks, collective_time
+from costmodel import CollectiveKind, MeshLinks, collective_time
 from numpy.typing import NDArray
 from shardspec import Partial, Spec
 
@@ -25,7 +25,7 @@ from autoshard.space.strategy import can_split
 
 Dims = tuple[tuple[int, ...], ...]
 State = tuple[Dims, tuple[Partial, ...]]
-Move = tuple[Kind | None, tuple[int, ...], State]
+Move = tuple[CollectiveKind | None, tuple[int, ...], State]
 """Which collective (`None`: a slice, which sends nothing), over which axes, and what it makes."""
 
 
@@ -61,7 +61,7 @@ class SpecGraph:
         self.axes = tuple(axis for axis, n in enumerate(mesh_shape) if n > 1)
         self.specs: list[Spec] = []
         self.number: dict[Spec, int] = {}
-        self._moves: dict[tuple[Kind | None, tuple[int, ...]], list[tuple[int, int]]] = {}
+        self._moves: dict[tuple[CollectiveKind | None, tuple[int, ...]], list[tuple[int, int]]] = {}
         if start is None:
             start = Spec(((),) * len(sizes), tuple(Partial(axis) for axis in self.axes))
         if start.is_plain and self._is_even(start.plain_dims):

@@ -24,7 +24,7 @@ class CollectivePoint:
     """
 
     kind: str
-    """A `costmodel.Kind`."""
+    """A `costmodel.CollectiveKind`."""
     n: int
     """Members of the group; 2 for a message."""
     n_bytes: int

@@ -47,7 +47,7 @@ from typing import Literal, TypeAlias, get_args
 from costmodel.errors import UnknownNameError, shown
 from costmodel.time.ring import Rounds, chain, message, once_around, swap, twice_around
 
-Kind = Literal[
+CollectiveKind = Literal[
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -58,7 +58,7 @@ Kind = Literal[
 ]
 """A collective that has a price; "point_to_point" is one message between two of a group."""
 
-_KINDS = get_args(Kind)
+_KINDS = get_args(CollectiveKind)
 
 _Algorithms: TypeAlias = Mapping[str, Mapping[str, Callable[[int], Rounds]]]
 

@@ -48,7 +48,7 @@ import numpy as np
 from costmodel.base.checks import checked, number
 from costmodel.errors import UnknownNameError, shown
 from costmodel.hardware.link import GroupLinks, Link
-from costmodel.time.algorithm_table import FAMILIES, Kind, check_kind
+from costmodel.time.algorithm_table import FAMILIES, CollectiveKind, check_kind
 from costmodel.time.ring import Bytes, Rounds
 
 
@@ -80,7 +80,7 @@ class _Line:
         return cls(latency_s, per_byte.seconds(1.0, link), algorithm)
 
 
-def fastest(kind: Kind, n_bytes: float, group: GroupLinks) -> Choice:
+def fastest(kind: CollectiveKind, n_bytes: float, group: GroupLinks) -> Choice:
     """The fastest algorithm for a collective of this size.
 
     Args:
@@ -115,7 +115,7 @@ def fastest(kind: Kind, n_bytes: float, group: GroupLinks) -> Choice:
 
 
 def collective_time(
-    kind: Kind, n_bytes: Bytes, group: GroupLinks, algorithm: str | None = None
+    kind: CollectiveKind, n_bytes: Bytes, group: GroupLinks, algorithm: str | None = None
 ) -> Bytes:
     """Time of a collective: of its fastest algorithm for this size, or of the one that is named.
 
@@ -151,7 +151,7 @@ def _least(lines: Sequence[_Line], sizes: Any) -> Any:
     return least
 
 
-def algorithms_of(kind: Kind, group: GroupLinks) -> dict[str, str]:
+def algorithms_of(kind: CollectiveKind, group: GroupLinks) -> dict[str, str]:
     """The algorithms that a collective can be done by in this group, and the family of each.
 
     Returns:
@@ -182,12 +182,12 @@ class _Candidate:
 
 
 @lru_cache(maxsize=4096)
-def _lines(kind: Kind, group: GroupLinks) -> tuple[_Line, ...]:
+def _lines(kind: CollectiveKind, group: GroupLinks) -> tuple[_Line, ...]:
     return _undominated(line for one in _candidates(kind, group).values() for line in one.lines)
 
 
 @lru_cache(maxsize=4096)
-def _named(kind: Kind, group: GroupLinks, algorithm: str) -> tuple[_Line, ...]:
+def _named(kind: CollectiveKind, group: GroupLinks, algorithm: str) -> tuple[_Line, ...]:
     found = _candidates(kind, group)
     lines = [
         line for name, one in found.items() if algorithm in (name, one.family) for line in one.lines
@@ -203,7 +203,7 @@ def _named(kind: Kind, group: GroupLinks, algorithm: str) -> tuple[_Line, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _candidates(kind: Kind, group: GroupLinks) -> Mapping[str, _Candidate]:
+def _candidates(kind: CollectiveKind, group: GroupLinks) -> Mapping[str, _Candidate]:
     check_kind(kind)
     n, levels = group.size, _member_tiers(group)
     direct = group.single if kind == "point_to_point" else group.spread
@@ -250,7 +250,7 @@ def _pairwise(n: int, levels: Sequence[_MemberTier]) -> _Line:
     return _Line(latency_s, s_per_byte, "pairwise")
 
 
-def _hierarchical(kind: Kind, levels: Sequence[_MemberTier]) -> tuple[_Line, ...]:
+def _hierarchical(kind: CollectiveKind, levels: Sequence[_MemberTier]) -> tuple[_Line, ...]:
     lines: tuple[_Line, ...] = (_Line(0.0, 0.0, "hierarchical"),)
     for phase, level in _phases(kind, levels):
         share = 1 if kind == "all_to_all" else 1 / level.inner
@@ -271,7 +271,7 @@ def _hierarchical(kind: Kind, levels: Sequence[_MemberTier]) -> tuple[_Line, ...
     return lines
 
 
-def _phases(kind: Kind, levels: Sequence[_MemberTier]) -> list[tuple[str, _MemberTier]]:
+def _phases(kind: CollectiveKind, levels: Sequence[_MemberTier]) -> list[tuple[str, _MemberTier]]:
     """The collectives that make up a hierarchical one, in order."""
     inwards = levels[::-1]
     match kind:

@@ -8,7 +8,7 @@ from shardspec import Axis, ReshardPlan, Step
 
 from costmodel.base.checks import count
 from costmodel.hardware.link import Link, MeshLinks, slowest
-from costmodel.time.algorithm_table import Kind
+from costmodel.time.algorithm_table import CollectiveKind
 from costmodel.time.choose import collective_time
 from costmodel.time.ring import (
     all_gather_time,
@@ -18,7 +18,7 @@ from costmodel.time.ring import (
     reduce_scatter_time,
 )
 
-_KIND: dict[str, Kind] = {
+_KIND: dict[str, CollectiveKind] = {
     "all_gather": "all_gather",
     "all_reduce": "all_reduce",
     "all_to_all": "all_to_all",
@@ -73,7 +73,7 @@ def reshard_time(plan: ReshardPlan, itemsize: int, links: Sequence[Link]) -> flo
 
 
 def sequence_time(
-    collectives: Iterable[tuple[Kind, float, Iterable[Axis]]], links: MeshLinks
+    collectives: Iterable[tuple[CollectiveKind, float, Iterable[Axis]]], links: MeshLinks
 ) -> float:
     """Time of collectives, one after the other, each by its fastest algorithm.
 

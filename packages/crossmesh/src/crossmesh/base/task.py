@@ -9,7 +9,7 @@ from shardspec import Reduction
 
 from crossmesh.base.geometry import Box
 
-Strategy = Literal["broadcast", "send_recv", "local_allgather", "global_allgather", "signal"]
+TaskStrategy = Literal["broadcast", "send_recv", "local_allgather", "global_allgather", "signal"]
 """How bytes reach several receivers (Zhuang et al., MLSys 2023, section 3.1):
 
 - `broadcast`: each receiver passes them on to the next, chunk by chunk.
@@ -54,7 +54,7 @@ class UnitTask:
     """How terms combine: kinds and numbers of terms, major to minor; () for a plain copy."""
     receivers: tuple[int, ...]
     """Devices that get the result, sorted; none of them holds it."""
-    strategy: Strategy
+    strategy: TaskStrategy
     """How it reaches them."""
     path: tuple[int, ...]
     """The devices in the order in which the bytes pass: one adder for each term, then the

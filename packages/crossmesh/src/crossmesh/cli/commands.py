@@ -18,7 +18,7 @@ from shardspec import Layout, ShardspecError
 from crossmesh import __version__
 from crossmesh.base import phrases
 from crossmesh.base.links import Links
-from crossmesh.base.task import Strategy
+from crossmesh.base.task import TaskStrategy
 from crossmesh.cli.arguments import natural, number, placed, positive, sizes
 from crossmesh.errors import CrossmeshError, PlanError
 from crossmesh.report.cases import cases, rows_as_hosts
@@ -226,10 +226,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_rates(command)
     command.add_argument(
         "--strategy",
-        choices=get_args(Strategy),
+        choices=get_args(TaskStrategy),
         default="broadcast",
         metavar="NAME",
-        help=f"{', '.join(get_args(Strategy))} (default: broadcast)",
+        help=f"{', '.join(get_args(TaskStrategy))} (default: broadcast)",
     )
     command.add_argument(
         "--order",

@@ -32,21 +32,21 @@ class SimulatedSend(NamedTuple):
     tree: Sequence[int] = ()
 
 
-Hop = tuple[int, int, float, float, float]
+HostHop = tuple[int, int, float, float, float]
 """From host, to host, start and duration in seconds, bytes."""
 
 
 class Passage(NamedTuple):
     """The hops of a job, timed from its own start, the ports it uses, and when it is done."""
 
-    hops: list[Hop]
+    hops: list[HostHop]
     uses: list[tuple[int, float, float]]
     """(port, start, stop): a port in the hands of the job; out is 2h, in is 2h + 1."""
     total_s: float
     relayed: bool = False
 
 
-def _passage(hops: list[Hop], total_s: float, network: Network) -> Passage:
+def _passage(hops: list[HostHop], total_s: float, network: Network) -> Passage:
     spans: dict[int, tuple[float, float, float]] = {}
     for here, there, at_s, _, n_bytes in hops:
         for host, port in ((here, 2 * here), (there, 2 * there + 1)):
@@ -110,7 +110,7 @@ def _relayed(job: SimulatedSend, network: Network) -> Passage:
     n_bytes = float(job.n_bytes)
     ready_s = [0.0] * len(job.path)
     free_s: defaultdict[int, float] = defaultdict(float)
-    hops: list[Hop] = []
+    hops: list[HostHop] = []
     uses: list[tuple[int, float, float]] = []
     total_s = 0.0
     for a, b in _legs(job):
@@ -142,7 +142,7 @@ def binomial_tree(n_adders: int, n_followers: int) -> list[int]:
 
 
 def _one_after_the_other(job: SimulatedSend, network: Network) -> Passage:
-    hops: list[Hop] = []
+    hops: list[HostHop] = []
     now_s = 0.0
 
     def passed_s(here: int, there: int, n_bytes: float) -> float:
@@ -227,14 +227,14 @@ class Ports:
 
 def simulate(
     jobs: Sequence[SimulatedSend], rates: Sequence[float], latency_s: float, together: bool
-) -> list[tuple[float, list[Hop]]]:
+) -> list[tuple[float, list[HostHop]]]:
     """When each job ends, and its hops, timed from the start of the transfer."""
     network = Network(rates, latency_s)
     passages = [passage(SimulatedSend(*job), network) for job in jobs]
     return _together(passages, network) if together else in_order(passages, network)
 
 
-def in_order(passages: Sequence[Passage], network: Network) -> list[tuple[float, list[Hop]]]:
+def in_order(passages: Sequence[Passage], network: Network) -> list[tuple[float, list[HostHop]]]:
     """Each in turn starts as soon as its ports are free."""
     ports = Ports(2 * len(network.rates))
     result = []
@@ -246,7 +246,7 @@ def in_order(passages: Sequence[Passage], network: Network) -> list[tuple[float,
     return result
 
 
-def _together(passages: Sequence[Passage], network: Network) -> list[tuple[float, list[Hop]]]:
+def _together(passages: Sequence[Passage], network: Network) -> list[tuple[float, list[HostHop]]]:
     whole = [max((hop[4] for hop in passed.hops), default=0.0) for passed in passages]
     left = list(whole)
     end_s = [0.0] * len(passages)

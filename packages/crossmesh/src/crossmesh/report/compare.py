@@ -7,7 +7,7 @@ from shardspec import Layout
 
 from crossmesh.base import phrases
 from crossmesh.base.links import Links
-from crossmesh.base.task import Strategy
+from crossmesh.base.task import TaskStrategy
 from crossmesh.base.tensor import DType
 from crossmesh.report.cases import PaperCase
 from crossmesh.report.totals import timed
@@ -20,7 +20,7 @@ from crossmesh.transfer.solver import Order
 class Way(NamedTuple):
     """A strategy, an order, and whether tasks may be split among hosts that hold the same."""
 
-    strategy: Strategy
+    strategy: TaskStrategy
     order: Order
     split: bool
 
@@ -31,7 +31,7 @@ WAYS = (
     *(Way("broadcast", order, False) for order in get_args(Order) if order != "ensemble"),
     *(
         Way(strategy, "ensemble", False)
-        for strategy in get_args(Strategy)
+        for strategy in get_args(TaskStrategy)
         if strategy not in ("broadcast", "signal")
     ),
 )

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, get_args
 
-from shardspec import Layout, Mesh, Partial, Rule, Spec, Split
+from shardspec import ChunkingRule, Layout, Mesh, Partial, Spec, Split
 
 from crossmesh.base import phrases
 from crossmesh.base.links import Links
@@ -80,7 +80,7 @@ def draw_pair(name: str, number: int) -> Pair:
         rows = draw.choice([rows for rows in range(1, n + 1) if n % rows == 0])
         mesh = Mesh((rows, n // rows), ("x", "y"), tuple(range(first, first + n)))
         spec = _spec(draw, mesh, strided, partial)
-        rule: Rule = draw.choice(get_args(Rule)) if kind.uneven else "ceil"
+        rule: ChunkingRule = draw.choice(get_args(ChunkingRule)) if kind.uneven else "ceil"
         return Layout(shape, mesh, spec, rule)
 
     src = layout(n_src, 0, strided[0], kind.partial)

@@ -17,7 +17,7 @@ from shardspec import Layout
 
 from crossmesh.base.geometry import reduction
 from crossmesh.base.links import Links
-from crossmesh.base.task import Strategy
+from crossmesh.base.task import TaskStrategy
 from crossmesh.base.tensor import DType, Tensor, can_add, dtype_name
 from crossmesh.base.whole import whole_number
 from crossmesh.errors import PartialLayoutError, PlanError
@@ -45,7 +45,7 @@ def plan(
     hosts: Mapping[int, int] | None = None,
     links: Links | None = None,
     *,
-    strategy: Strategy = "broadcast",
+    strategy: TaskStrategy = "broadcast",
     order: Order = "ensemble",
     split: bool = True,
     chunks: int = CHUNKS,
@@ -100,8 +100,8 @@ def plan(
           2: 0[0:2, 2:4] bytes 0:16 0 -> 3
           3: 0[2:4, 0:2] bytes 0:16 1 -> 2
     """
-    if strategy not in get_args(Strategy):
-        known = " or ".join(map(repr, get_args(Strategy)))
+    if strategy not in get_args(TaskStrategy):
+        known = " or ".join(map(repr, get_args(TaskStrategy)))
         raise PlanError(f"a strategy is {known}; got {strategy!r}")
     chunks, chunk_bytes, fuse_bytes, seed, steps = (
         whole_number(name, value)

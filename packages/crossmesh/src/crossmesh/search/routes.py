@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from crossmesh.base.geometry import n_elements
-from crossmesh.base.task import Strategy, UnitTask
+from crossmesh.base.task import TaskStrategy, UnitTask
 from crossmesh.base.tensor import Tensor
 from crossmesh.search.unit_tasks import Devices, Draft
 from crossmesh.transfer.solver import HostSend
@@ -20,7 +20,7 @@ def tasks_of(
     sends: Iterable[HostSend],
     tensors: Sequence[Tensor],
     host_of: Mapping[int, int],
-    strategy: Strategy,
+    strategy: TaskStrategy,
     chunks: int,
     chunk_bytes: int,
 ) -> tuple[UnitTask, ...]:

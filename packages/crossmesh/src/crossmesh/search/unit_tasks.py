@@ -16,7 +16,7 @@ from shardspec import Layout, Reduction
 
 from crossmesh.base._native import core
 from crossmesh.base.geometry import Tile, holders, n_elements, reduction, tiles
-from crossmesh.base.task import Copy, Piece, Strategy
+from crossmesh.base.task import Copy, Piece, TaskStrategy
 from crossmesh.base.tensor import Tensor
 from crossmesh.errors import PlanError
 
@@ -43,7 +43,7 @@ class Draft:
 
 
 def drafts_of(
-    tensors: Sequence[Tensor], host_of: Mapping[int, int], strategy: Strategy, fuse_bytes: int
+    tensors: Sequence[Tensor], host_of: Mapping[int, int], strategy: TaskStrategy, fuse_bytes: int
 ) -> tuple[tuple[Copy, ...], list[Draft]]:
     """What devices keep, sorted by device, and what has to move.
 
@@ -118,7 +118,10 @@ def _too_fine(got: str) -> PlanError:
 
 
 def _groups(
-    having: Iterable[int], receivers: Sequence[int], host_of: Mapping[int, int], strategy: Strategy
+    having: Iterable[int],
+    receivers: Sequence[int],
+    host_of: Mapping[int, int],
+    strategy: TaskStrategy,
 ) -> list[Devices]:
     """Receivers that one task serves: those on a host with a replica apart, as it stays there."""
     with_replica = {host_of[device] for device in having}

@@ -9,7 +9,7 @@ from typing import Self
 from shardspec import Layout
 
 from crossmesh.base.links import Links
-from crossmesh.base.task import Copy, Strategy, UnitTask
+from crossmesh.base.task import Copy, TaskStrategy, UnitTask
 from crossmesh.base.tensor import Tensor
 from crossmesh.errors import RecordError
 from crossmesh.transfer import plan_json
@@ -29,7 +29,7 @@ class TransferPlan:
     """(device, host) of every device, sorted."""
     links: Links | None
     """How fast hosts and devices talk; None if all hosts are equal."""
-    strategy: Strategy
+    strategy: TaskStrategy
     """How bytes reach several receivers."""
     order: Order
     """How senders and the order of tasks were searched; "all_at_once" has none."""

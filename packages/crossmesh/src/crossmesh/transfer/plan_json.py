@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar, get_args
 
-from shardspec import Chunking, Layout, Mesh, Reduction, Rule, ShardspecError, Spec
+from shardspec import Chunking, ChunkingRule, Layout, Mesh, Reduction, ShardspecError, Spec
 
 from crossmesh.base.geometry import n_elements
 from crossmesh.base.links import Links
-from crossmesh.base.task import Copy, Piece, Strategy, UnitTask
+from crossmesh.base.task import Copy, Piece, TaskStrategy, UnitTask
 from crossmesh.base.tensor import Tensor, dtype_name
 from crossmesh.errors import PlanError, RecordError
 from crossmesh.transfer.solver import Order
@@ -27,7 +27,7 @@ Parts = tuple[
     tuple[Tensor, ...],
     tuple[tuple[int, int], ...],
     Links | None,
-    Strategy,
+    TaskStrategy,
     Order,
     tuple[Copy, ...],
     tuple[UnitTask, ...],
@@ -41,7 +41,7 @@ def write(
     tensors: Iterable[Tensor],
     hosts: Iterable[tuple[int, int]],
     links: Links | None,
-    strategy: Strategy,
+    strategy: TaskStrategy,
     order: Order,
     copies: Iterable[Copy],
     tasks: Iterable[UnitTask],
@@ -129,7 +129,7 @@ def read(text: str) -> tuple[Parts, str]:
         reader.tensors,
         read_hosts,
         None if links is None else _links(links, {host for _, host in read_hosts}),
-        _one_of(strategy, get_args(Strategy), "strategy"),
+        _one_of(strategy, get_args(TaskStrategy), "strategy"),
         _one_of(order, get_args(Order), "order"),
         _all(copies, reader.copy, "copies"),
         tuple(
@@ -197,7 +197,7 @@ class _Reader:
             _all(terms, self._known, f"{where} terms"),
             _all(reduction, _level, f"{where} reduction"),
             self._known(receivers, f"{where} receivers"),
-            _one_of(strategy, get_args(Strategy), f"{where} strategy"),
+            _one_of(strategy, get_args(TaskStrategy), f"{where} strategy"),
             self._known(path, f"{where} path"),
             _integer(n_chunks, where),
             _integers(tree, f"{where} tree"),
@@ -247,7 +247,7 @@ def _leads(tree: Sequence[int], n_places: int, n_terms: int) -> bool:
 def _chunking(value: object, where: str) -> Chunking:
     if isinstance(value, list):
         return _integers(value, where)
-    rule: Rule = _one_of(value, get_args(Rule), where)
+    rule: ChunkingRule = _one_of(value, get_args(ChunkingRule), where)
     return rule
 
 

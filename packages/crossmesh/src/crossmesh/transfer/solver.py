@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, cast, get_args
 
 from crossmesh.base._native import core
 from crossmesh.base.links import Links
-from crossmesh.base.task import Strategy
+from crossmesh.base.task import TaskStrategy
 from crossmesh.errors import PlanError
 
 Order = Literal["naive", "load_balance", "dfs", "greedy", "ensemble", "all_at_once"]
@@ -78,7 +78,7 @@ def search(
     flows: Sequence[Flow],
     links: Links | None,
     *,
-    strategy: Strategy,
+    strategy: TaskStrategy,
     order: Order,
     split: bool,
     n_chunks: int,

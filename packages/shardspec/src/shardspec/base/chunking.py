@@ -12,7 +12,7 @@ from typing import Literal, cast, get_args
 from shardspec.base.integers import naturals, shown
 from shardspec.errors import LayoutError
 
-Rule = Literal["ceil", "nested", "balanced", "padded"]
+ChunkingRule = Literal["ceil", "nested", "balanced", "padded"]
 """How a dim of `n` elements is cut:
 
 - `ceil`: into chunks of `ceil(n / k)` for all `k` parts at once; the last ones are shorter or
@@ -22,9 +22,9 @@ Rule = Literal["ceil", "nested", "balanced", "padded"]
 - `padded`: as `ceil`, but every device has room for a whole chunk.
 """
 
-_RULES = frozenset(get_args(Rule))
+_RULES = frozenset(get_args(ChunkingRule))
 
-Chunking = Rule | tuple[int, ...]
+Chunking = ChunkingRule | tuple[int, ...]
 """A rule, or the size of each part, major to minor."""
 
 Level = tuple[int, int | None]
@@ -165,11 +165,11 @@ def checked(chunking: object) -> Chunking:
     """
     if isinstance(chunking, str):
         if chunking in _RULES:
-            return cast(Rule, str(chunking))
+            return cast(ChunkingRule, str(chunking))
     elif -1 not in (sizes := naturals(chunking)) and min(sizes, default=0) >= 0:
         return sizes
     raise LayoutError(
-        f"a dim is cut by one of the rules {get_args(Rule)} or by explicit sizes >= 0; "
+        f"a dim is cut by one of the rules {get_args(ChunkingRule)} or by explicit sizes >= 0; "
         f"got {shown(chunking)}"
     )
 
@@ -199,7 +199,7 @@ def canonical(n: int, chunking: Chunking, parts: tuple[int, ...]) -> Chunking:
             f"ceil or padded; got {n} elements in {total} pieces, cut by {shown(chunking)}"
         )
     sizes = all_sizes(n, chunking, parts)
-    rules: tuple[Rule, ...] = ("ceil", "nested", "balanced")
+    rules: tuple[ChunkingRule, ...] = ("ceil", "nested", "balanced")
     return next(
         (rule for rule in rules if rule == chunking or all_sizes(n, rule, parts) == sizes), sizes
     )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, get_args
 
 from shardspec import __version__
-from shardspec.base.chunking import Rule
+from shardspec.base.chunking import ChunkingRule
 from shardspec.cli.arguments import (
     ITEMSIZES,
     chunkings,
@@ -226,7 +226,8 @@ def _parser() -> argparse.ArgumentParser:
         return found
 
     def output(found: argparse.ArgumentParser) -> None:
-        rules = f"how dims are cut: {', '.join(get_args(Rule))}, or sizes 3+2+2; one for each dim"
+        rules = ", ".join(get_args(ChunkingRule))
+        rules = f"how dims are cut: {rules}, or sizes 3+2+2; one for each dim"
         found.add_argument("--chunking", type=chunkings, metavar="RULES", help=rules)
         size = found.add_mutually_exclusive_group()
         size.add_argument("--itemsize", type=positive, metavar="BYTES", help="of an element")

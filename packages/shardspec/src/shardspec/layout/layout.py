@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shardspec.base import chunking as cut
 from shardspec.base.axis import Axis, Entry, Split, SubAxis, index
-from shardspec.base.chunking import Chunking, Level, Rule, Run
+from shardspec.base.chunking import Chunking, ChunkingRule, Level, Run
 from shardspec.base.integers import items, natural, naturals, shown
 from shardspec.base.partial import Partial, Reduction
 from shardspec.errors import LayoutError, StridedLayoutError, UnknownAxisError
@@ -49,7 +49,7 @@ class Layout:
     """The devices."""
     spec: Spec
     """How the dims lie on the mesh."""
-    chunking: tuple[Chunking, ...] | Rule = "ceil"
+    chunking: tuple[Chunking, ...] | ChunkingRule = "ceil"
     """How each dim is cut if its shards cannot be equal; one rule means it for all dims."""
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ import math
 import sys
 
 from shardspec.base.axis import Axis, Entry, Split, SubAxis
-from shardspec.base.chunking import Rule
+from shardspec.base.chunking import ChunkingRule
 from shardspec.base.partial import Partial
 from shardspec.errors import LayoutError, NotationError, SpecError, UnknownAxisError
 from shardspec.layout.layout import Layout
@@ -39,7 +39,7 @@ def build(
     partial: tuple[Partial, ...],
     mesh: Mesh,
     shape: tuple[int, ...] | None,
-    rule: Rule = "ceil",
+    rule: ChunkingRule = "ceil",
 ) -> Layout:
     """The layout of `dims` and `partial` on `mesh`.
 
@@ -79,7 +79,7 @@ def check_sums(layout: Layout, notation: str) -> None:
         )
 
 
-def check_rule(layout: Layout, rule: Rule, notation: str) -> None:
+def check_rule(layout: Layout, rule: ChunkingRule, notation: str) -> None:
     """Raise `NotationError` if a layout cuts a dim otherwise than the notation's readers would."""
     if Layout(layout.shape, layout.mesh, layout.spec, rule) != layout:
         raise NotationError(

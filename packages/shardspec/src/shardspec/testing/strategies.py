@@ -9,13 +9,13 @@ from typing import Literal, get_args
 from hypothesis import strategies as st
 
 from shardspec.base.axis import Axis, Entry, Split, SubAxis, overlap
-from shardspec.base.chunking import Chunking, Rule
+from shardspec.base.chunking import Chunking, ChunkingRule
 from shardspec.base.partial import Partial, Reduction
 from shardspec.layout.layout import Layout
 from shardspec.layout.mesh import Mesh
 from shardspec.layout.spec import Spec
 
-EVERY_RULE: tuple[Rule | Literal["sizes"], ...] = (*get_args(Rule), "sizes")
+EVERY_RULE: tuple[ChunkingRule | Literal["sizes"], ...] = (*get_args(ChunkingRule), "sizes")
 """All ways to cut a dim, for `chunking`; `sizes` is explicit ones."""
 
 Dims = tuple[tuple[int, ...], ...]
@@ -100,7 +100,7 @@ def layouts(
     sub_axes: bool = False,
     strided: bool = False,
     mixed_kinds: bool = False,
-    chunking: Sequence[Rule | Literal["sizes"]] = ("ceil",),
+    chunking: Sequence[ChunkingRule | Literal["sizes"]] = ("ceil",),
     mesh: Mesh | None = None,
 ) -> Layout:
     """Layouts of small tensors; unless `even`, with any sizes, 0 among them.
@@ -146,7 +146,7 @@ def layout_pairs(
     sub_axes: bool = False,
     strided: bool = False,
     mixed_kinds: bool = False,
-    chunking: Sequence[Rule | Literal["sizes"]] = ("ceil",),
+    chunking: Sequence[ChunkingRule | Literal["sizes"]] = ("ceil",),
 ) -> tuple[Layout, Layout]:
     """Pairs of layouts of one tensor on one mesh.
 
@@ -238,7 +238,7 @@ def _chunkings(
     draw: st.DrawFn,
     shape: tuple[int, ...],
     cuts: tuple[tuple[int, ...], ...],
-    rules: Sequence[Rule | Literal["sizes"]],
+    rules: Sequence[ChunkingRule | Literal["sizes"]],
 ) -> tuple[Chunking, ...]:
     """One of `rules` for each dim, given the numbers of parts it is cut into."""
     found: list[Chunking] = []
