@@ -21,7 +21,7 @@ GLOSSARY = Path("docs/glossary.md")
 
 NOT_YET = {
     *("Call", "Flat", "Job", "Kind", "Named", "Part", "Parts", "Piece", "Place", "Placement"),
-    *("Program", "Step", "Traced", "Value", "Written"),
+    *("Program", "Step", "Traced", "Value"),
 }
 """Classes of frontends that still have a name which means something else elsewhere."""
 
