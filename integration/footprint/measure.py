@@ -11,6 +11,7 @@ from costmodel import Cluster
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import measured_peaks
 from frontends.program.liveness import peaks_of
+from frontends.search.plan_options import Strategy
 from zoo import bert, gpt, moe, unet, vgg, vit, wide_resnet
 from zoo.check import ONE_HOST, TWO_HOSTS
 from zoo.example import Example
@@ -45,7 +46,7 @@ MODELS: dict[str, Callable[[], Example]] = {
 
 CLUSTERS: dict[str, Cluster] = {"4": ONE_HOST, "2x2": TWO_HOSTS}
 
-RUNS: tuple[tuple[str, str, str, int], ...] = (
+RUNS: tuple[tuple[str, str, Strategy, int], ...] = (
     ("gpt, width 512", "4", "data_parallel", 2),
     ("gpt, width 512", "4", "megatron", 2),
     ("gpt, width 512", "4", "zero", 2),
@@ -95,7 +96,7 @@ class Row:
     """By XLA's account of the programs, and what lies between instructions."""
 
 
-def measure(model: str, cluster: str, strategy: str, microbatches: int) -> list[Row]:
+def measure(model: str, cluster: str, strategy: Strategy, microbatches: int) -> list[Row]:
     """One plan's rows; its state is given away, as a plan assumes."""
     example, on = MODELS[model](), CLUSTERS[cluster]
     with warnings.catch_warnings():

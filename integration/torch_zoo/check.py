@@ -17,6 +17,7 @@ import frontends.torch
 import torch
 import torch.distributed as dist
 from costmodel import Cluster
+from frontends.search.plan_options import Strategy
 from torch import nn
 
 from torch_zoo.groups import Recorder, Seen, check_groups
@@ -33,7 +34,7 @@ class Way:
     """Devices, and how the model is laid over them."""
 
     cluster: Cluster
-    strategy: str
+    strategy: Strategy
 
 
 _ONE_HOST = Cluster.preset("virtual-cpu").resized(devices_per_host=4)

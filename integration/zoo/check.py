@@ -24,6 +24,7 @@ import numpy as np
 from costmodel import Cluster
 from frontends import Plan
 from frontends.jax.rules.rules import whole_share
+from frontends.search.plan_options import Strategy
 
 from zoo.example import Arguments, Example
 from zoo.precise import precise
@@ -128,7 +129,7 @@ def check(
     example: Example,
     cluster: Cluster,
     *,
-    strategy: str = "auto",
+    strategy: Strategy = "auto",
     microbatches: int | None = None,
     reference: Reference | None = None,
 ) -> Checked:
