@@ -68,7 +68,7 @@ RUNS: tuple[tuple[str, str, Strategy, int], ...] = (
 )
 """Model, cluster, strategy and microbatches."""
 
-COPIED: tuple[tuple[str, str, str, int], ...] = (
+COPIED: tuple[tuple[str, str, Strategy, int], ...] = (
     ("wide-resnet, 14 layers", "4", "zero", 2),
     ("wide-resnet, 14 layers", "2x2", "equal_layers", 2),
     ("unet, tiny", "2x2", "equal_layers", 2),

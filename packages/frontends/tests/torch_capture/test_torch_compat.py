@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from frontends.torch.base import _compat
-from frontends.torch.base._compat import AFTER, BEFORE, DRAW, DURING, PHASE
+from frontends.torch.base.compat.marks import AFTER, BEFORE, DRAW, DURING, PHASE
+from frontends.torch.base.compat.state import make_state, with_tensors
+from frontends.torch.base.compat.traced import Program
+from frontends.torch.base.compat.values import place_of, unwatched
+from frontends.torch.base.compat.watched import watched_by
 from torch import nn
 
 
-def program(function: Any, *tensors: torch.Tensor) -> _compat.Program:
-    return _compat.Program(function, tensors)
+def program(function: Any, *tensors: torch.Tensor) -> Program:
+    return Program(function, tensors)
 
 
 def test_stand_ins_have_shapes_and_strides_on_the_cpu() -> None:
@@ -70,16 +73,16 @@ def test_writes_are_taken_out_by_functionalization() -> None:
 
 def test_views_share_their_memory() -> None:
     x = torch.ones(4, 2)
-    assert _compat.place_of(x)[0] == _compat.place_of(x[1])[0]
-    assert _compat.place_of(x) == _compat.place_of(x.detach())
-    assert _compat.place_of(x)[1] != _compat.place_of(x[1])[1]
+    assert place_of(x)[0] == place_of(x[1])[0]
+    assert place_of(x) == place_of(x.detach())
+    assert place_of(x)[1] != place_of(x[1])[1]
 
 
 def test_an_optimizer_makes_its_state_and_updates_nothing() -> None:
     layer = nn.Linear(2, 2)
     before = layer.weight.detach().clone()
     optimizer = torch.optim.Adam(layer.parameters())
-    assert _compat.make_state(optimizer)
+    assert make_state(optimizer)
     assert optimizer.state[layer.weight]["exp_avg"].shape == (2, 2)
     assert float(optimizer.state[layer.weight]["step"]) == 0
     assert torch.equal(layer.weight, before)
@@ -89,7 +92,7 @@ def test_an_optimizer_makes_its_state_and_updates_nothing() -> None:
 def test_a_model_can_have_other_tensors() -> None:
     layer = nn.Linear(2, 2)
     ours = {name: torch.zeros_like(p) for name, p in layer.named_parameters()}
-    with _compat.with_tensors(layer, ours):
+    with with_tensors(layer, ours):
         assert not layer(torch.ones(2)).any()
     assert float(layer.weight.detach().abs().sum()) > 0
 
@@ -114,11 +117,11 @@ class Seen:
 
 def test_a_watched_construction_has_no_memory_and_asks_for_its_numbers() -> None:
     seen, real = Seen(), torch.ones(())
-    with _compat.watched_by(seen):
+    with watched_by(seen):
         model = nn.Linear(2, 2).to(torch.bfloat16)  # swaps parameters, which need no other owners
         assert real.item() == 3.0
         made = real + torch.ones(2)
-        with _compat.unwatched():
+        with unwatched():
             assert torch.ones(2).sum() == 2
     assert (model.weight.dtype, model.weight.device.type) == (torch.bfloat16, "cpu")
     assert {"aten::uniform_", "aten::_to_copy", "aten::add"} <= set(seen.names)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import shardspec
 import torch
-from frontends.torch.base import _compat
 from frontends.torch.base.calls import Call, Operand
+from frontends.torch.base.compat.traced import Program
 from frontends.torch.base.flat import Flat, Kind, Line
 from frontends.torch.capture.decompositions import DECOMPOSITIONS
 from frontends.torch.capture.read import read
@@ -165,7 +165,7 @@ def traced(function: Function, operands: Sequence[Tensor], with_gradients: bool)
     def whole(*values: Tensor) -> list[Any]:
         return differentiated(function, values, with_gradients)
 
-    program = _compat.Program(whole, list(operands), (), DECOMPOSITIONS)
+    program = Program(whole, list(operands), (), DECOMPOSITIONS)
     return read(program.module, [f"x{i}" for i in range(len(operands))]).flat
 
 

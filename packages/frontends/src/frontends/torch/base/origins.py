@@ -21,7 +21,7 @@ from typing import Literal
 
 import torch
 
-from frontends.base.sources import Whose, shown, whose
+from frontends.base.sources import OURS, Whose, shown, whose
 
 Instruction = tuple[CodeType, int]
 """Code, and the position of an instruction in it."""
@@ -72,6 +72,16 @@ def user_line(error: BaseException) -> str:
 def calling_line() -> str:
     """Where in the user's code we are, as `file:line: code`."""
     return _lines([*_outwards(sys._getframe(1))])
+
+
+def is_inside_torch(*, or_here: bool = True) -> bool:
+    """Whether a method was called by torch itself, two frames above; printing calls methods.
+
+    Args:
+        or_here: Whether it is so, too, if it was called by this package.
+    """
+    file = sys._getframe(2).f_code.co_filename
+    return file.startswith((_TORCH, OURS) if or_here else _TORCH)
 
 
 def is_raised_by_user(error: BaseException) -> bool:

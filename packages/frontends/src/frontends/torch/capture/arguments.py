@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from frontends.errors import BatchError, PlanError, UnsupportedStepError
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.state import make_state, with_tensors
+from frontends.torch.base.compat.values import place_of
 from frontends.torch.base.frozen import Frozen, freeze
 from frontends.torch.base.trees import Leaf, flatten
 
@@ -131,7 +132,7 @@ class State:
                 )
             if tensor.device.type == "meta" or not tensor.numel():
                 continue
-            memory, (begin, shape, stride) = _compat.place_of(tensor)
+            memory, (begin, shape, stride) = place_of(tensor)
             end = begin + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
             item = tensor.element_size()
             there.setdefault(memory, []).append((begin * item, end * item, name))
@@ -149,7 +150,7 @@ class State:
         """Let the optimizer make what it makes before its first update, if it can be asked to."""
         optimizer = self.optimizer
         if not optimizer.state:
-            _compat.make_state(optimizer)
+            make_state(optimizer)
         for group in optimizer.param_groups:
             if group.get("momentum") and isinstance(optimizer, torch.optim.SGD):
                 self._make_momentum(group)
@@ -226,7 +227,7 @@ class State:
                     )
                     for n in named
                 }
-                stack.enter_context(_compat.with_tensors(self.model, model))
+                stack.enter_context(with_tensors(self.model, model))
                 stack.enter_context(self._with_optimizer_of(objects))
             yield objects
 

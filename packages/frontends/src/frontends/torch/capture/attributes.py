@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.values import is_value
 from frontends.torch.base.frozen import inside
 from frontends.torch.capture import generators
 from frontends.torch.capture.generators import Generators
@@ -132,7 +132,7 @@ class Attributes:
         own = _attributes(obj)
         if own is not None and obj is not self.tracers:
             self.met.own(own, obj)
-            if not any(map(_compat.is_value, own.values())):  # the step made the object
+            if not any(map(is_value, own.values())):  # the step made the object
                 self.read(own, WHOLE, own, f"attributes of a {type(obj).__name__}")
 
     def _attribute(self, obj: Any, name: str, value: Any) -> None:

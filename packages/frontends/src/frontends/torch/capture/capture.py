@@ -22,7 +22,11 @@ import torch
 
 from frontends.base.no_gc import objects_by_type
 from frontends.errors import BatchError, UnsupportedStepError
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.marks import tracers_module
+from frontends.torch.base.compat.operators import uncompiled
+from frontends.torch.base.compat.stand_ins import Alias, current_stand_ins
+from frontends.torch.base.compat.traced import Program
+from frontends.torch.base.compat.values import SYMBOLS, is_stand_in
 from frontends.torch.base.flat import Flat, known_from
 from frontends.torch.base.frozen import inside
 from frontends.torch.base.host import Number, number_of
@@ -91,7 +95,7 @@ class Leavings:
     written: tuple[str, ...]
     """Arguments of the user's that it writes in place: the last results."""
 
-    aliases: Mapping[int, _compat.Alias]
+    aliases: Mapping[int, Alias]
     """Of what is returned and of values of effects, in this order, those that share memory with the
     state or the batch, as where a parameter is returned."""
 
@@ -267,7 +271,7 @@ class _Run:
         self._reads.look_around(objects)
         with forgotten(objects):
             del objects
-            program = _compat.Program(
+            program = Program(
                 self._run_step,
                 tensors,
                 list(self._numbers.values()),
@@ -295,7 +299,7 @@ class _Run:
 
     def _run_step(self, *values: Any) -> list[Any]:
         """The step on stand-ins: its state afterwards, what it returns, and what it leaves."""
-        tracers = _compat.tracers_module()
+        tracers = tracers_module()
         tensors = dict(zip(self._names, values, strict=False))
         given_numbers = values[len(self._names) :]
         named_ = zip(given_numbers, self._numbers, strict=True)
@@ -310,7 +314,7 @@ class _Run:
             gradients, alike = self._gradients, self.state.is_dense_or_not
             stack.enter_context(followed(self._is_known, gradients.is_none, alike))
             stack.enter_context(sequences.watched())
-            stack.enter_context(_compat.uncompiled())
+            stack.enter_context(uncompiled())
             try:
                 with self._reads.recording(self._step, tracers):
                     returned = self._step(self.state.model, self.state.optimizer, batch)
@@ -324,7 +328,7 @@ class _Run:
             self._results = [number_of(v, self._left.names) or v for v in returned]
             self._left.look(settings)
             for value in self._results:
-                if not isinstance(value, (Tensor, Number, *_compat.SYMBOLS)):
+                if not isinstance(value, (Tensor, Number, *SYMBOLS)):
                     check_real(value, "returns")
         found = [
             *self._objects.values(),
@@ -333,7 +337,7 @@ class _Run:
             *self._left.values,
             *self._gradients.left().values(),
         ]
-        stand_ins = _compat.stand_ins()
+        stand_ins = current_stand_ins()
         stand_ins.check_apart(found)
         users = {**self._objects, **self._batch_tensors}
         users = {name: t for name, t in users.items() if name not in self._left.rebound}
@@ -346,7 +350,7 @@ class _Run:
             return [v.detach() if isinstance(v, Tensor) else _unless_constant(v) for v in found]
 
     def _is_known(self, tensor: Tensor) -> bool:
-        return id(tensor) in self._known or _compat.is_stand_in(tensor)
+        return id(tensor) in self._known or is_stand_in(tensor)
 
     def _sort(self, arguments: list[Argument]) -> None:
         """What the program returns, by what becomes of it."""
@@ -464,12 +468,12 @@ def _number(name: str, is_int: bool) -> Argument:
 
 def _unless_constant(value: Any) -> Any:
     """A graph returns nothing for what is no value of the program."""
-    return value if isinstance(value, _compat.SYMBOLS) else None
+    return value if isinstance(value, SYMBOLS) else None
 
 
 def _result(found: Any, value: Any) -> Any:
     """A leaf of what a step returned, as it was read of its graph."""
-    if not isinstance(value, (Tensor, *_compat.SYMBOLS)):
+    if not isinstance(value, (Tensor, *SYMBOLS)):
         return value
     if isinstance(found, Name):
         return Returned(found, not isinstance(value, Tensor))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.symbols import Numbers
 from frontends.torch.base.flat import Flat
 from frontends.torch.base.frozen import Frozen, freeze
 from frontends.torch.base.trees import Tree
@@ -162,7 +162,7 @@ class Guards:
     numbers: Mapping[str, float | int]
     """As they were when it was captured."""
 
-    answers: _compat.Numbers
+    answers: Numbers
     """What Python was told of numbers."""
 
     places: tuple[tuple[Place, Frozen], ...]

@@ -20,7 +20,9 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from frontends.errors import UnsupportedStepError
-from frontends.torch.base import _compat, origins
+from frontends.torch.base import origins
+from frontends.torch.base.compat.stand_ins import current_stand_ins
+from frontends.torch.base.compat.values import SYMBOLS, answer, is_value, known_number
 from frontends.torch.base.supposed import IsFinite, IsInfinite, IsNan
 from frontends.torch.capture.refusals import refusal_at
 
@@ -60,7 +62,7 @@ def followed(
             stack.enter_context(mock.patch.object(builtins, name, chosen))
         for name in (*_OUT_OF_TORCH, *_TEXT):
             stack.enter_context(_replaced(Tensor, name, _leaving(name, is_known)))
-        for kind in _compat.SYMBOLS:
+        for kind in SYMBOLS:
             for name in ("__format__", "__str__", "__repr__"):
                 stack.enter_context(_replaced(kind, name, _as_text))
         for name, condition in _ASKED_OF_FLOATS.items():
@@ -98,7 +100,7 @@ def _leaving(name: str, is_known: Callable[[Tensor], bool]) -> Any:
     original = getattr(Tensor, name)
 
     def leave(self: Tensor, *args: Any, **named: Any) -> Any:
-        is_message = name in _TEXT and _compat.is_inside_torch()
+        is_message = name in _TEXT and origins.is_inside_torch()
         if not is_known(self) or is_message:
             return original(self, *args, **named)
         if name in _BY_NUMBERS and self.numel() <= _LONGEST:
@@ -126,7 +128,7 @@ def _known(numbers: Any) -> Any:
     """Numbers in lists as those that Python has, if they are known before the step runs."""
     if isinstance(numbers, list):
         return [_known(number) for number in numbers]
-    return _compat.known_number(numbers)
+    return known_number(numbers)
 
 
 def _array(tensor: Tensor, dtype: Any = None, *, force: bool = False) -> Any:
@@ -155,7 +157,7 @@ _BY_NUMBERS: dict[str, Callable[..., Any]] = {
 
 
 def _as_text(self: Any, *args: Any) -> str:
-    if _compat.is_inside_torch():
+    if origins.is_inside_torch():
         return str(self.node)
     with suppress(GuardOnDataDependentSymNode):
         return format(_known(self), *args)
@@ -170,8 +172,8 @@ def _hash(original: Any) -> Any:
     """A number by which something is looked up in a dict is known, and a guard."""
 
     def hashed(self: Any) -> int:
-        is_of_torch = _compat.is_inside_torch(or_here=False)
-        return original(self) if is_of_torch else hash(_compat.known_number(self))
+        is_of_torch = origins.is_inside_torch(or_here=False)
+        return original(self) if is_of_torch else hash(known_number(self))
 
     return hashed
 
@@ -215,7 +217,7 @@ def _tensor(original: Any) -> Any:
 def _has_values_later(data: Any) -> bool:
     if isinstance(data, list | tuple):
         return any(map(_has_values_later, data))
-    return _compat.is_value(data)
+    return is_value(data)
 
 
 def _dtypes(data: Any) -> Iterator[torch.dtype]:
@@ -243,7 +245,7 @@ def _chosen(original: Any, among: Callable[[Any, Any], Any]) -> Any:
     """The largest or smallest of some arguments, of which some are numbers without values."""
 
     def choose(*args: Any, **named: Any) -> Any:
-        if len(args) < 2 or named or not any(isinstance(a, _compat.SYMBOLS) for a in args):
+        if len(args) < 2 or named or not any(isinstance(a, SYMBOLS) for a in args):
             return original(*args, **named)
         found = args[0]
         for each in args[1:]:
@@ -257,7 +259,7 @@ def _asked(original: Any, condition: Any) -> Any:
     """A function of `math` that says something of a number, which may be one without a value."""
 
     def ask(number: Any) -> bool:
-        return _compat.answer(number, condition) if _is_float(number) else original(number)
+        return answer(number, condition) if _is_float(number) else original(number)
 
     return ask
 
@@ -267,7 +269,7 @@ def _compared(original: Any, is_equal: bool) -> Any:
 
     def compare(self: Any, other: Any) -> Any:
         if _is_float(other) and other.node.expr == self.node.expr:
-            return _compat.answer(self, IsNan) is not is_equal
+            return answer(self, IsNan) is not is_equal
         return original(self, other)
 
     return compare
@@ -295,7 +297,7 @@ def _data() -> property:
     get = _BASE.data.__get__
 
     def data(self: Tensor) -> Any:
-        now = _compat.stand_ins().rebound(self)
+        now = current_stand_ins().rebound(self)
         return get(self) if now is None else now.detach()
 
     def assign(self: Tensor, value: Tensor) -> None:
@@ -306,7 +308,7 @@ def _data() -> property:
                 f"tensor of {self.dtype}{list(self.shape)} to one of {value.dtype}"
                 f"{list(value.shape)}, at {origins.calling_line()}"
             )
-        _compat.stand_ins().rebind(self, value)
+        current_stand_ins().rebind(self, value)
 
     return property(data, assign)
 

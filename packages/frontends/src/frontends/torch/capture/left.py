@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from frontends.errors import UnsupportedStepError
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.values import SYMBOLS, is_stand_in, is_value, known_number
 from frontends.torch.base.frozen import Frozen, Many, has_plain_attributes, inside
 from frontends.torch.base.host import number_of
 from frontends.torch.base.trees import Leaf, Tree, flatten
@@ -221,12 +221,12 @@ class Left:
                 self.containers.append(tuple(places_there))
 
     def _said(self, argument: Any) -> Any:
-        return self._leaf(argument) if _compat.is_value(argument) else argument
+        return self._leaf(argument) if is_value(argument) else argument
 
     def _is_rebound(self, names: Mapping[int, str], before: Any, now: Any) -> bool:
         """Whether a new tensor takes the place of one of the state."""
         name = names.get(id(before))
-        if name is None or not _compat.is_stand_in(now) or isinstance(before, torch.nn.Parameter):
+        if name is None or not is_stand_in(now) or isinstance(before, torch.nn.Parameter):
             return False
         if (now.shape, now.dtype) != (before.shape, before.dtype):
             return False
@@ -275,7 +275,7 @@ class Left:
 
     def _template(self, value: Any, leaves: list[Any]) -> Tree:
         found, tree = flatten(value)
-        if not any(_compat.is_value(leaf.value) for leaf in found):
+        if not any(is_value(leaf.value) for leaf in found):
             found, tree = [Leaf("", value)], Tree(None)
         leaves += [leaf.value for leaf in found]
         return tree
@@ -284,7 +284,7 @@ class Left:
         number = number_of(value, self.names)
         if number is not None:
             return number
-        if _compat.is_value(value):
+        if is_value(value):
             if isinstance(value, torch.nn.Parameter):
                 raise UnsupportedStepError(
                     "a step keeps the parameters that it has; this one makes a new one: make it "
@@ -335,7 +335,7 @@ def _plain(key: Any) -> Any:
     """A key without torch's numbers, which stand for what they are at the capture."""
     if type(key) is tuple:
         return tuple(map(_plain, key))
-    return _compat.known_number(key) if isinstance(key, _compat.SYMBOLS) else key
+    return known_number(key) if isinstance(key, SYMBOLS) else key
 
 
 def _equal(now: Any, before: Any) -> bool:
@@ -352,7 +352,7 @@ def check_real(value: Any, does: str) -> None:
         if id(one) in seen or isinstance(one, _SIMPLE):
             continue
         seen.add(id(one))
-        if _compat.is_value(one):
+        if is_value(one):
             raise UnsupportedStepError(
                 "tensors that a step makes are returned, or kept, in lists, dicts, dataclasses and "
                 f"attributes; this one {does} a {type(value).__name__} that holds one of "

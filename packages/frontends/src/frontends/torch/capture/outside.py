@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 
 from frontends.errors import UnsupportedStepError
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.values import is_stand_in, place_of
 from frontends.torch.capture.gradients import Gradients
 from frontends.torch.capture.place import Place
 from frontends.torch.capture.reads import Reads
@@ -61,7 +61,7 @@ def _check_gradient(tensor: Tensor, place: Place, gradients: Gradients) -> None:
     if not tensor.requires_grad or not tensor.is_leaf or tensor.grad is None:
         return
     is_reset = gradients.is_reset(tensor)
-    if _compat.is_stand_in(tensor.grad):
+    if is_stand_in(tensor.grad):
         tensor.grad = None
         if not is_reset:
             raise UnsupportedStepError(
@@ -85,9 +85,9 @@ def check_apart(written: Collection[str], there: Mapping[str, Tensor]) -> None:
     sharing: dict[int, set[int]] = {}
     for tensor in there.values():
         if tensor.device.type != "meta" and tensor.numel():
-            sharing.setdefault(_compat.place_of(tensor)[0], set()).add(id(tensor))
+            sharing.setdefault(place_of(tensor)[0], set()).add(id(tensor))
     for name in written:
-        if len(sharing.get(_compat.place_of(there[name])[0], ())) > 1:
+        if len(sharing.get(place_of(there[name])[0], ())) > 1:
             raise UnsupportedStepError(
                 "what a step writes in place shares its memory with nothing else that it reads; "
                 f"{name} does: give a clone of it"

@@ -17,8 +17,9 @@ from torch.fx import GraphModule, Node
 
 from frontends.errors import UnsupportedStepError
 from frontends.step.step import APPLY, BACKWARD, FORWARD
-from frontends.torch.base import _compat
 from frontends.torch.base.calls import Call, Operand
+from frontends.torch.base.compat.marks import AFTER, ASKED, BEFORE, DRAW, DURING, ORIGIN, PHASE
+from frontends.torch.base.compat.values import place_of
 from frontends.torch.base.flat import Flat, Kind, Line, full
 from frontends.torch.base.host import Number
 from frontends.torch.base.numbers import calls_on_numbers
@@ -121,7 +122,7 @@ def read(module: GraphModule, inputs: Sequence[str], numbers: Collection[str] = 
     """Read the graph of a step.
 
     Args:
-        module: From `_compat.Program`.
+        module: From `Program`.
         inputs: Names for its arguments.
         numbers: Those of them that are numbers of Python's.
     """
@@ -130,7 +131,7 @@ def read(module: GraphModule, inputs: Sequence[str], numbers: Collection[str] = 
         try:
             reader.add(node)
         except UnsupportedStepError as error:
-            origin = node.meta.get(_compat.ORIGIN)
+            origin = node.meta.get(ORIGIN)
             if origin is not None:
                 error.args = (f"{error}; it is called {origin}",)
             raise
@@ -194,8 +195,8 @@ class _Reader:
             self._refs[node] = self._number(node)
         elif self._is_given_number(node):
             self._refs[node] = self._base_number(node)
-        elif _compat.ASKED in node.meta:
-            self._refs[node] = self._asked_for(node, *node.meta[_compat.ASKED])
+        elif ASKED in node.meta:
+            self._refs[node] = self._asked_for(node, *node.meta[ASKED])
         elif not node.target._schema.returns:
             self._check_only(node)
         elif node.target._schema.is_mutable and node.target.namespace == "aten":
@@ -259,7 +260,7 @@ class _Reader:
         """The same; a number of Python's as such."""
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and self._written:
-            memory, where = _compat.place_of(value)
+            memory, where = place_of(value)
             if memory in self._written:
                 when, part, name = self._written[memory]
                 if part == where:
@@ -288,7 +289,7 @@ class _Reader:
         node.args = (*node.args, *(a.default_value for a in missing if a.name not in node.kwargs))
         made = self._call(node, pure)
         assert isinstance(made, Name)
-        memory, where = _compat.place_of(value)
+        memory, where = place_of(value)
         self._written[memory] = len(self._seen), where, made
         return made
 
@@ -377,7 +378,7 @@ class _Reader:
             return value
 
         arguments = node.args if arguments is None else arguments
-        draw = node.meta.get(_compat.DRAW)
+        draw = node.meta.get(DRAW)
         if draw is not None and str(target) in _DRAWS_INTO:
             arguments = (self._blank(_node(node.args[0]).meta["val"]), *node.args[1:])
         if draw is not None and target is aten.bernoulli.p:
@@ -453,19 +454,17 @@ class _Reader:
     @property
     def _origin(self) -> Origin | None:
         assert self._node is not None
-        return self._node.meta.get(_compat.ORIGIN)
+        return self._node.meta.get(ORIGIN)
 
     def _append(self, line: Line) -> None:
         """With its phase; what reads a gradient before the last one is complete is backward."""
         assert self._node is not None
-        when = self._node.meta[_compat.PHASE]
-        if when == _compat.DURING or (
-            when == _compat.BEFORE and not self._of_backward.isdisjoint(line.inputs)
-        ):
+        when = self._node.meta[PHASE]
+        if when == DURING or (when == BEFORE and not self._of_backward.isdisjoint(line.inputs)):
             self._of_backward.update(line.outputs)
             line = replace(line, phase=BACKWARD)
         else:
-            line = replace(line, phase=APPLY if when == _compat.AFTER else FORWARD)
+            line = replace(line, phase=APPLY if when == AFTER else FORWARD)
         self._lines.append(line)
 
     def _filled(self, value: torch.Tensor, number: Any) -> Name:

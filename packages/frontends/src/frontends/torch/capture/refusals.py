@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from frontends.errors import FrontendsError, UnsupportedStepError
-from frontends.torch.base import _compat, origins
+from frontends.torch.base import origins
+from frontends.torch.base.compat.values import DATA_DEPENDENT, DATA_DEPENDENT_SHAPES
 
 _WAYS_OUT = {
     "layerdrop": "layers are left out at random there: set the configuration's layerdrop (or "
@@ -84,14 +85,14 @@ def _of_draws(drawn: list[str]) -> UnsupportedStepError:
 
 def _explanation(error: BaseException) -> UnsupportedStepError | None:
     """Why what failed cannot be captured; None if the error says enough itself."""
-    if isinstance(error, _compat.DATA_DEPENDENT_SHAPES):
+    if isinstance(error, DATA_DEPENDENT_SHAPES):
         return _refusal(
             "tensors of a step that is planned have shapes that do not depend on numbers; this one "
             "makes one that does",
             error,
             "keep the shape and mask what is not meant, as torch.where does",
         )
-    if isinstance(error, _compat.DATA_DEPENDENT):
+    if isinstance(error, DATA_DEPENDENT):
         return _refusal(
             "a step that is planned must run the same operators whatever its numbers are; this one "
             "asks for a number that is not known before it runs",

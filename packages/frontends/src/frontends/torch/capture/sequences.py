@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 from torch.nn import functional
 
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.values import constant, known_number
 
 Tensor = torch.Tensor
 _VF: Any = torch._VF
@@ -48,7 +48,7 @@ def _numbers(tensor: Tensor) -> list[int]:
     Raises:
         GuardOnDataDependentSymNode: They are not known before the step runs.
     """
-    return [_compat.known_number(each.item()) for each in tensor.detach().unbind(0)]
+    return [known_number(each.item()) for each in tensor.detach().unbind(0)]
 
 
 def _recurrent(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +57,7 @@ def _recurrent(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         is_packed = len(args) > 3 and isinstance(args[3], list | tuple)
         if is_packed and isinstance(args[1], Tensor):
-            args = (args[0], _compat.constant(_numbers(args[1])), *args[2:])
+            args = (args[0], constant(_numbers(args[1])), *args[2:])
         return original(*args)
 
     return call
@@ -83,7 +83,7 @@ def _packed(values: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor,
         raise RuntimeError(f"a sequence is no longer than {values.shape[0]} steps; got {sizes[0]}")
     counts = [sum(size > step for size in sizes) for step in range(sizes[0])]
     rows = [values[step, :count] for step, count in enumerate(counts)]
-    return torch.cat(rows), _compat.constant(counts)
+    return torch.cat(rows), constant(counts)
 
 
 def _padded(
@@ -104,7 +104,7 @@ def _padded(
     empty = data.new_full((counts[0], *data.shape[1:]), padding_value)
     padded = torch.stack(steps + [empty] * (n_steps - len(counts)), 1 if batch_first else 0)
     lengths = [sum(count > place for count in counts) for place in range(counts[0])]
-    return padded, _compat.constant(lengths)
+    return padded, constant(lengths)
 
 
 def _split(original: Callable[..., Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:

@@ -18,7 +18,8 @@ from unittest import mock
 import torch
 
 from frontends.errors import UnsupportedStepError
-from frontends.torch.base import _compat, origins
+from frontends.torch.base import origins
+from frontends.torch.base.compat.values import is_value
 from frontends.torch.base.trees import leaves_of
 from frontends.torch.capture.met import Met
 from frontends.torch.capture.users_code import is_users
@@ -110,13 +111,13 @@ def _is_said_once(frame: FrameType | None) -> bool:
 
 def _text(argument: Any) -> Any:
     """An argument of `print` as it is now, unless it has no value yet; of a logger as it is."""
-    if isinstance(argument, logging.Logger) or _compat.is_value(argument):
+    if isinstance(argument, logging.Logger) or is_value(argument):
         return argument
     if isinstance(argument, logging.LogRecord):
         argument.getMessage()
         return argument
     leaves = leaves_of(argument)
-    if any(isinstance(leaf, torch.Tensor) or _compat.is_value(leaf) for leaf in leaves):
+    if any(isinstance(leaf, torch.Tensor) or is_value(leaf) for leaf in leaves):
         raise UnsupportedStepError(
             "a step prints single tensors that it computes; this one prints others, or some in a "
             f"{type(argument).__name__}, at {origins.calling_line()}: print them one by one, or "

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.operators import makes_new
 from frontends.torch.lower.lower import (
     Begin,
     Communicate,
@@ -114,7 +114,7 @@ def _is_view(node: Node) -> bool:
     if not isinstance(node, Compute) or node.plain is None:
         return False
     is_one = len(node.operands) == len(node.results) == 1
-    return is_one and not _compat.makes_new(node.plain.target)
+    return is_one and not makes_new(node.plain.target)
 
 
 def _is_sent(node: Node) -> bool:

@@ -19,8 +19,8 @@ from dataclasses import replace
 
 import torch
 
-from frontends.torch.base import _compat
 from frontends.torch.base.calls import Call, Operand
+from frontends.torch.base.compat.operators import makes_new
 from frontends.torch.lower.local import alike
 from frontends.torch.lower.lower import Begin, Compute, Finish, Node, Program, with_last
 
@@ -97,7 +97,7 @@ def _memory(program: Program) -> dict[int, int]:
 def _is_new(node: Node) -> bool:
     """Whether results lie in new memory, each in its own."""
     if isinstance(node, Compute):
-        return node.plain is not None and _compat.makes_new(node.plain.target)
+        return node.plain is not None and makes_new(node.plain.target)
     return isinstance(node, Begin | Finish)
 
 

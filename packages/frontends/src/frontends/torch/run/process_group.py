@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from shardspec import Mesh
 
-from frontends.torch.base import _compat
 from frontends.torch.base.calls import Tensor
+from frontends.torch.base.compat.process_groups import new_group
 from frontends.torch.lower.local import Coordinates
 from frontends.torch.run.lockstep import Bound, Shards, Wait, dim_of, part_of
 from frontends.torch.run.watch import GROUP_TIMEOUT
@@ -39,7 +39,7 @@ class Grouped:
             ranks = _group_of(mesh.groups(over), rank)
             if ranks not in self._groups:
                 in_order = sorted(ranks)
-                self._groups[ranks] = _compat.new_group(in_order, GROUP_TIMEOUT)
+                self._groups[ranks] = new_group(in_order, GROUP_TIMEOUT)
 
     def cut(self, step: shardspec.Step, shards: Shards) -> Shards:
         """The device's shard after a slice."""

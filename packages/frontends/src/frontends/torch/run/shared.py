@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import torch
 
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.values import place_of
 
 Tensor = torch.Tensor
 
@@ -66,11 +66,11 @@ class SharedState:
             if not user.is_meta and user.data_ptr() != self.tensors[name].data_ptr():
                 self.tensors[name] = user.detach()
         there = (t for n, t in self.tensors.items() if n not in self.missing)
-        self._memories = {_compat.place_of(tensor)[0] for tensor in there}
+        self._memories = {place_of(tensor)[0] for tensor in there}
 
     def apart(self, tensor: Tensor) -> Tensor:
         """A tensor that does not change when the state is written."""
-        is_part = _compat.place_of(tensor)[0] in self._memories
+        is_part = place_of(tensor)[0] in self._memories
         return tensor.clone() if is_part else tensor
 
 

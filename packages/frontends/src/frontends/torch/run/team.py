@@ -20,8 +20,8 @@ from frontends.run import mpi
 from frontends.run.lanes import Lane, lanes_of
 from frontends.run.mailbox import Courier
 from frontends.run.plan_consensus import check_one_plan, digest_of
-from frontends.torch.base import _compat
 from frontends.torch.base.calls import Tensor
+from frontends.torch.base.compat.process_groups import new_group
 from frontends.torch.lower.local import differing_axes, like, local_shape
 from frontends.torch.run.engine import TorchEngine, assemble
 from frontends.torch.run.lockstep import Shards
@@ -138,6 +138,6 @@ def _check(plan: Plan) -> None:
 def _connect(number: int, lane: Lane, process_of: Mapping[int, int]) -> crossmesh.Transport:
     from crossmesh.engines.torch_transport import TorchTransport
 
-    group = _compat.new_group(lane.processes, GROUP_TIMEOUT, "gloo")
+    group = new_group(lane.processes, GROUP_TIMEOUT, "gloo")
     rank = {process: i for i, process in enumerate(lane.processes)}
     return TorchTransport(group, {d: rank[p] for d, p in process_of.items() if p in rank})

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from frontends.base.boundary import first_line
 from frontends.base.heartbeat import PATIENCE_S, Watch
 from frontends.errors import DeviceError, ExchangeError, FrontendsError
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.process_groups import default_store
 
 GROUP_TIMEOUT = timedelta(seconds=PATIENCE_S)
 """How long a collective waits: some processes plan for longer than others. In a step, where nothing
@@ -26,7 +26,7 @@ class DistributedStore:
 
     def __init__(self) -> None:
         # Kept, as it may be the server; a thread that waits in a store holds it alone.
-        self._joined = _compat.default_store()
+        self._joined = default_store()
         self._store = self._joined.clone()
         self._waiting = self._joined.clone()
         is_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from frontends.errors import InitializationError
-from frontends.torch.base import _compat
+from frontends.torch.base.compat.state import with_tensors
 from frontends.torch.capture.arguments import State
 from frontends.torch.run.runtime import Parts, Runtime
 from frontends.torch.state.recording import Place, Recording, record
@@ -69,7 +69,7 @@ def init_optimizer(runtime: Runtime, state: State, given: Collection[str] = ()) 
             n: torch.empty(t.shape, dtype=t.dtype, requires_grad=t.requires_grad)
             for n, t in kept.items()
         }
-        with _compat.with_tensors(state.model, empty):
+        with with_tensors(state.model, empty):
             made = _begun(state, state.model)
             places = {name: recording.find(tensor) for name, tensor in made.tensors.items()}
     _check_names(set(state.tensors), set(places))

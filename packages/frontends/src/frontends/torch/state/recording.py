@@ -21,7 +21,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from frontends.errors import InitializationError
-from frontends.torch.base import _compat, origins
+from frontends.torch.base import origins
+from frontends.torch.base.compat.values import DATA_DEPENDENT, unwatched
+from frontends.torch.base.compat.watched import watched_by
 
 Tensor = torch.Tensor
 Storage = torch.UntypedStorage
@@ -243,7 +245,7 @@ class Recording:
 
     def _begin(self, generator: torch.Generator | None) -> _Draw:
         generator = torch.default_generator if generator is None else generator
-        with _compat.unwatched():
+        with unwatched():
             if all(one.generator is not generator for one in self._generators):
                 self._generators.append(_Generator(generator))
             return _Draw(generator, self._known(generator.get_state()))
@@ -257,7 +259,7 @@ class Recording:
                 f"{origins.calling_line()}: build the model on the CPU; files of weights, as "
                 "from_pretrained takes, are read by load_state_dict"
             )
-        with _compat.unwatched():
+        with unwatched():
             token = torch.Generator().manual_seed(_TOKENS + number).get_state()
             self._drawn[token.numpy().tobytes()] = number
             draw.generator.set_state(token)
@@ -372,9 +374,9 @@ def record() -> Iterator[Recording]:
     """
     recording = Recording()
     try:
-        with _compat.watched_by(recording):
+        with watched_by(recording):
             yield recording
-    except (*_compat.DATA_DEPENDENT, RuntimeError) as error:
+    except (*DATA_DEPENDENT, RuntimeError) as error:
         if isinstance(error, InitializationError):
             raise
         raise InitializationError(

@@ -1,0 +1,140 @@
+"""Where nodes of a program come from: they are marked while they are made.
+
+Of torch 2.13 it touches the mode in which `make_fx` runs a function
+(`fx.experimental.proxy_tensor`), whose tracer makes the nodes, and the modes that are switched on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from frontends.torch.base.draws import plain_draw
+
+PHASE = "meshwright_phase"
+"""Key of a node's metadata: whether autograd made it, or how far the step had come."""
+
+DRAW = "meshwright_draw"
+"""Key of a node's metadata: equal for draws of the same random numbers."""
+
+ORIGIN = "meshwright_origin"
+"""Key of a node's metadata: what code called the operator, an `Origin` or None."""
+
+ASKED = "meshwright_asked"
+"""Key of a node's metadata: which of the numbers it makes that Python has asked for, and whether it
+is one that is known before the step runs."""
+
+BEFORE, DURING, AFTER = range(3)
+"""A node is from before the last gradient is complete, from autograd itself, or from later."""
+
+
+def tracers_module() -> Any:
+    """The module in which the tracer that runs keeps constants."""
+    proxies = get_proxy_mode()
+    assert proxies is not None, "it is asked for while a step is traced"
+    tracer: Any = proxies.tracer
+    return tracer.root
+
+
+@contextlib.contextmanager
+def autograd_runs() -> Iterator[list[tuple[int, int]]]:
+    """The numbers of nodes before and after each time that autograd runs."""
+    marks: list[tuple[int, int]] = []
+
+    def marked(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            proxies = get_proxy_mode()
+            if proxies is None:
+                return original(*args, **kwargs)
+            first = len(proxies.tracer.graph.nodes)
+            result = original(*args, **kwargs)
+            marks.append((first, len(proxies.tracer.graph.nodes)))
+            return result
+
+        return call
+
+    with (
+        mock.patch("torch.autograd.backward", marked(torch.autograd.backward)),
+        mock.patch("torch.autograd.grad", marked(torch.autograd.grad)),
+    ):
+        yield marks
+
+
+def mark_phases(module: GraphModule, marks: Sequence[tuple[int, int]]) -> None:
+    """Mark nodes as made before, by or after autograd.
+
+    Args:
+        module: Whose nodes are not marked yet.
+        marks: From `autograd_runs`.
+    """
+    last = max((end for _, end in marks), default=0)
+    for index, node in enumerate(module.graph.nodes):
+        is_during = any(first <= index < end for first, end in marks)
+        node.meta[PHASE] = DURING if is_during else BEFORE if index < last else AFTER
+
+
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells draws of random numbers apart by the state of the generator, which it advances.
+
+    Activation checkpointing sets the state back and draws the same numbers again.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        proxies = get_proxy_mode()
+        if proxies is None or torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        plain = plain_draw(func, args, kwargs or {})
+        if plain is not None:
+            with self:
+                return plain()
+        with _disable_current_modes():
+            state = hash(torch.get_rng_state().numpy().tobytes())
+            torch.rand(())
+        result = func(*args, **(kwargs or {}))
+        node = next(iter(reversed(proxies.tracer.graph.nodes)))
+        node.meta[DRAW] = state
+        return result
+
+
+class Marked(Interpreter):
+    """Hands the marks of each node to what it becomes."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self._now: dict[str, Any] = {}
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes."""
+        with marked(lambda: self._now):
+            return super().run(*args, **kwargs)
+
+    def run_node(self, n: Node) -> Any:
+        """What a node computes."""
+        self._now = {key: n.meta[key] for key in (PHASE, DRAW, ORIGIN, ASKED) if key in n.meta}
+        return super().run_node(n)
+
+
+@contextlib.contextmanager
+def marked(marks: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Nodes that are made meanwhile get what is told of each."""
+    proxies = get_proxy_mode()
+    assert proxies is not None, "nodes are made while something is traced"
+    tracer = proxies.tracer
+    create = tracer.create_node
+
+    def with_marks(*args: Any, **kwargs: Any) -> Node:
+        node: Node = create(*args, **kwargs)
+        node.meta.update(marks())
+        return node
+
+    with mock.patch.object(tracer, "create_node", with_marks):
+        yield

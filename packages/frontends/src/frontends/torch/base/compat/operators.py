@@ -1,0 +1,61 @@
+"""What operators make, and as which operators a function runs.
+
+Of torch 2.13 it touches schemas of operators and their dispatch keys, the switch of oneDNN
+(`_C._set_mkldnn_enabled`), and the settings of `_dynamo`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from unittest import mock
+
+import torch
+
+from frontends.errors import UnsupportedStepError
+from frontends.torch.base.origins import calling_line
+
+
+def makes_new(target: torch._ops.OpOverload) -> bool:
+    """Whether an operator's results are never views of its operands, nor these themselves.
+
+    Schemas say it, but for operators that are written in others, and two that are views unsaid.
+    """
+    is_written_in_others = target.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    )
+    says_view = any(made.alias_info is not None for made in target._schema.returns)
+    unsaid = (torch.ops.aten._unsafe_view.default, torch.ops.aten.lift.default)
+    return not (is_written_in_others or says_view or target in unsaid)
+
+
+@contextlib.contextmanager
+def in_plain_operators() -> Iterator[None]:
+    """Recurrent layers as products and sums: oneDNN has operators for them that have no rules."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    shown = property(lambda _: before, lambda _, value: _refuse_setting("torch.backends.mkldnn"))
+    try:
+        with mock.patch.object(type(torch.backends.mkldnn), "enabled", shown):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def _refuse_setting(name: str) -> None:
+    raise UnsupportedStepError(
+        f"settings of torch stay what they are while a step runs; this one sets {name}, at "
+        f"{calling_line()}: set it before the step is called"
+    )
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """What `torch.compile` has made runs as it was written."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled
+        yield
+        return
+    allowed = sys.modules["torch._dynamo"].config.patch(error_on_nested_fx_trace=False)
+    with allowed, torch.compiler.set_stance("force_eager"):
+        yield
