@@ -1,1 +1,1 @@
-"""All that touches what is private in PyTorch, by what it is needed for; tried with torch 2.13."""
+"""What is private in PyTorch, by what it is needed for; tried with torch 2.13."""
