@@ -1,6 +1,11 @@
+from pathlib import Path
+
 import pytest
 from constraints.floors import FLOORS, check_floors
 from constraints.projects import load_projects
+
+NOT_SHOWN = ("_core", "errors", "fuzzing", "testing", "testing_network", "testing_transport")
+"""Floors that pages do not list, as every package has them, or no reader looks for them."""
 
 
 @pytest.fixture
@@ -84,3 +89,11 @@ def test_no_folder_hides_a_public_name(violations, write, tmp_path):
 def test_floors_have_one_place_each():
     for floors in FLOORS.values():
         assert len(set(floors.split())) == len(floors.split())
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_pages_show_the_floors(page):
+    text = (Path(__file__).parents[3] / page).read_text().replace("`", "")
+    for floors in FLOORS.values():
+        shown = [each for each in floors.split() if each not in (*NOT_SHOWN, ".")]
+        assert " · ".join(shown) in text

@@ -172,4 +172,5 @@ def _is_made_here(obj: Any) -> bool:
         frame = frame.f_back
     if frame is None or frame.f_code.co_name != "__init__":
         return False
-    return frame.f_locals.get(frame.f_code.co_varnames[0]) is obj
+    first = next(iter(frame.f_code.co_varnames), "")
+    return frame.f_locals.get(first) is obj
