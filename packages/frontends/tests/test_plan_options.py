@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from costmodel import Cluster
 from frontends import PlanOptions
 from frontends.errors import BatchError, PlanError
@@ -121,6 +122,23 @@ def test_options_are_made_of_their_keywords_and_of_their_text(options: dict[str,
     assert PlanOptions(**made.keywords()) == made == eval(repr(made))
     assert all(getattr(made, name) == value for name, value in options.items())
     assert set(made.keywords()) <= set(options)
+
+
+def test_pins_are_those_that_were_given() -> None:
+    given = {"w": "RS0"}
+    made = PlanOptions(pin=given)
+    given["w"] = "S0R"
+    assert made.pin == {"w": "RS0"}
+
+
+@pytest.mark.parametrize("cluster", ["two-hosts", 0])
+def test_what_is_no_cluster_is_refused_where_it_is_given(cluster: Any) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(PlanError, match=f"cluster is a Cluster; got cluster={cluster!r}"):
+        mw.parallelize(step, cluster=cluster)
+    with pytest.raises(PlanError, match=f"cluster is a Cluster; got cluster={cluster!r}"):
+        frontends.torch.parallelize(model, optimizer, lambda model, x: model(x), cluster=cluster)
 
 
 def test_one_number_is_batch_argnums_too() -> None:

@@ -314,6 +314,23 @@ def test_a_batch_that_is_changed_is_refused_and_nothing_is_left() -> None:
     assert (model.seen, list(batch)) == (0, ["x"])
 
 
+def test_what_cannot_be_made_anew_at_each_call_is_refused() -> None:
+    class Losses(list[float]):
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise TypeError("no copies")
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        model.losses = Losses()
+        return model(batch).square().mean()
+
+    with pytest.raises(UnsupportedStepError, match=r"keeps a Losses, .*\(TypeError: no copies\)"):
+        mw.parallelize(model, optimizer, loss, torch.ones(2, 4), **QUICK)
+    assert not hasattr(model, "losses")
+
+
 @functools.lru_cache
 def table(n: int) -> torch.Tensor:
     return torch.arange(n, dtype=torch.float32).cos()
@@ -352,6 +369,36 @@ def test_functions_that_remember_are_looked_into_again_when_they_were_cleared() 
         expected = loss(model, batch)
         torch.testing.assert_close(step(batch), expected.detach())
         is_plain = False
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_what_functions_remember_is_what_a_step_was_captured_with(size: int | None) -> None:
+    """Until they are cleared, whatever they read has become since."""
+    factors = [2.0]
+
+    @functools.lru_cache(maxsize=size)
+    def factor(name: str) -> float:
+        return factors[0]
+
+    model, batch = nn.Linear(2, 1), torch.ones(2, 2)
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).mean() * factor("a")
+
+    factor("a")
+    step = mw.parallelize(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, **QUICK)
+    one = model(batch).mean().detach()
+    torch.testing.assert_close(step(batch), one * 2)
+    factors[0] = 3.0
+    torch.testing.assert_close(step(batch), one * 2)
+    factor("b")
+    assert len(step.variants) == 1
+    factor.cache_clear()
+    torch.testing.assert_close(step(batch), one * 3)
+    factors[0] = 5.0
+    for _ in range(4):
+        factor(str(_))
+    torch.testing.assert_close(step(batch), one * (3 if size is None else 5))
 
 
 def test_a_dict_that_makes_what_is_looked_up_is_compared_by_what_it_holds() -> None:

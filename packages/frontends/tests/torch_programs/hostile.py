@@ -579,13 +579,30 @@ def large_containers(way: Any) -> Iterator[Any]:
 def objects_made_again_after_a_reset(way: Any) -> Iterator[Any]:
     """Each with the attributes that it begins with, and none the one of before."""
 
-    class Meter:
+    class Empty:
+        pass
+
+    class Counts:
         def __init__(self) -> None:
             self.n = 0
             self.seen: list[int] = []
 
-    class Empty:
-        pass
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise TypeError("it cannot be copied")
+
+    class Slots:
+        __slots__ = ("n", "seen")
+
+        def __init__(self) -> None:
+            self.n = 0
+            self.seen: list[int] = []
+
+    class SlotsAndMore(Empty):
+        __slots__ = ("last", "n")
+
+        def __init__(self) -> None:
+            self.n, self.last = 0, None
+            self.seen: list[int] = []
 
     class Wrapper:
         def __init__(self, wrapped: Any) -> None:
@@ -593,12 +610,13 @@ def objects_made_again_after_a_reset(way: Any) -> Iterator[Any]:
 
     data, model = Data(), mlp()
     optimizer = sgd(model)
-    holder, settings = types.SimpleNamespace(meter=None), Empty()
+    holder, settings, kept = types.SimpleNamespace(meter=None), Empty(), SlotsAndMore()
+    kinds: Any = (Counts, Slots, SlotsAndMore)
     meters = []
 
     def train(x: Tensor, y: Tensor) -> Tensor:
         if holder.meter is None:
-            holder.meter = Meter()
+            holder.meter = holder.kind()
         holder.meter.n += 1
         holder.meter.seen.append(holder.meter.n)
         holder.factor = Wrapper(settings)
@@ -606,14 +624,16 @@ def objects_made_again_after_a_reset(way: Any) -> Iterator[Any]:
         loss = F.cross_entropy(model(x), y) * holder.meter.n * holder.factor.factor
         loss.backward()
         optimizer.step()
+        kept.last = loss.detach()
         return loss.detach()
 
     step = way.step(train, model, optimizer)
     for i in range(8):
-        if i % 3 == 0:
-            holder.meter = None
+        if i % 2 == 0:
+            holder.meter, holder.kind = None, kinds[i // 2 % 3]
         if i == 5:
             settings.factor = 0.5
         loss = step(*data.labelled())
         meters.append(holder.meter)
-        yield loss, [(meter.n, meter.seen) for meter in meters], holder.factor.factor
+        counted = [(meter.n, meter.seen) for meter in meters]
+        yield loss, counted, len(set(map(id, meters))), holder.factor.factor, kept.last

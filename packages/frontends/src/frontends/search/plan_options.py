@@ -89,6 +89,8 @@ class PlanOptions:
         _check_one_of("memory_rule", self.memory_rule, get_args(MemoryRule))
         _check_kind("plan", self.plan, Plan | None, "Plan.load('plan.json') reads one")
         _check_kind("pin", self.pin, Mapping | None, "as pin={\"params['w']\": 'RS0'}")
+        if self.pin is not None:  # the user's own may change
+            object.__setattr__(self, "pin", dict(self.pin))
         for name in ("memory_bytes", "n_layers"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):

@@ -28,7 +28,12 @@ from frontends.jax.state.data import Examples, Feed, rows_of_process
 from frontends.jax.state.initial import find_homes, leaves_of_state, make_state, place_shapes
 from frontends.jax.trace.trace import Trace
 from frontends.search.held import HELD
-from frontends.search.plan_options import PlanKeywords, PlanOptions, takes_plan_options
+from frontends.search.plan_options import (
+    PlanKeywords,
+    PlanOptions,
+    check_where,
+    takes_plan_options,
+)
 from frontends.search.plan_step import Planned
 
 
@@ -56,6 +61,8 @@ class ParallelStep:
         deadline_s: float = 60.0,
         most_variants: int = 8,
     ) -> None:
+        if cluster is not None:
+            check_where(cluster)
         functools.update_wrapper(self, function)
         adapter = adapter_of(function)
         numbers, names = _compat.statics_of(function)

@@ -108,6 +108,7 @@ def plan_for(
         PlanError: `plan` was made for another step, or an option is of another kind.
     """
     checked = PlanOptions.of(options, plan_for)
+    check_where(cluster, hold)
     return plan_at(
         function, arguments, cluster, checked, batch_argnums=argnums_of(batch_argnums), hold=hold
     )
@@ -123,7 +124,6 @@ def plan_at(
     hold: Plan | None = None,
 ) -> Planned[Trace]:
     """What `plan_for` does, with options as one value."""
-    check_where(cluster, hold)
     leaves = describe(function, arguments, batch_argnums)
     capture = Capture(function, arguments, batch_argnums)
     with doing("planning"):

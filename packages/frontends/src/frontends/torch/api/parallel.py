@@ -12,7 +12,12 @@ from torch.optim import Optimizer
 
 from frontends.answer.plan import Plan
 from frontends.errors import PlanError
-from frontends.search.plan_options import PlanKeywords, PlanOptions, takes_plan_options
+from frontends.search.plan_options import (
+    PlanKeywords,
+    PlanOptions,
+    check_where,
+    takes_plan_options,
+)
 from frontends.search.plan_step import Planned
 from frontends.torch.api.variants import Variant, Variants
 from frontends.torch.api.verify import Verified, verify
@@ -48,6 +53,8 @@ class ParallelStep:
         options: PlanOptions,
         deadline_s: float,
     ) -> None:
+        if cluster is not None:
+            check_where(cluster)
         functools.update_wrapper(self, function)
         self._function, self.model, self.optimizer = function, model, optimizer
         self._variants = Variants(function, model, optimizer, cluster, options, deadline_s)
@@ -265,14 +272,13 @@ def parallelize(
         PlanError: `model`, `optimizer` or an option is something else.
         BatchError: `microbatches` is not a number of parts.
     """
+    checked = PlanOptions.of(options, parallelize)
     step = training_step(loss_fn)
 
     def train(batch: Any) -> Any:
         return step(model, optimizer, batch)
 
-    made = parallelize_step(
-        train, model, optimizer, cluster=cluster, deadline_s=deadline_s, **options
-    )
+    made = ParallelStep(train, model, optimizer, cluster, checked, deadline_s)
     if example_batch is not None:
         made.prepare(example_batch)
     return made

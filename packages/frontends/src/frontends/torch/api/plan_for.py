@@ -83,7 +83,6 @@ def plan_capture(
     capture: Capture, cluster: Cluster, options: PlanOptions, *, hold: Plan | None = None
 ) -> Planned[Trace]:
     """Plan a step that is captured."""
-    check_where(cluster, hold)
     with doing("planning"):
         return plan_traces(
             capture.at,

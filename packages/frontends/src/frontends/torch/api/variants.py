@@ -358,7 +358,7 @@ class Variants:
         """Capture and plan another variant."""
         if join() is not None and self._followed is None:
             self._followed = Followed(self._model, self._optimizer)
-        self._cluster = self._cluster or default_cluster()
+        self._cluster = default_cluster() if self._cluster is None else self._cluster
         self._options.tell("capturing", 0, 1)
         with self.reading():
             self._bring_counts()

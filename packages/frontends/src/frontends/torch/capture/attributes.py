@@ -11,11 +11,12 @@ import sys
 import weakref
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from frontends.torch.base.compat.values import is_value
 from frontends.torch.base.frozen import inside
+from frontends.torch.base.slots import has_slot
 from frontends.torch.capture import generators
 from frontends.torch.capture.generators import Generators
 from frontends.torch.capture.met import BOOKKEEPING, Met
@@ -148,7 +149,7 @@ class Attributes:
             found = vars(kind).get(name, MISSING)
             if found is MISSING:
                 continue
-            if type(found).__name__ == "member_descriptor":  # of __slots__
+            if isinstance(found, MemberDescriptorType):
                 self.read(obj, name, value, label)
             elif isinstance(found, FunctionType):
                 self._method(obj, own, kind, name, found)
@@ -185,8 +186,8 @@ class Attributes:
     def _writes(self, obj: Any, name: str) -> None:
         own = _attributes(obj)
         label = f"{type(obj).__name__}.{name}"
-        if own is None:
-            self.met.write(Place(obj, name, label))
+        if own is None or has_slot(type(obj), name):
+            self.met.write_slot(Place(obj, name, label))
             return
         parts = (own[among] for among in _PARTS if isinstance(own.get(among), dict))
         found = next((part for part in parts if name in part), own)

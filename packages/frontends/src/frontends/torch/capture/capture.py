@@ -47,7 +47,7 @@ from frontends.torch.capture.gradients import Gradients
 from frontends.torch.capture.guards import BatchForm, Guards, StateForm, flags
 from frontends.torch.capture.instead import followed
 from frontends.torch.capture.left import Effect, Left, check_real
-from frontends.torch.capture.memoized import forgotten
+from frontends.torch.capture.memoized import Memos
 from frontends.torch.capture.outside import check_apart, places_of
 from frontends.torch.capture.read import AliasedError, Name, read
 from frontends.torch.capture.reads import Reads
@@ -269,8 +269,9 @@ class _Run:
         of_tensors = [ones for kind, ones in objects.items() if issubclass(kind, Tensor)]
         there = {id(one) for ones in of_tensors for one in ones}
         self._reads.look_around(objects)
-        with forgotten(objects):
-            del objects
+        self._memos = Memos(objects)
+        del objects
+        with self._memos.forgotten():
             program = Program(
                 self._run_step,
                 tensors,
@@ -412,7 +413,7 @@ class _Run:
             {n: p for n, p in self._outside.items() if n in looked_at or n in self._written},
             tuple(self._left.containers),
             gradients.there if gradients.are_looked_at(inputs) else None,
-            self._reads.named.members(),
+            (*self._reads.named.members(), *self._memos.kept),
             self._flags,
             self._loose(inputs),
             self._found.known,

@@ -20,6 +20,7 @@ from frontends.torch.base.trees import Tree
 from frontends.torch.capture.arguments import State
 from frontends.torch.capture.gone import GoneGradient
 from frontends.torch.capture.gradients import is_there
+from frontends.torch.capture.memoized import Kept
 from frontends.torch.capture.named import Members
 from frontends.torch.capture.place import Place
 from frontends.torch.capture.read import known_name
@@ -175,8 +176,8 @@ class Guards:
     gradients: Mapping[str, bool] | None
     """Which parameters have a gradient when the step begins, if it looks at them."""
 
-    named: tuple[Members, ...]
-    """Of libraries."""
+    others: tuple[Members | Kept, ...]
+    """What libraries have, and what functions of the user's have kept."""
 
     flags: tuple[Any, ...]
     loose: frozenset[int]
@@ -220,9 +221,9 @@ class Guards:
             now = place.get()
             if not frozen.holds(now, self.loose):
                 yield f"{place.name}, {_text(frozen.value)} and then {_text(now)}"
-        for members in self.named:
-            if other := members.difference():
-                yield other
+        for other in self.others:
+            if changed := other.difference():
+                yield changed
         if flags() != self.flags:
             yield "a setting of torch, such as its default type, autocast or the gradient mode"
         now = {**self.state.numbers, **{n: v for n, v in leaves if n in self.numbers}}

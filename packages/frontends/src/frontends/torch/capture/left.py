@@ -22,6 +22,7 @@ from frontends.errors import UnsupportedStepError
 from frontends.torch.base.compat.values import SYMBOLS, is_stand_in, is_value, known_number
 from frontends.torch.base.frozen import Frozen, Many, has_plain_attributes, inside
 from frontends.torch.base.host import number_of
+from frontends.torch.base.slots import slots
 from frontends.torch.base.trees import Leaf, Tree, flatten
 from frontends.torch.capture.arguments import State
 from frontends.torch.capture.place import MISSING, Place
@@ -58,16 +59,25 @@ class Made:
         if id(value) not in self.made:
             return value
         if id(value) not in done:
-            new = done[id(value)] = copy.copy(value)
+            if not isinstance(value, _CONTAINERS):
+                return self._object_anew(value, done)
+            new: Any = copy.copy(value)
+            done[id(value)] = new
             if isinstance(value, dict):
                 new.update({key: self._anew(each, done) for key, each in value.items()})
-            elif not isinstance(value, _CONTAINERS):
-                for name, each in vars(value).items():
-                    vars(new)[name] = self._anew(each, done)
             elif not isinstance(value, set):
                 new.clear()
                 new.extend(self._anew(each, done) for each in value)
         return done[id(value)]
+
+    def _object_anew(self, value: Any, done: dict[int, Any]) -> Any:
+        """Without any code of its class, which may do anything."""
+        new = done[id(value)] = object.__new__(type(value))
+        for name, each in getattr(value, "__dict__", {}).items():
+            vars(new)[name] = self._anew(each, done)
+        for slot, each in slots(value):
+            slot.__set__(new, self._anew(each, done))
+        return new
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +302,18 @@ class Left:
                 )
             return Value(self._number(value))
         check_real(value, "keeps")
-        made = self._made(value)
-        return Made(value, frozenset(made)) if made else value
+        made = Made(value, frozenset(self._made(value)))
+        if not made.made:
+            return value
+        try:
+            made.anew({})
+        except Exception as error:  # of its class, whatever that does
+            raise UnsupportedStepError(
+                "what a step makes and keeps is made anew at each call; this one keeps a "
+                f"{type(value).__name__}, which cannot be ({type(error).__name__}: {error}): make "
+                "it before the step is called"
+            ) from None
+        return made
 
     def _made(self, value: Any) -> dict[int, Any]:
         """By id what a value holds, and itself, that was not there before the step.
@@ -310,10 +330,10 @@ class Left:
                 made[id(one)] = one
                 rest += one.values() if isinstance(one, dict) else one
                 continue
-            own = getattr(one, "__dict__", {})
+            own = getattr(one, "__dict__", one)
             if id(own) in self.reads.made and not isinstance(one, threading.Thread):
                 made[id(one)] = one
-                rest += own.values()
+                rest += _attributes(one)
         return made
 
     @cached_property
@@ -343,6 +363,10 @@ def _equal(now: Any, before: Any) -> bool:
     return type(now) is type(before) and isinstance(now, plain) and now == before
 
 
+def _attributes(value: Any) -> list[Any]:
+    return [*getattr(value, "__dict__", {}).values(), *(each for _, each in slots(value))]
+
+
 def check_real(value: Any, does: str) -> None:
     """An object that is none of a tree's nodes is handed on as it is, so it holds no stand-ins."""
     seen: set[int] = set()
@@ -365,7 +389,7 @@ def check_real(value: Any, does: str) -> None:
         elif isinstance(one, list | tuple | set | frozenset | collections.deque):
             rest += one
         elif not isinstance(one, Tensor):
-            rest += getattr(one, "__dict__", {}).values()
+            rest += _attributes(one)
 
 
 def _changed(

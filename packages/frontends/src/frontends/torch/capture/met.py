@@ -17,6 +17,7 @@ from typing import Any
 
 from frontends.base.sources import OURS
 from frontends.torch.base.frozen import Frozen, freeze
+from frontends.torch.base.slots import slots
 from frontends.torch.capture.place import MISSING, Place
 
 BOOKKEEPING = frozenset(
@@ -51,8 +52,8 @@ class Met:
     """By container and key, what was there when it was read first."""
 
     written: dict[tuple[int, Any], Overwritten] = field(default_factory=dict)
-    made: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """By `id`, attributes of objects that the step makes."""
+    made: dict[int, Any] = field(default_factory=dict)
+    """By `id`, what the step makes: attributes of objects, and objects with slots."""
 
     _containers: dict[int, Frozen] = field(default_factory=dict)
     """By `id`, containers as they were when they were met first."""
@@ -115,6 +116,17 @@ class Met:
         if at not in self.written:
             before = self.read[at][1].value if at in self.read else place.get()
             self.written[at] = Overwritten(place, before)
+
+    def write_slot(self, place: Place) -> None:
+        """A place in `__slots__` that is about to be written."""
+        owner = place.container
+        own = getattr(owner, "__dict__", None)
+        is_empty = not own and next(slots(owner), None) is None
+        if id(own) in self.made or (is_empty and _is_made_here(owner)):
+            self.made[id(owner)] = owner
+            if own is not None:
+                self.made[id(own)] = own
+        self.write(place)
 
     def own(self, attributes: Any, owner: Any) -> None:
         """The attributes of an object live as long as it does."""

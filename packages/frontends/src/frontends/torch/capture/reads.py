@@ -55,7 +55,7 @@ class Reads:
         """By container and key, what was there before."""
 
         self.made = self._met.made
-        """By `id`, attributes of objects that the step makes."""
+        """By `id`, what the step makes: attributes of objects, and objects with slots."""
 
         self.told = self._telling.told
         """What the step prints and logs, to be done when it has run."""
