@@ -22,11 +22,12 @@ from frontends.jax.base import _compat
 from frontends.jax.base.adapters import Kept, adapter_of
 from frontends.jax.base.arguments import Argument, argnums_of
 from frontends.jax.base.signature import Call, Signature
-from frontends.jax.run.processes import plan_together
+from frontends.jax.run.processes import process, share_plan
 from frontends.jax.run.runtime import Runtime
 from frontends.jax.state.data import Examples, Feed, rows_of_process
 from frontends.jax.state.initial import find_homes, leaves_of_state, make_state, place_shapes
 from frontends.jax.trace.trace import Trace
+from frontends.run.plan_consensus import plan_together
 from frontends.search.held import HELD
 from frontends.search.plan_options import (
     PlanKeywords,
@@ -154,11 +155,12 @@ class ParallelStep:
         )
         first = self.variants[0] if self._variants else None
         if first is None:
-            planned = plan_together(search, self._options)
+            planned = plan_together(search, self._options, process(), share_plan)
             return Variant(key, planned, False, (), kept)
         holds = [variant.plan for variant in self.variants if not variant.is_held]
         again = functools.partial(_plan_again, search, holds, self._name)
-        planned = plan_together(again, replace(self._options, plan=None))
+        options = replace(self._options, plan=None)
+        planned = plan_together(again, options, process(), share_plan)
         is_held = planned.plan.strategy == HELD or planned.plan in holds
         return Variant(key, planned, is_held, changes_from(key, planned, first.key), kept)
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
 
 import jax
 
-from frontends.answer.plan import Plan
 from frontends.base.startup import roll_call
-from frontends.errors import DeviceError, FrontendsError, PlanError
+from frontends.errors import DeviceError
 from frontends.jax.base import _compat
 from frontends.jax.run.watch import watch
 from frontends.run.mpi import meet
-from frontends.search.plan_options import PlanOptions
-from frontends.search.plan_step import Planned, TracedT
 
 _SIZES = {
     "PMI_SIZE": None,  # MPICH and what descends from it, or srun --mpi=pmi2
@@ -95,32 +91,15 @@ def gather(word: str, doing: str) -> list[str]:
     return [watch().wait_for(p, f"{folder}{p}", doing) for p in range(n_processes)]
 
 
-def plan_together(
-    plan_for: Callable[[PlanOptions], Planned[TracedT]],
-    options: PlanOptions,
-) -> Planned[TracedT]:
-    """Let process 0 search a plan for all: searches that are stopped by time differ.
+def process() -> int | None:
+    """The number of this process; None if it is alone."""
+    return None if jax.process_count() == 1 else jax.process_index()
 
-    Args:
-        plan_for: Plans with some options; with the option `plan`, takes that plan.
-        options: Of the user.
 
-    Raises:
-        PlanError: Process 0 found none.
-        FrontendsError: Of another kind, as `plan_for` raises them.
-    """
-    if jax.process_count() == 1 or options.plan is not None:
-        return plan_for(options)
-    key, client = f"meshwright/plan/{next(_numbers)}", _compat.coordination_client()
-    if jax.process_index() > 0:
-        found = watch().wait_for(0, key, "make the plan")
-        if not found.startswith("{"):
-            raise PlanError(f"process 0 makes the plan of all processes, and failed: {found}")
-        return plan_for(options.with_plan(Plan.from_json(found)))
-    try:
-        planned = plan_for(options)
-    except FrontendsError as error:
-        client.key_value_set(key, f"{type(error).__name__}: {error}")
-        raise
-    client.key_value_set(key, planned.plan.to_json())
-    return planned
+def share_plan(text: str | None) -> str:
+    """Process 0's text, which it gives and the others wait for."""
+    key = f"meshwright/plan/{next(_numbers)}"
+    if text is None:
+        return watch().wait_for(0, key, "make the plan")
+    _compat.coordination_client().key_value_set(key, text)
+    return text

@@ -29,6 +29,7 @@ from frontends.errors import (
     StepError,
     UnsupportedStepError,
 )
+from frontends.run.plan_consensus import plan_together
 from frontends.search.plan_options import PlanOptions
 from frontends.search.plan_step import Planned
 from frontends.torch.api.plan_for import default_cluster, plan_capture
@@ -43,7 +44,7 @@ from frontends.torch.capture.gradients import is_there, name_of
 from frontends.torch.capture.left import Made, Value
 from frontends.torch.capture.refusals import refusal_at
 from frontends.torch.run.follow import Followed
-from frontends.torch.run.processes import join, plan_together
+from frontends.torch.run.processes import join, share_plan
 from frontends.torch.run.runtime import Runtime
 from frontends.torch.run.shared import SharedState
 from frontends.torch.trace.trace import Capture, Trace
@@ -197,6 +198,16 @@ class Variant:
         for told in left.told:
             told.function(*map(value_of, told.arguments), **told.named)
         return tree.fill(iter(made[:n_returned]))
+
+
+def _hold_if_possible(
+    search: Callable[..., Planned[Trace]], hold: Plan, options: PlanOptions
+) -> Planned[Trace]:
+    """A plan of another variant: in held layouts, or where state cannot stay there, on its own."""
+    if options.plan is None:  # else it is what process 0 has found
+        with suppress(HeldLayoutError):
+            return search(options, hold=hold)
+    return search(options)
 
 
 def _run_alike(a: Variant, b: Variant) -> bool:
@@ -399,12 +410,11 @@ class Variants:
             with suppress(FrontendsError):
                 if capture.at(plan.microbatches).step.fingerprint == plan.step:
                     return search(self._options.with_plan(plan))
-        if not self.made:
-            return plan_together(search, self._options)
-        options = self._options.with_plan(None)
-        with suppress(HeldLayoutError):
-            return plan_together(functools.partial(search, hold=self.first.plan), options)
-        return plan_together(search, options)
+        options = self._options
+        if self.made:
+            options = options.with_plan(None)
+            search = functools.partial(_hold_if_possible, search, self.first.plan)
+        return plan_together(search, options, join(), share_plan)
 
     def _warn(self, reasons: Sequence[str]) -> None:
         if self._has_warned:

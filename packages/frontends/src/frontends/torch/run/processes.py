@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import torch.distributed as dist
 
-from frontends.answer.plan import Plan
 from frontends.base.startup import roll_call
-from frontends.errors import PlanError
 from frontends.run.mpi import meet
-from frontends.search.plan_options import PlanOptions
-from frontends.search.plan_step import Planned, TracedT
 from frontends.torch.run.watch import GROUP_TIMEOUT, watch
 
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -41,11 +36,10 @@ def n_hosts() -> int:
     """On how many hosts they are; 1 if that is not known, or some have more of them than others."""
     n = n_processes()
     here = next((int(os.environ[name]) for name in _LOCAL_SIZES if name in os.environ), n)
-    sizes = [here]
+    sizes = {str(here)}
     if n > 1 and dist.is_initialized():  # they have to agree, also where hosts differ
-        sizes = [0] * n
-        dist.all_gather_object(sizes, here)
-    return n // here if set(sizes) == {here} and n % here == 0 else 1
+        sizes.update(gather(str(here)))
+    return n // here if len(sizes) == 1 and n % here == 0 else 1
 
 
 def join(start_s: float = 300.0) -> int | None:
@@ -79,32 +73,15 @@ def join(start_s: float = 300.0) -> int | None:
     return dist.get_rank()
 
 
-def plan_together(
-    plan_for: Callable[[PlanOptions], Planned[TracedT]],
-    options: PlanOptions,
-) -> Planned[TracedT]:
-    """Let process 0 search a plan for all: searches that are stopped by time differ.
+def share_plan(text: str | None) -> str:
+    """Process 0's text, which it gives and the others wait for."""
+    found = [text]
+    dist.broadcast_object_list(found, 0)
+    return str(found[0])
 
-    Args:
-        plan_for: Plans with some options; with the option `plan`, takes that plan.
-        options: Of the user.
 
-    Raises:
-        PlanError: Process 0 found none.
-        FrontendsError: Of another kind, as `plan_for` raises them.
-    """
-    if n_processes() == 1 or options.plan is not None:
-        return plan_for(options)
-    found: list[str] = [""]
-    if dist.get_rank() > 0:
-        dist.broadcast_object_list(found, 0)
-        if not found[0].startswith("{"):
-            raise PlanError(f"process 0 makes the plan of all processes, and failed: {found[0]}")
-        return plan_for(options.with_plan(Plan.from_json(found[0])))
-    try:
-        planned = plan_for(options)
-    except BaseException as error:  # the others wait for what became of it
-        dist.broadcast_object_list([f"{type(error).__name__}: {error}"], 0)
-        raise
-    dist.broadcast_object_list([planned.plan.to_json()], 0)
-    return planned
+def gather(word: str) -> list[str]:
+    """A word of every process, in their order; all of them call it."""
+    found = [""] * dist.get_world_size()
+    dist.all_gather_object(found, word)
+    return found

@@ -25,7 +25,7 @@ from frontends.torch.base.compat.process_groups import new_group
 from frontends.torch.lower.local import differing_axes, like, local_shape
 from frontends.torch.run.engine import TorchEngine, assemble
 from frontends.torch.run.lockstep import Shards
-from frontends.torch.run.processes import by_mpi
+from frontends.torch.run.processes import by_mpi, gather
 from frontends.torch.run.watch import GROUP_TIMEOUT, exchanging, is_anothers, watch
 
 
@@ -130,9 +130,7 @@ def _check(plan: Plan) -> None:
             f"there are {dist.get_world_size()} processes: start more, or plan for a cluster with "
             "fewer devices"
         )
-    digests = [""] * dist.get_world_size()
-    dist.all_gather_object(digests, digest_of(plan))
-    check_one_plan(digests)
+    check_one_plan(gather(digest_of(plan)))
 
 
 def _connect(number: int, lane: Lane, process_of: Mapping[int, int]) -> crossmesh.Transport:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from frontends.errors import InitializationError
 from frontends.torch.base.compat.state import with_tensors
 from frontends.torch.capture.arguments import State
+from frontends.torch.run.processes import gather
 from frontends.torch.run.runtime import Parts, Runtime
 from frontends.torch.state.recording import Place, Recording, record
 
@@ -137,10 +138,7 @@ def _check_generators() -> None:
     """All processes draw the same numbers."""
     if not (dist.is_available() and dist.is_initialized()):
         return
-    found: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(
-        found, hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
-    )
+    found = gather(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest())
     others = [rank for rank, state in enumerate(found) if state != found[0]]
     if others:
         raise InitializationError(
