@@ -113,7 +113,7 @@ def measure(model: str, cluster: str, strategy: Strategy, microbatches: int) -> 
     run = Runtime(planned.trace, planned.layered, planned.plan, on, donate=True)
     stages = zip(
         planned.plan.stages,
-        peaks_of(run.step, run.plan).stages,
+        peaks_of(run.program).stages,
         measured_peaks(run).stages,
         strict=True,
     )

@@ -104,7 +104,7 @@ def _time_chunks(
 ) -> list[tuple[int, int, float]]:
     """Stage, phase and median seconds of each program of this process, run by itself."""
     found = []
-    for chunk, program in zip(runtime.chunks, runtime.programs, strict=True):
+    for chunk, program in zip(runtime.program.chunks, runtime.programs, strict=True):
         if program is None:
             continue
         slots = (*chunk.totals, *chunk.reads)

@@ -75,7 +75,7 @@ def check_groups(runtime: Runtime, rank: int, results: Mapping[str, int], seen: 
     """
     plan = runtime.plan
     parts, calls = Counter[Collective](), Counter[Collective]()
-    for chunk, program in zip(runtime.chunks, runtime.engine.programs, strict=True):
+    for chunk, program in zip(runtime.program.chunks, runtime.engine.programs, strict=True):
         if program is None:  # other ranks run it
             continue
         times = 1 if chunk.phase == APPLY else plan.microbatches

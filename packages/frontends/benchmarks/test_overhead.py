@@ -215,7 +215,7 @@ def test_instructions(benchmark):
         n_layers=4,
     )
     *state, batch = example.arguments
-    n_instructions = len(step.compile(*state, batch).instructions)
+    n_instructions = len(step.compile(*state, batch).program.instructions)
     losses = []
 
     def train():

@@ -120,7 +120,7 @@ def main(story: str, folder: Path) -> None:
     traced, layered = traced.with_copies(copied.original), copied.layered
     run = Runtime(traced, layered, plan, Cluster.preset("two-hosts"), deadline_s=DEADLINE_S)
     assert [p is None for p in run.programs] == [
-        me not in run.submeshes.processes(plan.stages[c.stage].mesh) for c in run.chunks
+        me not in run.submeshes.processes(plan.stages[c.stage].mesh) for c in run.program.chunks
     ]
     leaves = jax.tree.leaves(example.arguments)
     n_batch = len(jax.tree.leaves(example.batch))

@@ -162,7 +162,9 @@ def test_a_program_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no memory")
 
     runtime = ours.compile()
-    monkeypatch.setattr(compiling, "compile_chunks", lambda *_: [fail] * len(runtime.chunks))
+    monkeypatch.setattr(
+        compiling, "compile_chunks", lambda *_: [fail] * len(runtime.program.chunks)
+    )
     monkeypatch.setattr("frontends.jax.run.runtime.compile_chunks", lambda *_: [fail] * 9)
     with pytest.raises(
         RunError,

@@ -11,7 +11,8 @@ from frontends.errors import PlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import LayeredStep, layer
 from frontends.plan.plan_fields import Conversion, Placement, Stored
-from frontends.program.chunks import Chunk, build_chunks, stages_of_operators
+from frontends.program.chunks import Chunk, stages_of_operators
+from frontends.program.program import build_program
 from frontends.step.step import APPLY, FORWARD
 from frontends.testing import random_plan
 from hypothesis import given, settings
@@ -45,7 +46,7 @@ def test_a_chunk_reads_what_is_there_and_runs_every_operator_once(
 ) -> None:
     step = layered(name)
     plan = data.draw(plans(step))
-    chunks = build_chunks(step.step, plan)
+    chunks = build_program(step.step, plan).chunks
     for index, stage in enumerate(plan.stages):
         there = {*stage.inputs}
         for chunk in (c for c in chunks if c.stage == index):
@@ -94,7 +95,7 @@ def operator(step: LayeredStep, name: str) -> Operator:
 def test_a_chunk_writes_only_what_is_read_later(name: str, data: st.DataObject) -> None:
     step = layered(name)
     plan = data.draw(plans(step))
-    chunks = build_chunks(step.step, plan)
+    chunks = build_program(step.step, plan).chunks
     for i, chunk in enumerate(chunks):
         later = [c for c in chunks[i + 1 :] if c.stage == chunk.stage]
         read = {slot for c in later for slot in c.reads}
@@ -111,7 +112,7 @@ def test_an_update_is_written_where_its_state_is_read(name: str, data: st.DataOb
     step = layered(name)
     plan = data.draw(plans(step))
     replaced = {o.value: o.alias for o in step.step.graph.outputs if o.alias is not None}
-    for chunk in build_chunks(step.step, plan):
+    for chunk in build_program(step.step, plan).chunks:
         updates = [slot for slot in chunk.writes if slot.value in replaced]
         state = [Stored(replaced[slot.value], slot.spec) for slot in updates]
         both = [(old, new) for old, new in zip(state, updates, strict=True) if old in chunk.reads]
@@ -124,7 +125,7 @@ def test_an_update_is_written_where_its_state_is_read(name: str, data: st.DataOb
 def test_every_conversion_of_the_plan_is_made_once(name: str, data: st.DataObject) -> None:
     step = layered(name)
     plan = data.draw(plans(step))
-    chunks = build_chunks(step.step, plan)
+    chunks = build_program(step.step, plan).chunks
     for index, stage in enumerate(plan.stages):
         made = [
             action
@@ -148,13 +149,13 @@ def three_stages(name: str) -> tuple[LayeredStep, Plan]:
 
 def test_apply_of_independent_parameters_is_one_chunk() -> None:
     step, plan = three_stages("mlp")
-    chunks = build_chunks(step.step, plan)
+    chunks = build_program(step.step, plan).chunks
     assert [len(levels(chunks, stage)) for stage in range(3)] == [1, 1, 1]
 
 
 def test_clipping_by_the_global_norm_cuts_apply_into_levels() -> None:
     step, plan = three_stages("clipped")
-    chunks = build_chunks(step.step, plan)
+    chunks = build_program(step.step, plan).chunks
     per_stage = [levels(chunks, stage) for stage in range(3)]
     assert max(map(len, per_stage)) >= 2
     stage_of = stages_of_operators(plan)
@@ -176,7 +177,7 @@ def test_clipping_by_the_global_norm_cuts_apply_into_levels() -> None:
 
 def test_chunks_print_what_they_are() -> None:
     step, plan = three_stages("clipped")
-    texts = [str(chunk) for chunk in build_chunks(step.step, plan)]
+    texts = [str(chunk) for chunk in build_program(step.step, plan).chunks]
     assert texts[:2] == ["forward of stage 0", "backward of stage 0"]
     assert len(set(texts)) == len(texts)
     assert any(text.startswith("apply.1 of stage") for text in texts)
@@ -185,7 +186,7 @@ def test_chunks_print_what_they_are() -> None:
 def test_rejects_a_plan_of_another_step() -> None:
     _, plan = three_stages("mlp")
     with pytest.raises(PlanError, match="made for another step: it places other operators"):
-        build_chunks(layered("skip").step, plan)
+        build_program(layered("skip").step, plan)
 
 
 def test_rejects_a_plan_that_lacks_a_conversion() -> None:
@@ -198,6 +199,6 @@ def test_rejects_a_plan_that_lacks_a_conversion() -> None:
             kept = tuple(c for c in stage.conversions if c != forward[0])
             broken = replace(plan, stages=(replace(stage, conversions=kept),))
             with pytest.raises(PlanError, match=r"stage 0 has no way to .* in forward: plan again"):
-                build_chunks(step.step, broken)
+                build_program(step.step, broken)
             return
     raise AssertionError("no random plan converted anything")

@@ -135,6 +135,6 @@ def test_rows_are_needed_for_devices_and_for_what_is_computed_on_the_whole_batch
     rows = rows_of_process(runtime, trace)
     found = {trace.arguments[i].name: list(needed) for i, needed in rows.items()}
     assert found.pop("batch['unread']") == []
-    loaded = {item.slot.value for item in runtime.instructions if isinstance(item, Load)}
+    loaded = {item.slot.value for item in runtime.program.instructions if isinstance(item, Load)}
     assert "batch['mask']" not in loaded
     assert set(map(tuple, found.values())) == {(0, 1, 2, 3)}

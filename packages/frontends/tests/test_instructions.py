@@ -21,7 +21,7 @@ from frontends.plan.schedule import (
     schedule_of,
     split_stages,
 )
-from frontends.program.chunks import Chunk, build_chunks
+from frontends.program.chunks import Chunk
 from frontends.program.instructions import (
     Free,
     Instruction,
@@ -32,10 +32,10 @@ from frontends.program.instructions import (
     Run,
     Send,
     Zero,
-    build_instructions,
     in_one_order,
     makes,
 )
+from frontends.program.program import build_program
 from frontends.step.step import APPLY, BACKWARD, FORWARD
 from frontends.testing import random_plan
 from hypothesis import given, settings
@@ -147,14 +147,15 @@ def test_instructions_keep_account_of_every_value(
     except PlanError:
         return  # not defined for these sizes
     schedule, step = schedule_of(plan), copied_as(step, plan).layered
-    chunks = build_chunks(step.step, plan)
+    program = build_program(step.step, plan)
+    chunks = program.chunks
     machine = Machine(step, plan, chunks)
 
     def of_stage(stage: int) -> list[int]:
         first = stage % schedule.n_stages
         return [m for m in range(microbatches) if copy_at(schedule, first, m) == stage]
 
-    for item in in_one_order(build_instructions(step.step, plan, chunks), plan):
+    for item in program.instructions:
         machine.execute(item)
     assert machine.sent == machine.received
     once = {(i, t.phase) for i, t in enumerate(plan.transfers)}
@@ -181,9 +182,9 @@ def test_a_rank_holds_what_the_simulator_says(name: str) -> None:
     step = layered("mlp", microbatches)
     plan = random_plan(step, MESHES[2:] * n_stages, random.Random(0), name)
     step = copied_as(step, plan).layered
-    chunks = build_chunks(step.step, plan)
-    ranks = build_instructions(step.step, plan, chunks)
-    schedule = schedule_of(plan)
+    program = build_program(step.step, plan)
+    chunks = program.chunks
+    ranks, schedule = program.ranks, program.schedule
     received = {(t.destination, Stored(t.value, t.dst_spec)) for t in plan.transfers}
     n_bytes = {value.name: value.n_bytes for value in step.step.graph.values}
 
@@ -244,14 +245,13 @@ def test_a_stage_holds_no_more_microbatches_than_its_schedule_says() -> None:
     step = layer(mlp().trace(4).step, 4)
     for name, in_flight in (("gpipe", 4), ("1f1b", 2)):
         plan = random_plan(step, MESHES[1:], random.Random(0), name)
-        chunks = build_chunks(step.step, plan)
-        lists = build_instructions(step.step, plan, chunks)
+        program = build_program(step.step, plan)
         held, most = set(), 0
-        for item in lists[0]:
+        for item in program.ranks[0]:
             if isinstance(item, Load | Run) and item.microbatch is not None:
                 held.add(item.microbatch)
             most = max(most, len(held))
-            if isinstance(item, Run) and chunks[item.chunk].phase == BACKWARD:
+            if isinstance(item, Run) and program.chunks[item.chunk].phase == BACKWARD:
                 held.remove(item.microbatch)
         assert most == in_flight
 
@@ -259,7 +259,7 @@ def test_a_stage_holds_no_more_microbatches_than_its_schedule_says() -> None:
 def test_a_lost_message_is_a_deadlock_that_names_who_waits() -> None:
     step = layered("mlp", 2)
     plan = random_plan(step, MESHES[:2], random.Random(0))
-    first, second = build_instructions(step.step, plan, build_chunks(step.step, plan))
+    first, second = build_program(step.step, plan).ranks
     message = r"stage 0 waits for \S+ of microbatch 0 from stage 1, stage 1 waits for \S+ of micro"
     with pytest.raises(DeadlockError, match=message):
         in_one_order([[i for i in first if not isinstance(i, Send)], second], plan)
@@ -268,7 +268,7 @@ def test_a_lost_message_is_a_deadlock_that_names_who_waits() -> None:
 def test_the_weight_gradient_is_what_nobody_waits_for() -> None:
     step = layered("mlp", 2)
     plan = random_plan(step, MESHES[:2], random.Random(0), "zb-h1")
-    chunks = build_chunks(step.step, plan)
+    chunks = build_program(step.step, plan).chunks
     sent = {t.value for t in plan.transfers if t.phase == "backward"}
     for chunk in chunks:
         writes = {slot.value for slot in chunk.writes}
@@ -314,16 +314,14 @@ def test_rejects_schedules_that_leave_a_copy_alone_with_a_microbatch() -> None:
 def test_lists_are_deterministic(name: str) -> None:
     step = layered("tied", 4)
     plan = random_plan(step, (*MESHES, MESHES[0]), random.Random(1), name)
-    chunks = build_chunks(step.step, plan)
-    first, second = (build_instructions(step.step, plan, chunks) for _ in range(2))
+    first, second = (build_program(step.step, plan).ranks for _ in range(2))
     assert first == second
 
 
 def test_loads_and_runs_print_value_and_microbatch() -> None:
     step = layered("mlp", 2)
     plan = random_plan(step, MESHES[:1], random.Random(0))
-    chunks = build_chunks(step.step, plan)
-    (rank,) = build_instructions(step.step, plan, chunks)
+    (rank,) = build_program(step.step, plan).ranks
     texts = [str(item) for item in rank if isinstance(item, Load | Run)]
     assert "LOAD batch['x'].0" in texts
     assert "RUN chunk 0.1" in texts

@@ -33,7 +33,7 @@ def runtime(name: str, meshes: tuple[Mesh, ...], microbatches: int, schedule: st
 @pytest.mark.parametrize("name", ["mlp", "adamw", "clipped", "tied"])
 def test_one_stage_and_one_microbatch_are_one_program(name: str) -> None:
     run, example = runtime(name, (SQUARE,), 1, "1f1b"), EXAMPLES[name]()
-    assert [chunk.phases for chunk in run.chunks] == [(FORWARD, BACKWARD, APPLY)]
+    assert [chunk.phases for chunk in run.program.chunks] == [(FORWARD, BACKWARD, APPLY)]
     ours, theirs = jax.tree.leaves(example.arguments), example.arguments
     n_batch = len(jax.tree.leaves(example.batch))
     for _ in range(2):
@@ -52,7 +52,7 @@ def test_a_backward_that_follows_at_once_is_in_one_program_with_its_forward(
     schedule: str, joined: list[bool]
 ) -> None:
     run = runtime("mlp", (SQUARE, PAIR), 2, schedule)
-    forward = [chunk for chunk in run.chunks if FORWARD in chunk.phases]
+    forward = [chunk for chunk in run.program.chunks if FORWARD in chunk.phases]
     assert [chunk.phases == (FORWARD, BACKWARD) for chunk in forward] == joined
 
 
@@ -61,8 +61,10 @@ def test_gradients_are_sent_as_soon_as_they_are_there() -> None:
 rank 0: F0.0 F0.1 B0.0 B0.1
 rank 1: F1.0 B1.0 F1.1 B1.1"""
     run = runtime("mlp", (SQUARE, PAIR), 2, schedule)
-    mine = [i for i in run.instructions if i.stage == 1 and isinstance(i, Run | Send)]
-    joined = next(i for i, chunk in enumerate(run.chunks) if chunk.phases == (FORWARD, BACKWARD))
+    mine = [i for i in run.program.instructions if i.stage == 1 and isinstance(i, Run | Send)]
+    joined = next(
+        i for i, chunk in enumerate(run.program.chunks) if chunk.phases == (FORWARD, BACKWARD)
+    )
     for microbatch in range(2):
         at = mine.index(Run(1, joined, microbatch))
         assert isinstance(mine[at + 1], Send)
@@ -95,7 +97,7 @@ def test_what_is_computed_again_is_not_kept() -> None:
         step, arguments = deep(remat)
         cluster = TWO_HOSTS.resized(n_hosts=1, devices_per_host=1)
         run = mw.parallelize(step, cluster=cluster, microbatches=1).compile(*arguments)
-        assert [chunk.phases for chunk in run.chunks] == [(FORWARD, BACKWARD, APPLY)]
+        assert [chunk.phases for chunk in run.program.chunks] == [(FORWARD, BACKWARD, APPLY)]
         found.append(measured_peaks(run).stages[0].n_bytes)
     assert found[1] < 0.6 * found[0]
 

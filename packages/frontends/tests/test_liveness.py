@@ -19,9 +19,9 @@ from frontends.jax.trace.trace import Trace, trace
 from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.replicas import copied_as
 from frontends.plan.schedule import RUN, each_copy, schedule_of, split_stages
-from frontends.program.chunks import build_chunks
-from frontends.program.instructions import Free, Keep, Key, build_instructions, in_one_order, makes
+from frontends.program.instructions import Free, Keep, Key, makes
 from frontends.program.liveness import Peaks, peaks_of, step_of
+from frontends.program.program import build_program
 from frontends.search.plan_options import STRATEGIES, PlanOptions
 from frontends.search.planner import Planner
 from frontends.step.stage_memory import fullest_moment
@@ -59,7 +59,7 @@ def test_no_more_lives_at_one_time_than_was_planned(
         plan = Planner(step, TWO_HOSTS, PlanOptions(strategy=strategy, schedule=schedule)).best()
     except NoPlanError:
         return  # as Megatron's of a batch that has too few examples
-    peaks = peaks_of(copied_as(step, plan).layered.step, plan)
+    peaks = peaks_of(build_program(copied_as(step, plan).layered.step, plan))
     # of a split backward both parts are planned to need what one of them does
     least = 0.5 if split_stages(each_copy(schedule_of(plan))) else 0.7
     for stage, peak in zip(plan.stages, peaks.stages, strict=True):
@@ -120,10 +120,10 @@ def test_a_device_holds_at_least_what_lies_between_instructions(
     except PlanError:
         return  # not defined for these sizes
     step = copied.step
-    peaks = peaks_of(step, plan, program_bytes=lambda chunk: 0)
+    peaks = peaks_of(build_program(step, plan), program_bytes=lambda chunk: 0)
     between = most_between(copied, plan)
     assert [peak.n_bytes for peak in peaks.stages] == between
-    inside = peaks_of(step, plan)
+    inside = peaks_of(build_program(step, plan))
     assert all(a.n_bytes >= b for a, b in zip(inside.stages, between, strict=True))
     for devices, peak in inside.devices.items():
         mine = [
@@ -137,7 +137,8 @@ def test_a_device_holds_at_least_what_lies_between_instructions(
 def most_between(step: LayeredStep, plan: Plan) -> list[int]:
     """By stage, from the values that there are after each instruction, counted anew each time."""
     graph = step.step.graph
-    chunks = build_chunks(step.step, plan)
+    program = build_program(step.step, plan)
+    chunks = program.chunks
     copies = {(t.destination, t.value) for t in plan.transfers if t.phase == "state"}
     live: set[Key] = {
         (index, stored, None)
@@ -156,7 +157,7 @@ def most_between(step: LayeredStep, plan: Plan) -> list[int]:
     most = [0] * len(plan.stages)
     state = {o.value: o.alias for o in graph.outputs if o.alias is not None}
     over: set[str] = set()
-    for item in in_one_order(build_instructions(step.step, plan, chunks), plan):
+    for item in program.instructions:
         if isinstance(item, Free | Keep):
             live -= {(item.stage, slot, item.microbatch) for slot in item.slots}
         made = set(makes(item, plan, chunks))
@@ -178,7 +179,8 @@ def test_a_plan_knows_its_step_well_enough(priced_plan: Plan) -> None:
     assert {op.name for op in step.graph.operators} == {op.name for op in original.graph.operators}
     assert set(step.summed) == set(original.summed)
     assert set(step.graph.outputs) == set(original.graph.outputs)
-    assert peaks_of(step, priced_plan) == peaks_of(original, priced_plan)
+    ours, theirs = (build_program(each, priced_plan) for each in (step, original))
+    assert peaks_of(ours) == peaks_of(theirs)
     bare = replace(priced_plan, stages=tuple(replace(s, sharding=None) for s in priced_plan.stages))
     with pytest.raises(PlanError, match="only a plan that keeps its stages' shardings"):
         step_of(bare)
@@ -196,7 +198,8 @@ def test_state_that_is_not_given_away_is_held_twice(
     wide: tuple[Trace, LayeredStep, Plan],
 ) -> None:
     _, step, plan = wide
-    given, kept = (peaks_of(step.step, plan, donate=donate) for donate in (True, False))
+    program = build_program(step.step, plan)
+    given, kept = (peaks_of(program, donate=donate) for donate in (True, False))
     for a, b, stage in zip(given.stages, kept.stages, plan.stages, strict=True):
         assert stage.sharding is not None
         held = fullest_moment(stage.sharding)
@@ -208,7 +211,7 @@ def test_what_xla_lays_out_is_what_was_planned(wide: tuple[Trace, LayeredStep, P
     run = Runtime(*wide, TWO_HOSTS, donate=True)
     assert 0.85 < check_memory(run) <= 1.15
     measured: Peaks = measured_peaks(run)
-    found = peaks_of(wide[1].step, wide[2])
+    found = peaks_of(build_program(wide[1].step, wide[2]))
     for a, b in zip(measured.stages, found.stages, strict=True):
         assert 0.85 < a.n_bytes / b.n_bytes < 1.15
 

@@ -16,9 +16,8 @@ from frontends.jax.run.verify import check_collectives
 from frontends.jax.testing import EXAMPLES, Example, mlp, small_gpt
 from frontends.layers.layers import LayeredStep, layer
 from frontends.plan.schedule import RUN, copies_of_stages, stages_a_rank
-from frontends.program.chunks import build_chunks
-from frontends.program.instructions import build_instructions
 from frontends.program.predict import predict_step_s, simulate
+from frontends.program.program import build_program
 from frontends.search.plan_options import STRATEGIES, PlanOptions
 from frontends.search.planner import Planner
 from launching import run
@@ -91,8 +90,7 @@ def test_a_plan_covers_the_step_and_the_devices_once(name: str) -> None:
         assert [k for a, b in spans for k in range(a, b + 1)] == list(range(step.n_layers))
         assert len(set(plan.device_ids)) == len(plan.device_ids) == plan.n_devices
         assert plan.n_devices <= CLUSTER.n_devices
-        chunks = build_chunks(step.step, plan)
-        build_instructions(step.step, plan, chunks)
+        build_program(step.step, plan)
 
 
 @pytest.mark.parametrize("name", ["mlp", "tied", "clipped", "skip"])

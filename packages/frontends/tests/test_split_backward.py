@@ -11,8 +11,9 @@ from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.split_backward import levels_of, parts_of, sent_backwards
 from frontends.plan.plan_fields import Conversion, Stored
 from frontends.plan.schedule import RUN, each_copy, most_held, schedule_of, stages_a_rank
-from frontends.program.chunks import Chunk, build_chunks
+from frontends.program.chunks import Chunk
 from frontends.program.predict import simulate
+from frontends.program.program import build_program
 from frontends.search.plan_options import PlanOptions
 from frontends.search.planner import Planner
 from frontends.step.step import BACKWARD
@@ -51,7 +52,7 @@ def made_in_backward(step: LayeredStep, chunk: Chunk) -> set[Stored]:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_is_left_between_the_parts_is_what_one_program_leaves_to_the_other(name: str) -> None:
     step, plan = layered(name), found(name)
-    chunks = build_chunks(step.step, plan)
+    chunks = build_program(step.step, plan).chunks
     for index, stage in enumerate(plan.stages):
         mine = [c for c in chunks if c.stage == index and BACKWARD in c.phases]
         first, second = ([c for c in mine if c.level == level] for level in (0, 1))

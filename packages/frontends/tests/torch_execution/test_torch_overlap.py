@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 from frontends.layers.layers import layer
-from frontends.program.chunks import build_chunks
+from frontends.program.program import build_program
 from frontends.testing import random_plan
 from frontends.torch.lower import bucketing
 from frontends.torch.lower.bucketing import overlapped
-from frontends.torch.lower.lower import Begin, Communicate, Finish, Program, lower_chunk
+from frontends.torch.lower.lower import Begin, Communicate, Finish, LocalProgram, lower_chunk
 from frontends.torch.trace.trace import Capture
 from shardspec import Mesh
 from torch import nn
@@ -29,18 +29,18 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor
     return loss.detach()
 
 
-def programs(microbatches: int) -> list[Program]:
+def programs(microbatches: int) -> list[LocalProgram]:
     """Of a random plan."""
     model = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(8, 8), nn.Tanh())))
     optimizer = torch.optim.AdamW(model.parameters())
     trace = Capture(step, model, optimizer, torch.zeros(8, 8)).at(microbatches)
     layered = layer(trace.step, 4)
     plan = random_plan(layered, (MESH,), random.Random(0), "gpipe")
-    chunks = build_chunks(layered.step, plan)
+    chunks = build_program(layered.step, plan).chunks
     return [lower_chunk(chunk, trace, layered.step.graph, MESH) for chunk in chunks]
 
 
-def sent(program: Program) -> Counter[Communicate]:
+def sent(program: LocalProgram) -> Counter[Communicate]:
     """The collectives that a program lists, without what follows from their place."""
     nodes = [n for n in program.nodes if isinstance(n, Communicate) and not n.step.is_local]
     return Counter(replace(node, last=()) for node in nodes)
@@ -69,7 +69,7 @@ def test_buckets_hold_what_the_program_sends_and_fit_in_their_place(
     assert (n_buckets == n_parts) == (bucket_bytes == 0)
 
 
-def check_registers(program: Program) -> None:
+def check_registers(program: LocalProgram) -> None:
     """Each node reads what is there, and what it lets go is not read later."""
     there = set(program.reads)
     for node in program.nodes:

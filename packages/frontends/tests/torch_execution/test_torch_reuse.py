@@ -11,7 +11,7 @@ from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.flat import Kind
 from frontends.torch.lower.in_place import in_place, owned_reads
 from frontends.torch.lower.local import alike
-from frontends.torch.lower.lower import Compute, Program, with_last
+from frontends.torch.lower.lower import Compute, LocalProgram, with_last
 from torch import nn
 
 aten = torch.ops.aten
@@ -19,7 +19,7 @@ ALONE = Cluster.preset("virtual-cpu").resized(devices_per_host=1)
 A, B = Operand(0), Operand(1)
 
 
-def program(n_reads: int, writes: tuple[int, ...], *lines: Any) -> Program:
+def program(n_reads: int, writes: tuple[int, ...], *lines: Any) -> LocalProgram:
     """Of calls on matrices: their target, arguments, and the registers that these are."""
     nodes = []
     for at, (target, arguments, operands) in enumerate(lines):
@@ -27,10 +27,10 @@ def program(n_reads: int, writes: tuple[int, ...], *lines: Any) -> Program:
         nodes.append(Compute(alike(call), operands, (n_reads + at,), (), call, str(at)))
     n = n_reads + len(nodes)
     kinds = (Kind((2, 2), torch.float32),) * n
-    return with_last(Program((), tuple(range(n_reads)), (), writes, n, kinds), nodes, n)
+    return with_last(LocalProgram((), tuple(range(n_reads)), (), writes, n, kinds), nodes, n)
 
 
-def written_over(found: Program) -> list[str]:
+def written_over(found: LocalProgram) -> list[str]:
     """The calls that write where an operand is."""
     calls = [node.plain for node in found.nodes if isinstance(node, Compute)]
     return [call.name for call in calls if call is not None and call.name.endswith("_")]
@@ -76,7 +76,7 @@ def test_a_call_writes_over(case: str) -> None:
     assert all(map(torch.equal, *ran))
 
 
-def run(found: Program, reads: list[torch.Tensor]) -> list[torch.Tensor]:
+def run(found: LocalProgram, reads: list[torch.Tensor]) -> list[torch.Tensor]:
     """What a program writes."""
     values = dict(enumerate(reads))
     for node in found.nodes:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autoshard import AutoshardError, Graph, Sharding
-from pipesched import PipeschedError
+from pipesched import PipeschedError, Schedule
 from shardspec import Layout, ShardspecError, Spec, reshard_whole_axes
 
 from frontends.base.format import format_bytes
@@ -22,6 +22,7 @@ from frontends.plan.plan_fields import Conversion, PlanFields, Stage
 from frontends.plan.schedule import microbatches_at, schedule_of
 from frontends.program.liveness import peaks_of, step_of
 from frontends.program.predict import predict_step_s
+from frontends.program.program import build_program
 from frontends.step.step import PHASE_NAMES
 
 _SHOWN = 10
@@ -59,8 +60,9 @@ def verify_plan(plan: PlanFields) -> Verification:
     checks: list[tuple[str, int]] = []
     unchecked: list[str] = []
     priced = [(i, s, s.sharding) for i, s in enumerate(plan.stages) if s.sharding is not None]
+    schedule = _schedule(plan)
     for what, check in _OF_PLAN.items():
-        found += check(plan)
+        found += check(plan, schedule)
         checks.append((what, len(plan.stages)))
     for name, (counted, check_stage) in _OF_STAGE.items():
         for index, stage, sharding in priced:
@@ -83,7 +85,15 @@ def verify_plan(plan: PlanFields) -> Verification:
     return Verification(tuple(checks), tuple(unchecked))
 
 
-def _devices(plan: PlanFields) -> Iterator[str]:
+def _schedule(plan: PlanFields) -> Schedule | PlanError:
+    """The plan's schedule, or why there is none, which the simulation says."""
+    try:
+        return schedule_of(plan)
+    except PlanError as error:
+        return error
+
+
+def _devices(plan: PlanFields, _: object) -> Iterator[str]:
     """Stages share all devices, being of one rank, or none."""
     meshes = [frozenset(stage.mesh.device_ids) for stage in plan.stages]
     for index, mesh in enumerate(meshes):
@@ -92,11 +102,8 @@ def _devices(plan: PlanFields) -> Iterator[str]:
                 yield f"stages {other} and {index} share some of their devices but not all"
 
 
-def _layers(plan: PlanFields) -> Iterator[str]:
-    try:
-        n_stages = schedule_of(plan).n_stages
-    except PlanError:  # which the simulation says
-        n_stages = len(plan.stages)
+def _layers(plan: PlanFields, schedule: Schedule | PlanError) -> Iterator[str]:
+    n_stages = len(plan.stages) if isinstance(schedule, PlanError) else schedule.n_stages
     expected, last = 0, plan.stages[-1].last_layer
     for index, stage in enumerate(plan.stages):
         if index and index % n_stages == 0:  # copies run the layers again
@@ -111,14 +118,14 @@ def _layers(plan: PlanFields) -> Iterator[str]:
         expected = stage.last_layer + 1
 
 
-def _limits(plan: PlanFields) -> Iterator[str]:
+def _limits(plan: PlanFields, _: object) -> Iterator[str]:
     limit = plan.memory_limit_bytes
     for index, stage in enumerate(plan.stages):
         if stage.memory_bytes > limit:
             yield f"stage {index} needs {format_bytes(stage.memory_bytes)} of {format_bytes(limit)}"
 
 
-def _transfers(plan: PlanFields) -> Iterator[str]:
+def _transfers(plan: PlanFields, _: object) -> Iterator[str]:
     """What is sent is there, in the layout that is sent, and arrives in the one that is read."""
     for t in plan.transfers:
         what = f"{t.value} from stage {t.source} to {t.destination}"
@@ -145,10 +152,12 @@ def _transfers(plan: PlanFields) -> Iterator[str]:
                     yield f"stage {index} reads {name}, which no stage sends to it"
 
 
-def _times(plan: PlanFields) -> Iterator[str]:
+def _times(plan: PlanFields, schedule: Schedule | PlanError) -> Iterator[str]:
     """The predicted step is what the simulation of its parts gives."""
     try:
-        again = predict_step_s(plan.stages, plan.transfers, schedule_of(plan))
+        if isinstance(schedule, PlanError):
+            raise schedule
+        again = predict_step_s(plan.stages, plan.transfers, schedule)
     except (PlanError, PipeschedError) as error:
         yield f"schedule {plan.schedule} cannot be simulated: {error}"
         return
@@ -158,11 +167,9 @@ def _times(plan: PlanFields) -> Iterator[str]:
         yield f"a step takes {plan.step_s!r} s, less than the bound of {plan.lower_bound_s!r} s"
 
 
-def _microbatches(plan: PlanFields) -> Iterator[str]:
+def _microbatches(plan: PlanFields, schedule: Schedule | PlanError) -> Iterator[str]:
     """A stage's program is of the microbatches that the schedule gives it."""
-    try:
-        schedule = schedule_of(plan)
-    except PlanError:  # which the simulation says
+    if isinstance(schedule, PlanError):
         return
     for index, stage in enumerate(plan.stages):
         given, found = microbatches_at(schedule, index), plan.microbatches_of(index)
@@ -276,7 +283,7 @@ def _collectives(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator
 
 def _memory(plan: PlanFields) -> Iterator[str]:
     """What lives at one time is as much as was planned at most, and fits a device."""
-    peaks, limit = peaks_of(step_of(plan), plan), plan.memory_limit_bytes
+    peaks, limit = peaks_of(build_program(step_of(plan), plan)), plan.memory_limit_bytes
     for index, (stage, peak) in enumerate(zip(plan.stages, peaks.stages, strict=True)):
         if peak.n_bytes > stage.memory_bytes:
             yield (
@@ -300,7 +307,7 @@ def _bytes_sent(plan: PlanFields, stage: Stage, sharding: Sharding) -> Iterator[
             yield f"{t.value} has {graph.value(t.value).n_bytes} bytes, and {t.n_bytes} are sent"
 
 
-_OF_PLAN: dict[str, Callable[[PlanFields], Iterator[str]]] = {
+_OF_PLAN: dict[str, Callable[[PlanFields, Schedule | PlanError], Iterator[str]]] = {
     "stages have devices of their own": _devices,
     "stages run all layers, in order": _layers,
     "stages keep the memory limit": _limits,

@@ -32,7 +32,7 @@ from pipesched import Kind, Schedule
 from frontends.errors import PlanError
 from frontends.layers.split_backward import levels_of, sent_backwards
 from frontends.plan.plan_fields import Conversion, Placement, PlanFields, Stage, Stored
-from frontends.plan.schedule import each_copy, schedule_of, split_stages
+from frontends.plan.schedule import each_copy, split_stages
 from frontends.step.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, Step
 
 
@@ -77,16 +77,21 @@ def stages_of_operators(plan: PlanFields) -> dict[str, int]:
     }
 
 
-def build_chunks(step: Step, plan: PlanFields) -> tuple[Chunk, ...]:
+def build_chunks(step: Step, plan: PlanFields, schedule: Schedule) -> tuple[Chunk, ...]:
     """The chunks of all stages, in the order stage, phase, level.
 
+    Args:
+        step: What the plan is of.
+        plan: Where operators run, and how.
+        schedule: The plan's.
+
     Raises:
-        PlanError: The plan places other operators than the graph has, or its schedule cannot run.
+        PlanError: The plan places other operators than the graph has.
     """
     graph, stage_of = step.graph, stages_of_operators(plan)
     if set(stage_of) != {op.name for op in graph.operators}:
         raise PlanError("the plan was made for another step: it places other operators; plan again")
-    schedule = each_copy(schedule_of(plan))
+    schedule = each_copy(schedule)
     split = split_stages(schedule)
     levels = levels_of_apply(graph, stage_of)
     chunks: list[Chunk] = []

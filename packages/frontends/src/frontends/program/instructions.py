@@ -16,7 +16,7 @@ import pipesched
 
 from frontends.errors import DeadlockError
 from frontends.plan.plan_fields import PlanFields, Stored, Transfer
-from frontends.plan.schedule import copy_at, each_copy, schedule_of
+from frontends.plan.schedule import copy_at, each_copy
 from frontends.program.chunks import Chunk
 from frontends.step.step import APPLY, BACKWARD, FORWARD, Step
 
@@ -108,10 +108,9 @@ Key = tuple[int, Stored, int | None]
 
 
 def build_instructions(
-    step: Step, plan: PlanFields, chunks: Sequence[Chunk]
+    step: Step, plan: PlanFields, schedule: pipesched.Schedule, chunks: Sequence[Chunk]
 ) -> tuple[tuple[Instruction, ...], ...]:
     """For each rank of the plan's schedule, all that it does in one step, in order."""
-    schedule = schedule_of(plan)
     edges_of = _edges(plan, chunks, schedule)
     edges = dict.fromkeys(edge for edges in edges_of for edge in edges)
     program = pipesched.lower(schedule, edges=tuple(edges))
@@ -198,6 +197,16 @@ def makes(item: Instruction, plan: PlanFields, chunks: Sequence[Chunk]) -> Itera
             yield from ((stage, slot, None) for slot in chunks[index].totals)
         case Keep(stage, slots, _):
             yield from ((stage, slot, None) for slot in slots)
+
+
+def freed_after(order: Sequence[Instruction], index: int) -> set[Key]:
+    """What goes with an instruction of one order."""
+    gone: set[Key] = set()
+    for later in order[index + 1 :]:
+        if not isinstance(later, Free):
+            break
+        gone.update((later.stage, slot, later.microbatch) for slot in later.slots)
+    return gone
 
 
 def _with_frees(

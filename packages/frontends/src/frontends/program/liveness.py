@@ -21,17 +21,8 @@ from shardspec import Layout
 
 from frontends.errors import PlanError
 from frontends.plan.plan_fields import Conversion, Placement, PlanFields, Stored
-from frontends.program.chunks import Chunk, build_chunks
-from frontends.program.instructions import (
-    Free,
-    Instruction,
-    Keep,
-    Key,
-    Run,
-    build_instructions,
-    in_one_order,
-    makes,
-)
+from frontends.program.instructions import Free, Instruction, Keep, Key, Run, freed_after, makes
+from frontends.program.program import Program
 from frontends.step.fusion import fused_in_apply
 from frontends.step.step import APPLY, Step
 
@@ -61,25 +52,18 @@ class Peaks:
 
 
 def peaks_of(
-    step: Step, plan: PlanFields, *, donate: bool = True, program_bytes: ProgramBytes | None = None
+    program: Program, *, donate: bool = True, program_bytes: ProgramBytes | None = None
 ) -> Peaks:
     """The most that each device holds, of all that a plan makes it do in a step.
 
     Args:
-        step: What the plan was made for, as `step_of` finds it in a plan that keeps its shardings.
-        plan: What runs.
+        program: Of a plan that keeps its shardings also as `step_of` finds its step.
         donate: Whether the state of before is given away; else it is there until the end.
         program_bytes: What else tells how much a chunk's program takes.
-
-    Raises:
-        PlanError: The plan is for another step, or its schedule cannot run.
-        DeadlockError: Its transfers wait for each other.
     """
-    chunks = build_chunks(step, plan)
-    order = in_one_order(build_instructions(step, plan, chunks), plan)
-    walk = _Walk(step.graph, plan, chunks, donate, program_bytes)
-    for index, item in enumerate(order):
-        walk.do(item, _freed_after(order, index))
+    walk = _Walk(program, donate, program_bytes)
+    for index, item in enumerate(program.instructions):
+        walk.do(item, freed_after(program.instructions, index))
     return Peaks(tuple(walk.stages), walk.devices)
 
 
@@ -144,28 +128,12 @@ def _in_one_order(graphs: Sequence[Graph]) -> list[Operator]:
     return operators
 
 
-def _freed_after(order: Sequence[Instruction], index: int) -> set[Key]:
-    """What goes with an instruction."""
-    gone: set[Key] = set()
-    for later in order[index + 1 :]:
-        if not isinstance(later, Free):
-            break
-        gone.update((later.stage, slot, later.microbatch) for slot in later.slots)
-    return gone
-
-
 class _Walk:
     """What is held, and the most that was."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        plan: PlanFields,
-        chunks: Sequence[Chunk],
-        donate: bool,
-        program_bytes: ProgramBytes | None,
-    ) -> None:
-        self._graph, self._plan, self._chunks = graph, plan, chunks
+    def __init__(self, program: Program, donate: bool, program_bytes: ProgramBytes | None) -> None:
+        graph, plan = program.step.graph, program.plan
+        self._graph, self._plan, self._chunks = graph, plan, program.chunks
         self._donate, self._program_bytes = donate, program_bytes
         self._operators = {op.name: op for op in graph.operators}
         self._state_of = {o.value: o.alias for o in graph.outputs if o.alias is not None}

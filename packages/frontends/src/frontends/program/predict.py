@@ -14,8 +14,8 @@ from dataclasses import replace
 import pipesched
 
 from frontends.layers.split_backward import parts_of, sent_backwards
-from frontends.plan.plan_fields import Stage, Transfer
-from frontends.plan.schedule import each_copy, split_stages
+from frontends.plan.plan_fields import PlanFields, Stage, Transfer
+from frontends.plan.schedule import each_copy, schedule_of, split_stages
 
 
 def predict_step_s(
@@ -32,6 +32,16 @@ def predict_step_s(
             for index in {t.source, t.destination}:
                 once_s[tuple(stages[index].mesh.device_ids)] += t.time_s
     return timeline.makespan_s + max(apply_s.values()) + max(once_s.values())
+
+
+def timeline_of(plan: PlanFields) -> pipesched.Timeline:
+    """The pipeline of one step of a plan, as predicted.
+
+    Raises:
+        PlanError: The plan has no schedule that runs.
+        pipesched.PipeschedError: The schedule does not fit what stages send each other.
+    """
+    return simulate(plan.stages, plan.transfers, schedule_of(plan))
 
 
 def simulate(

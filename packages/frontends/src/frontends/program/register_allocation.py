@@ -13,8 +13,7 @@ import crossmesh
 import numpy as np
 from shardspec import Mesh
 
-from frontends.plan.plan_fields import PlanFields, Stored, Transfer
-from frontends.program.chunks import Chunk
+from frontends.plan.plan_fields import Stored, Transfer
 from frontends.program.instructions import (
     Free,
     Instruction,
@@ -25,9 +24,11 @@ from frontends.program.instructions import (
     Run,
     Send,
     Zero,
+    freed_after,
     makes,
     uses,
 )
+from frontends.program.program import Program
 
 Registers = list[Any]
 
@@ -78,12 +79,7 @@ class Mail(Protocol):
         """Wait for the shards of this process."""
 
 
-def find_dying(
-    instructions: Sequence[Instruction],
-    plan: PlanFields,
-    chunks: Sequence[Chunk],
-    owned: Iterable[Key] = (),
-) -> dict[int, frozenset[int]]:
+def find_dying(program: Program, owned: Iterable[Key] = ()) -> dict[int, frozenset[int]]:
     """By chunk, the positions of the reads that nothing reads later, whenever it runs.
 
     Only what programs made counts, and what is `owned` from the start: what was loaded or received
@@ -92,13 +88,10 @@ def find_dying(
     made: set[Key] = set()
     ours = set(owned)
     found: dict[int, frozenset[int]] = {}
-    for index, item in enumerate(instructions):
+    plan, chunks = program.plan, program.chunks
+    for index, item in enumerate(program.instructions):
         if isinstance(item, Run):
-            gone: set[Key] = set()
-            for later in instructions[index + 1 :]:
-                if not isinstance(later, Free):
-                    break
-                gone.update((later.stage, slot, later.microbatch) for slot in later.slots)
+            gone = freed_after(program.instructions, index)
             keys = [_where(item, slot, made) for slot in chunks[item.chunk].reads]
             dying = frozenset(i for i, key in enumerate(keys) if key in gone and key in ours)
             found[item.chunk] = found.get(item.chunk, dying) & dying
@@ -124,8 +117,7 @@ class Binder:
     """Turns instructions into calls.
 
     Args:
-        plan: What the instructions are of.
-        chunks: Its programs' reads and writes.
+        program: What is to be executed.
         engine: Of the framework.
         dying: By chunk, which of its reads nobody needs after it, as `find_dying` says.
         planned: How each transfer goes from device to device.
@@ -134,14 +126,14 @@ class Binder:
 
     def __init__(
         self,
-        plan: PlanFields,
-        chunks: Sequence[Chunk],
+        program: Program,
         engine: Engine,
         dying: Mapping[int, frozenset[int]],
         planned: Sequence[crossmesh.TransferPlan],
         mail: Mail | None,
     ) -> None:
-        self._plan, self._chunks, self._engine, self._dying = plan, chunks, engine, dying
+        self._plan, self._chunks = program.plan, program.chunks
+        self._instructions, self._engine, self._dying = program.instructions, engine, dying
         self._planned, self._mail = planned, mail
         self.registers: dict[object, int] = {}
         """The number of a key's register; of ("batch", name) for an argument that is cut."""
@@ -152,6 +144,14 @@ class Binder:
     def register(self, key: object) -> int:
         """The register of a key."""
         return self.registers.setdefault(key, len(self.registers))
+
+    def bind_all(self, is_local: Mapping[int, bool]) -> list[tuple[int, Call]]:
+        """The calls of this process's stages, each with its place in the order of all processes."""
+        return [
+            (place, self.bind(item))
+            for place, item in enumerate(self._instructions)
+            if is_local[item.stage]
+        ]
 
     def bind(self, item: Instruction) -> Call:
         """The call that executes an instruction; instructions are bound in their order."""
@@ -288,14 +288,3 @@ class Binder:
                 values[i] = None
 
         return free
-
-
-def bind_all(
-    binder: Binder, instructions: Iterable[Instruction], is_local: Mapping[int, bool]
-) -> list[tuple[int, Call]]:
-    """The calls of this process's stages, each with its place in the order of all processes."""
-    return [
-        (place, binder.bind(item))
-        for place, item in enumerate(instructions)
-        if is_local[item.stage]
-    ]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from shardspec import Spec
 
-from frontends.layers.layers import LayeredStep
 from frontends.plan.plan_fields import PlanFields, Stored
 from frontends.program.chunks import stages_of_operators
 from frontends.program.instructions import Key
+from frontends.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,10 @@ def find_placed(plan: PlanFields, constants: Collection[str], state: Collection[
     ]
 
 
-def find_results(layered: LayeredStep, plan: PlanFields) -> dict[str, Result]:
+def find_results(program: Program) -> dict[str, Result]:
     """Where each output of the step ends up, by the name of its value."""
-    graph, stage_of = layered.step.graph, stages_of_operators(plan)
+    graph, plan = program.step.graph, program.plan
+    stage_of = stages_of_operators(plan)
     stored = [{s.value: s.spec for s in stage.inputs} for stage in plan.stages]
     found: dict[str, Result] = {}
     for output in graph.outputs:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import crossmesh
-from autoshard import Graph
 from costmodel import Cluster
 from shardspec import Layout
 
-from frontends.plan.plan_fields import PlanFields
+from frontends.program.program import Program
 
 
-def plan_transfers(
-    plan: PlanFields, graph: Graph, cluster: Cluster
-) -> tuple[crossmesh.TransferPlan, ...]:
+def plan_transfers(program: Program, cluster: Cluster) -> tuple[crossmesh.TransferPlan, ...]:
     """How each of the plan's transfers goes from device to device; equal in all processes."""
+    plan, graph = program.plan, program.step.graph
     planned = []
     for transfer in plan.transfers:
         value = graph.value(transfer.value)

@@ -14,6 +14,7 @@ from pipesched import PipeschedError
 from frontends.base.format import format_bytes, format_seconds
 from frontends.errors import OutputError, PlanError
 from frontends.plan.plan_fields import PlanFields, Stage
+from frontends.program.predict import timeline_of
 from frontends.report.svg import safe
 from frontends.report.svg_charts import (
     ACTION_COLOURS,
@@ -27,7 +28,6 @@ from frontends.report.svg_charts import (
     draw_operators,
     draw_timeline,
     legend,
-    timeline_of,
 )
 from frontends.report.text import (
     describe_copies,

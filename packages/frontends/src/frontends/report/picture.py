@@ -20,8 +20,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
 from frontends.base.format import format_bytes, format_seconds
 from frontends.errors import OutputError
 from frontends.plan.plan_fields import PlanFields, Stage
-from frontends.plan.schedule import schedule_of
-from frontends.program.predict import simulate
+from frontends.program.predict import timeline_of
 from frontends.report.text import (
     describe_inputs,
     describe_layers,
@@ -90,7 +89,7 @@ def draw_timeline(plan: PlanFields, path: str | Path) -> None:
         OutputError: As in `draw_plan`.
         PlanError: The plan has no schedule that runs.
     """
-    timeline = simulate(plan.stages, plan.transfers, schedule_of(plan))
+    timeline = timeline_of(plan)
     try:
         pipesched.plot(timeline, path)
     except (OSError, pipesched.ArgumentError) as error:

@@ -10,8 +10,7 @@ from shardspec import Spec, SubAxis
 
 from frontends.base.format import format_bytes, format_seconds
 from frontends.plan.plan_fields import PlanFields, Stage
-from frontends.plan.schedule import copy_at, schedule_of
-from frontends.program.predict import simulate
+from frontends.plan.schedule import copy_at
 from frontends.report.svg import WIDTH, area, line, rect, svg, text
 from frontends.report.text import sum_collectives
 from frontends.step.stage_memory import KINDS, memory_curves
@@ -229,16 +228,6 @@ def _scale(peak: float, limit: float, height: float) -> tuple[float, list[str]]:
         words.append(text(0, 26, "is beyond this", size=11))
     words.append(text(0, height, f"peak {format_bytes(peak)}", size=11))
     return scale, words
-
-
-def timeline_of(plan: PlanFields) -> pipesched.Timeline:
-    """The simulated pipeline of a plan.
-
-    Raises:
-        PlanError: The plan has no schedule that runs.
-        pipesched.PipeschedError: The schedule does not fit what stages send each other.
-    """
-    return simulate(plan.stages, plan.transfers, schedule_of(plan))
 
 
 def draw_timeline(plan: PlanFields, timeline: pipesched.Timeline) -> list[str]:

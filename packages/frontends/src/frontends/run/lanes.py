@@ -10,8 +10,8 @@ from typing import Any
 import crossmesh
 from shardspec import Mesh
 
-from frontends.plan.plan_fields import PlanFields
-from frontends.program.instructions import Instruction, Send
+from frontends.program.instructions import Send
+from frontends.program.program import Program
 
 Message = tuple[int, int | None]
 """A transfer and a microbatch."""
@@ -39,21 +39,20 @@ Connect = Callable[[int, Lane], Any]
 
 
 def lanes_of(
-    plan: PlanFields,
-    instructions: Sequence[Instruction],
+    program: Program,
     planned: Sequence[crossmesh.TransferPlan],
     processes: Callable[[Mesh], frozenset[int]],
 ) -> list[Lane]:
     """The lanes of a plan: one for every two stages that exchange something between processes.
 
     Args:
-        plan: What runs.
-        instructions: Of all processes, in their order.
+        program: Of all processes.
         planned: How each transfer goes from device to device.
         processes: Those that have devices of a mesh.
     """
     messages: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
-    for item in instructions:
+    plan = program.plan
+    for item in program.instructions:
         if isinstance(item, Send):
             transfer = plan.transfers[item.transfer]
             messages[transfer.source, transfer.destination].append((item.transfer, item.microbatch))

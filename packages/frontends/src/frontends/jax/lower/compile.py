@@ -22,6 +22,7 @@ from frontends.jax.lower.lower import jax_mesh, lower_chunk, partition_spec
 from frontends.jax.trace.trace import Trace
 from frontends.plan.plan_fields import Stored
 from frontends.program.chunks import Chunk
+from frontends.program.program import Program
 from frontends.program.register_allocation import Shards
 from frontends.search.plan_options import Progress
 
@@ -97,9 +98,8 @@ def _local_indices(where: NamedSharding, shape: tuple[int, ...]) -> Mapping[Any,
 
 
 def compile_chunks(
-    chunks: Sequence[Chunk],
+    program: Program,
     trace: Trace,
-    graph: Graph,
     submeshes: Submeshes,
     dying: Mapping[int, frozenset[int]],
     progress: Progress | None = None,
@@ -107,14 +107,14 @@ def compile_chunks(
     """A compiled program for each chunk of this process; two are compiled at a time.
 
     Args:
-        chunks: What to compile; those of stages of other processes are None in the result.
+        program: Whose chunks to compile; those of other processes are None in the result.
         trace: Where the operators' equations are.
-        graph: What the chunks were cut from.
         submeshes: Where they run.
         dying: By chunk, which of its reads nobody needs after it. A result of equal shape is
             written over them, as sums are over the totals that they are added to.
         progress: Told how many chunks are compiled.
     """
+    chunks, graph = program.chunks, program.step.graph
 
     def lowered(index: int) -> Any:
         chunk = chunks[index]
@@ -145,8 +145,8 @@ def compile_chunks(
         for index in mine:  # here: JAX's configuration may be of this thread alone
             with doing(f"compiling {chunks[index]}"):
                 waiting.append((index, pool.submit(compiled, index, lowered(index))))
-        for done, (index, program) in enumerate(waiting):
-            programs[index] = program.result()
+        for done, (index, result) in enumerate(waiting):
+            programs[index] = result.result()
             if progress is not None:
                 progress("compiling", done + 1, len(mine))
     return programs

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from autoshard import Graph
 
 from frontends.base.boundary import first_line, is_of_memory
 from frontends.errors import FrontendsError, NotFiniteError, RunError
@@ -22,6 +21,7 @@ from frontends.jax.lower.lower import lower_chunk, made_by
 from frontends.jax.trace.trace import Trace
 from frontends.plan.plan_fields import Stored
 from frontends.program.chunks import Chunk
+from frontends.program.program import Program
 from frontends.program.register_allocation import Shards
 
 _LARGEST = 3
@@ -32,13 +32,13 @@ class Blame:
     """Finds what is at fault in the chunks of a step.
 
     Args:
+        program: What runs.
         trace: Where the operators' equations are.
-        graph: What the chunks were cut from.
         submeshes: Where they run.
     """
 
-    def __init__(self, trace: Trace, graph: Graph, submeshes: Submeshes) -> None:
-        self._trace, self._graph, self._submeshes = trace, graph, submeshes
+    def __init__(self, program: Program, trace: Trace, submeshes: Submeshes) -> None:
+        self._trace, self._graph, self._submeshes = trace, program.step.graph, submeshes
 
     def keep(self, operands: Sequence[jax.Array]) -> list[Shards] | None:
         """Copies of what a chunk is given, where JAX is asked to look for numbers that are none."""

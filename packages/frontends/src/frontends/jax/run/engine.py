@@ -13,7 +13,7 @@ from shardspec import Mesh
 from frontends.jax.lower.compile import Submeshes, compile_zeros, placer
 from frontends.jax.run.blame import Blame
 from frontends.plan.plan_fields import Stored, Transfer
-from frontends.program.chunks import Chunk
+from frontends.program.program import Program
 from frontends.program.register_allocation import Shards
 
 
@@ -21,7 +21,7 @@ class JaxEngine:
     """Values are arrays of JAX; what it makes is described by `register_allocation.Engine`.
 
     Args:
-        chunks: What runs.
+        program: What runs.
         submeshes: Where.
         programs: The compiled chunks; None for those of other processes.
         blame: Says of a program that failed what was at fault.
@@ -29,12 +29,12 @@ class JaxEngine:
 
     def __init__(
         self,
-        chunks: Sequence[Chunk],
+        program: Program,
         submeshes: Submeshes,
         programs: Sequence[Any],
         blame: Blame,
     ) -> None:
-        self._chunks, self._submeshes, self._programs = chunks, submeshes, programs
+        self._chunks, self._submeshes, self._programs = program.chunks, submeshes, programs
         self._blame = blame
 
     def processes(self, mesh: Mesh) -> frozenset[int]:

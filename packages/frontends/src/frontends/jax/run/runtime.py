@@ -27,9 +27,9 @@ from frontends.jax.run.engine import JaxEngine
 from frontends.jax.run.team import Team
 from frontends.jax.trace.trace import Trace
 from frontends.layers.layers import LayeredStep
-from frontends.program.chunks import build_chunks
-from frontends.program.instructions import Key, build_instructions, in_one_order
-from frontends.program.register_allocation import Binder, Registers, bind_all, find_dying
+from frontends.program.instructions import Key
+from frontends.program.program import build_program
+from frontends.program.register_allocation import Binder, Registers, find_dying
 from frontends.program.state_locations import Result, find_placed, find_results
 from frontends.program.transfers import plan_transfers
 from frontends.search.plan_options import Progress
@@ -71,11 +71,9 @@ class Runtime:
         donate: bool = False,
         deadline_s: float = 60.0,
     ) -> None:
-        self._trace, self.step, self.plan, self.donate = trace, layered.step, plan, donate
-        graph = layered.step.graph
-        self.submeshes = Submeshes(plan, graph)
-        self.chunks = build_chunks(layered.step, plan)
-        self.instructions = in_one_order(build_instructions(layered.step, plan, self.chunks), plan)
+        self._trace, self.plan, self.donate = trace, plan, donate
+        self.program = program = build_program(layered.step, plan)
+        self.submeshes = Submeshes(plan, layered.step.graph)
         is_local = {stage: self.submeshes.is_local(stage) for stage in range(len(plan.stages))}
         self._argument = {a.name: i for i, a in enumerate(trace.arguments)}
         self._dtypes = [a.dtype for a in trace.arguments]
@@ -85,8 +83,8 @@ class Runtime:
         ]
         given = {key for key in placed if key[1].value in layered.updated} if donate else set()
         self._given = given
-        planned = plan_transfers(plan, graph, cluster)
-        found = find_results(layered, plan)
+        planned = plan_transfers(program, cluster)
+        found = find_results(program)
         results = [r if isinstance(r, np.ndarray) else found[r] for r in trace.results]
         if jax.process_count() == 1 and len(plan.stages) > 1:
             results = [r if isinstance(r, np.ndarray) else self._usable(r) for r in results]
@@ -94,13 +92,13 @@ class Runtime:
         if jax.process_count() > 1:
             whole = [r for r in results if not isinstance(r, np.ndarray) and r.is_whole]
             tensors = {r.key[1].value: (r.key[0], self._abstract(r.key)) for r in whole}
-            self._team = Team(plan, self.submeshes, self.instructions, planned, tensors, deadline_s)
-        dying = find_dying(self.instructions, plan, self.chunks, given)
-        self.programs = compile_chunks(self.chunks, trace, graph, self.submeshes, dying, progress)
+            self._team = Team(plan, program, self.submeshes, planned, tensors, deadline_s)
+        dying = find_dying(program, given)
+        self.programs = compile_chunks(program, trace, self.submeshes, dying, progress)
         mail = None if self._team is None else self._team.courier
-        blame = Blame(trace, graph, self.submeshes)
-        engine = JaxEngine(self.chunks, self.submeshes, self.programs, blame)
-        binder = Binder(plan, self.chunks, engine, dying, planned, mail)
+        blame = Blame(program, trace, self.submeshes)
+        engine = JaxEngine(program, self.submeshes, self.programs, blame)
+        binder = Binder(program, engine, dying, planned, mail)
         self._placed = [
             (binder.register(key), key, self.submeshes.sharding(key[0], key[1].spec))
             for key in placed
@@ -110,7 +108,7 @@ class Runtime:
             for _, key, where in self._placed
             if key[1].value in trace.constants
         }
-        self._calls = bind_all(binder, self.instructions, is_local)
+        self._calls = binder.bind_all(is_local)
         self._batches = {
             register: self._argument[key[1]]
             for key, register in binder.registers.items()
@@ -190,7 +188,7 @@ class Runtime:
 
     def _usable(self, result: Result) -> Result:
         """Whole if it is state of a few numbers, which loops read and combine between steps."""
-        n = math.prod(self.step.graph.value(result.key[1].value).shape)
+        n = math.prod(self.program.step.graph.value(result.key[1].value).shape)
         return replace(result, is_whole=result.is_whole or n <= _FEW)
 
     def _abstract(self, key: Key) -> jax.ShapeDtypeStruct:

@@ -16,7 +16,7 @@ from frontends.jax.base import _compat
 from frontends.jax.lower.compile import Submeshes
 from frontends.jax.run.processes import gather
 from frontends.jax.run.watch import is_anothers, watch
-from frontends.program.instructions import Instruction
+from frontends.program.program import Program
 from frontends.program.register_allocation import Shards
 from frontends.run.lanes import Lane, lanes_of
 from frontends.run.mailbox import Courier
@@ -32,8 +32,8 @@ class Team:
 
     Args:
         plan: The same in all of them.
+        program: Of the plan.
         submeshes: Where the stages are.
-        instructions: Of all processes, in their order.
         planned: How each transfer goes from device to device.
         results: What all processes are given at the end of a step: by name, its stage and form.
         deadline_s: How long a step may stand still.
@@ -42,8 +42,8 @@ class Team:
     def __init__(
         self,
         plan: Plan,
+        program: Program,
         submeshes: Submeshes,
-        instructions: Sequence[Instruction],
         planned: Sequence[crossmesh.TransferPlan],
         results: Mapping[str, tuple[int, jax.ShapeDtypeStruct]],
         deadline_s: float,
@@ -54,7 +54,7 @@ class Team:
         self._watch = watch()
         self._watch.deadline_s = deadline_s
         check_one_plan(gather(digest_of(plan), "have its plan"))
-        lanes = lanes_of(plan, instructions, planned, submeshes.processes)
+        lanes = lanes_of(program, planned, submeshes.processes)
         self._has_results = bool(results)
         if results:
             lanes.append(self._results_lane(results))

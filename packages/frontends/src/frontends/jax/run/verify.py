@@ -23,10 +23,10 @@ def check_collectives(runtime: Runtime) -> int:
         VerificationError: Kind, groups, bytes or count differ somewhere.
     """
     # A backward may be in two chunks, one of them with forward: all of these are counted together.
-    by_length = sorted(runtime.chunks, key=lambda chunk: len(chunk.phases))
+    by_length = sorted(runtime.program.chunks, key=lambda chunk: len(chunk.phases))
     together = {(c.stage, phase): c.phases for c in by_length for phase in c.phases}
     compiled: dict[tuple[int, tuple[int, ...]], Counter[tuple[object, ...]]] = {}
-    for chunk, program in zip(runtime.chunks, runtime.programs, strict=True):
+    for chunk, program in zip(runtime.program.chunks, runtime.programs, strict=True):
         if program is None:  # another process runs and checks it
             continue
         phases = together[chunk.stage, chunk.phase]
@@ -58,7 +58,7 @@ def measured_peaks(runtime: Runtime) -> Peaks:
         new = found.output_size_in_bytes - found.alias_size_in_bytes
         return int(found.temp_size_in_bytes + new)
 
-    return peaks_of(runtime.step, runtime.plan, donate=runtime.donate, program_bytes=program_bytes)
+    return peaks_of(runtime.program, donate=runtime.donate, program_bytes=program_bytes)
 
 
 def check_memory(runtime: Runtime) -> float:

@@ -45,7 +45,7 @@ def rows_of_process(runtime: Runtime, trace: Trace) -> Rows:
         for name in early.reads:
             if name in batch:
                 needed[batch[name]][...] = True
-    for item in runtime.instructions:
+    for item in runtime.program.instructions:
         if isinstance(item, Load) and runtime.submeshes.is_local(item.stage):
             part = runtime.submeshes.abstract(item.stage, item.slot)
             if part.shape:

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from frontends.errors import VerificationError
-from frontends.plan.schedule import microbatches_at, schedule_of
+from frontends.plan.schedule import microbatches_at
 from frontends.run.verify import check_losses, planned_collectives, tolerance_of
 from frontends.step.step import APPLY, PHASE_NAMES
 from frontends.torch.base.calls import Tensor
@@ -81,7 +81,7 @@ def verify(
         ([numbers[i] for numbers in found], [numbers[i] for numbers in expected])
         for i in range(len(expected[0]))
     ]
-    tolerance = tolerance_of(value.dtype for value in runtime.step.graph.values)
+    tolerance = tolerance_of(value.dtype for value in runtime.program.step.graph.values)
     results = max((check_losses(*pair, tolerance) for pair in pairs), default=0.0)
     return Verified(
         n_steps,
@@ -108,7 +108,7 @@ def check_executed(
     Raises:
         VerificationError: Kind, groups, bytes or count differ somewhere.
     """
-    plan, schedule = runtime.plan, schedule_of(runtime.plan)
+    plan, schedule = runtime.plan, runtime.program.schedule
     for stage in range(len(plan.stages)):
         if not runtime.engine.is_local(stage):
             continue

@@ -30,8 +30,8 @@ from frontends.torch.lower.lower import (
     Communicate,
     Compute,
     Finish,
+    LocalProgram,
     Node,
-    Program,
     with_last,
 )
 
@@ -59,7 +59,7 @@ class _Bucket:
     parts: list[Communicate] = field(default_factory=list)
 
 
-def overlapped(program: Program) -> Program:
+def overlapped(program: LocalProgram) -> LocalProgram:
     """The same program, with its collectives in buckets that begin early and end late."""
     program = replace(program, nodes=tuple(_with_late_views(program)))
     made_at: dict[int, int] = dict.fromkeys(program.reads, -1)
@@ -83,7 +83,7 @@ def overlapped(program: Program) -> Program:
     return _woven(program, sent, buckets)
 
 
-def _with_late_views(program: Program) -> list[Node]:
+def _with_late_views(program: LocalProgram) -> list[Node]:
     """The program's nodes, but views of what was received come where they are read."""
     received: set[int] = set()
     waiting: dict[int, Node] = {}
@@ -121,7 +121,7 @@ def _is_sent(node: Node) -> bool:
     return isinstance(node, Communicate) and not node.step.is_local
 
 
-def _filled(program: Program, found: Sequence[tuple[int, int, Communicate]]) -> list[_Bucket]:
+def _filled(program: LocalProgram, found: Sequence[tuple[int, int, Communicate]]) -> list[_Bucket]:
     """Put collectives into buckets, in the order in which they can begin."""
     buckets: list[_Bucket] = []
     open_: dict[_Alike, _Bucket] = {}
@@ -141,7 +141,7 @@ def _filled(program: Program, found: Sequence[tuple[int, int, Communicate]]) -> 
     return buckets
 
 
-def _woven(program: Program, sent: Sequence[bool], buckets: Sequence[_Bucket]) -> Program:
+def _woven(program: LocalProgram, sent: Sequence[bool], buckets: Sequence[_Bucket]) -> LocalProgram:
     """The program's calls, with buckets that begin and end between them."""
     after: defaultdict[int, list[Node]] = defaultdict(list)
     before: defaultdict[int, list[Node]] = defaultdict(list)

@@ -22,14 +22,14 @@ import torch
 from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.compat.operators import makes_new
 from frontends.torch.lower.local import alike
-from frontends.torch.lower.lower import Begin, Compute, Finish, Node, Program, with_last
+from frontends.torch.lower.lower import Begin, Compute, Finish, LocalProgram, Node, with_last
 
 aten = torch.ops.aten
 
 _SYMMETRIC = frozenset({aten.add.Tensor, aten.mul.Tensor})
 
 
-def in_place(program: Program, owned: Collection[int]) -> Program:
+def in_place(program: LocalProgram, owned: Collection[int]) -> LocalProgram:
     """The same program, writing over what it does not need any more.
 
     Only for processes that have one device: virtual devices share tensors.
@@ -60,7 +60,7 @@ def in_place(program: Program, owned: Collection[int]) -> Program:
     return with_last(program, nodes, program.n_registers)
 
 
-def owned_reads(program: Program, pairs: Iterable[tuple[int, int]]) -> list[int]:
+def owned_reads(program: LocalProgram, pairs: Iterable[tuple[int, int]]) -> list[int]:
     """The reads that may be written over, of those whose place a write takes.
 
     Args:
@@ -76,7 +76,7 @@ def owned_reads(program: Program, pairs: Iterable[tuple[int, int]]) -> list[int]
     return [r for r, write in pairs if memory[write] in new and kept.count(memory[write]) == 1]
 
 
-def _memory(program: Program) -> dict[int, int]:
+def _memory(program: LocalProgram) -> dict[int, int]:
     """For each register one of those that may lie in the same memory, the same for all of them."""
     above: dict[int, int] = {}
 
@@ -101,14 +101,14 @@ def _is_new(node: Node) -> bool:
     return isinstance(node, Begin | Finish)
 
 
-def _new(program: Program, memory: dict[int, int]) -> set[int]:
+def _new(program: LocalProgram, memory: dict[int, int]) -> set[int]:
     """Memory that the program's calls make."""
     given = {memory[register] for register in program.reads}
     made = {memory[r] for node in program.nodes if isinstance(node, Finish) for r in node.results}
     return set(memory.values()) - given - made
 
 
-def _read_last(program: Program) -> dict[int, float]:
+def _read_last(program: LocalProgram) -> dict[int, float]:
     """The position at which each register is read last."""
     kept = (*program.totals, *program.writes)
     found: dict[int, float] = {}
@@ -117,7 +117,7 @@ def _read_last(program: Program) -> dict[int, float]:
     return {**found, **dict.fromkeys(kept, len(program.nodes))}
 
 
-def _over(node: Node, program: Program) -> dict[int, Call]:
+def _over(node: Node, program: LocalProgram) -> dict[int, Call]:
     """The operands that an elementwise call could write over, and the call that does."""
     call = node.plain if isinstance(node, Compute) else None
     if call is None or torch.Tag.pointwise not in call.target.tags or len(node.results) != 1:

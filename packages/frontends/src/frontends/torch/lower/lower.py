@@ -93,7 +93,7 @@ Node = Compute | Communicate | Begin | Finish
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class LocalProgram:
     """What every device of a stage runs for a chunk."""
 
     nodes: tuple[Node, ...]
@@ -111,7 +111,7 @@ class Program:
     """Of a device's shard in each register that holds a value."""
 
 
-def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program:
+def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> LocalProgram:
     """The program of a chunk.
 
     Args:
@@ -178,7 +178,7 @@ def lower_chunk(chunk: Chunk, trace: Trace, graph: Graph, mesh: Mesh) -> Program
     totals = tuple(registers[slot] for slot in chunk.totals)
     writes = tuple(registers[slot] for slot in chunk.writes)
     reads = tuple(range(len(chunk.reads)))
-    program = Program((), reads, totals, writes, len(kinds), tuple(kinds))
+    program = LocalProgram((), reads, totals, writes, len(kinds), tuple(kinds))
     return with_last(program, nodes, len(kinds))
 
 
@@ -193,7 +193,7 @@ def values_of(operator: Operator, graph: Graph, trace: Trace) -> list[str]:
     return described(operator.inputs, kind, made, origins.get(operator.name))
 
 
-def collectives_of(programs: Iterable[Program]) -> list[shardspec.Step]:
+def collectives_of(programs: Iterable[LocalProgram]) -> list[shardspec.Step]:
     """The steps of some programs in which devices send something."""
     return [
         node.step
@@ -207,7 +207,7 @@ def _steps(shape: tuple[int, ...], mesh: Mesh, src: Spec, dst: Spec) -> Sequence
     return shardspec.reshard_whole_axes(Layout(shape, mesh, src), Layout(shape, mesh, dst)).steps
 
 
-def with_last(program: Program, nodes: Sequence[Node], n_registers: int) -> Program:
+def with_last(program: LocalProgram, nodes: Sequence[Node], n_registers: int) -> LocalProgram:
     """A program of other nodes, each with the registers that nothing reads after it."""
     seen = {*program.totals, *program.writes}
     found: list[Node] = []

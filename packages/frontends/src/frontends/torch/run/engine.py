@@ -8,18 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from autoshard import Graph
 from shardspec import Mesh, Spec
 
-from frontends.answer.plan import Plan
 from frontends.plan.plan_fields import Stored, Transfer
-from frontends.program.chunks import Chunk
+from frontends.program.program import Program
 from frontends.program.register_allocation import Shards as Arrays
 from frontends.torch.base.calls import Tensor
 from frontends.torch.lower.bucketing import overlapped
 from frontends.torch.lower.in_place import in_place, owned_reads
 from frontends.torch.lower.local import Coordinates, differing_axes, like, local_shape, place_along
-from frontends.torch.lower.lower import Communicate, Program, collectives_of, lower_chunk
+from frontends.torch.lower.lower import Communicate, LocalProgram, collectives_of, lower_chunk
 from frontends.torch.run.execute import executable
 from frontends.torch.run.lockstep import Collectives, LockStep, Shards
 from frontends.torch.run.process_group import Grouped
@@ -40,17 +38,14 @@ class TorchEngine:
     """Values are lists of shards; what it makes is described by `register_allocation.Engine`.
 
     Args:
-        plan: What runs.
+        program: What runs.
         trace: Where the operators' calls are.
-        graph: What the chunks were cut from.
-        chunks: Of the plan.
         rank: Of this process, which is its device; None if all devices are in this process.
     """
 
-    def __init__(
-        self, plan: Plan, trace: Trace, graph: Graph, chunks: Sequence[Chunk], rank: int | None
-    ) -> None:
-        self._plan, self._graph, self._chunks, self._rank = plan, graph, chunks, rank
+    def __init__(self, program: Program, trace: Trace, rank: int | None) -> None:
+        self._plan, self._chunks, self._rank = program.plan, program.chunks, rank
+        self._graph = graph = program.step.graph
         self.executed: dict[tuple[int, int], Counter[Executed]] = {}
         """By stage and phase, the collectives that ran while `is_recording`."""
 
@@ -58,14 +53,14 @@ class TorchEngine:
         self.given: Mapping[int, Collection[int]] = {}
         """By chunk, the places of reads that are given away to it, if they are state."""
 
-        self.programs: list[Program | None] = [
-            lower_chunk(chunk, trace, graph, plan.stages[chunk.stage].mesh)
+        self.programs: list[LocalProgram | None] = [
+            lower_chunk(chunk, trace, graph, self._plan.stages[chunk.stage].mesh)
             if self.is_local(chunk.stage)
             else None
-            for chunk in chunks
+            for chunk in self._chunks
         ]
         self._executables: dict[int, Callable[[list[Shards]], list[Shards]]] = {}
-        self._collectives = [self._connect(stage) for stage in range(len(plan.stages))]
+        self._collectives = [self._connect(stage) for stage in range(len(self._plan.stages))]
 
     def is_local(self, stage: int) -> bool:
         """Whether this process runs the stage."""
@@ -178,7 +173,7 @@ class TorchEngine:
             program = in_place(program, self._owned(chunk, program))
         return executable(program, collectives, axes, record)
 
-    def _owned(self, chunk: int, program: Program) -> list[int]:
+    def _owned(self, chunk: int, program: LocalProgram) -> list[int]:
         """The reads of a chunk that are state which it gives a new value, and need no more."""
         found, alias = self._chunks[chunk], {o.value: o.alias for o in self._graph.outputs}
         pairs = [

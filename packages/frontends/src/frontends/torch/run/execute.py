@@ -7,7 +7,7 @@ from typing import Any
 
 from frontends.torch.base.calls import Tensor
 from frontends.torch.lower.local import like
-from frontends.torch.lower.lower import Begin, Communicate, Compute, Finish, Node, Program
+from frontends.torch.lower.lower import Begin, Communicate, Compute, Finish, LocalProgram, Node
 from frontends.torch.run.lockstep import Collectives, Shards
 
 Registers = list[Any]
@@ -26,7 +26,7 @@ class OperatorError(Exception):
 
 
 def executable(
-    program: Program,
+    program: LocalProgram,
     collectives: Collectives,
     added_axes: Sequence[tuple[int, ...]],
     record: Record,

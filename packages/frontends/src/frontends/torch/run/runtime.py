@@ -21,9 +21,9 @@ from frontends.base.heartbeat import Watched
 from frontends.errors import BatchError, PlanError, StepError
 from frontends.layers.layers import LayeredStep
 from frontends.plan.plan_fields import Stored
-from frontends.program.chunks import build_chunks
-from frontends.program.instructions import Instruction, Key, build_instructions, in_one_order
-from frontends.program.register_allocation import Binder, Registers, bind_all, find_dying
+from frontends.program.instructions import Instruction, Key
+from frontends.program.program import build_program
+from frontends.program.register_allocation import Binder, Registers, find_dying
 from frontends.program.state_locations import find_placed, find_results
 from frontends.program.transfers import plan_transfers
 from frontends.step.step import PHASE_NAMES
@@ -90,39 +90,35 @@ class Runtime:
         is_kept: bool = False,
     ) -> None:
         assert rank is None or shared is None, "a process keeps parts"
-        self._trace, self.step, self.plan = trace, layered.step, plan
-        graph = layered.step.graph
-        self.chunks = build_chunks(layered.step, plan)
-        self.instructions = in_one_order(build_instructions(layered.step, plan, self.chunks), plan)
-        self.engine = TorchEngine(plan, trace, graph, self.chunks, rank)
+        self._trace, self.plan = trace, plan
+        self.program = program = build_program(layered.step, plan)
+        self.engine = TorchEngine(program, trace, rank)
         is_local = {stage: self.engine.is_local(stage) for stage in range(len(plan.stages))}
-        planned = plan_transfers(plan, graph, cluster)
-        found = find_results(layered, plan)
+        planned = plan_transfers(program, cluster)
+        found = find_results(program)
         self._team = None
         if rank is not None:
             asked = {name: result for name, result in found.items() if result.is_whole}
-            self._team = Team(
-                plan, graph, self.engine, self.instructions, planned, asked, deadline_s
-            )
+            self._team = Team(plan, program, self.engine, planned, asked, deadline_s)
         mail = None if self._team is None else self._team.courier
         self._arguments = {a.name: a for a in trace.arguments}
         other = {a.name for a in trace.arguments if not a.is_batch}
         self._places = find_placed(plan, trace.constants, other)
         keys = [key for key in self._places if is_local[key[0]]]
         given = {key for key in keys if key[1].value in layered.updated}
-        dying = find_dying(self.instructions, plan, self.chunks, given)
+        dying = find_dying(program, given)
         read_early = {name for early in trace.early for name in early.reads}
         sent = {(t.source, Stored(t.value, t.src_spec)) for t in plan.transfers}  # some time later
         mine = {key[:2] for key in given if key[1].value not in read_early} - sent
         mine = set() if is_kept else mine
         self.engine.given = {
             index: [i for i in places if (chunk.stage, chunk.reads[i]) in mine]
-            for index, chunk in enumerate(self.chunks)
+            for index, chunk in enumerate(program.chunks)
             for places in [dying.get(index, ())]
         }
-        binder = Binder(plan, self.chunks, self.engine, dying, planned, mail)
+        binder = Binder(program, self.engine, dying, planned, mail)
         self._registers = {key: binder.register(key) for key in keys}
-        self._calls = bind_all(binder, self.instructions, is_local)
+        self._calls = binder.bind_all(is_local)
         self._batches = {
             key[1]: register
             for key, register in binder.registers.items()
@@ -135,7 +131,7 @@ class Runtime:
         self._updates: dict[int, Key] = {}
         """The register of each update that is made here, and the state whose place it takes."""
 
-        aliases = {output.value: output.alias for output in graph.outputs}
+        aliases = {output.value: output.alias for output in layered.step.graph.outputs}
         for name, result in found.items():
             stage, slot, _ = result.key
             if not is_local[stage]:
@@ -277,7 +273,7 @@ class Runtime:
     @cached_property
     def dtensors(self) -> DTensors:
         """Makes DTensors of shards; asked for by all processes together."""
-        return DTensors(self.plan, self.step.graph)
+        return DTensors(self.plan, self.program.step.graph)
 
     @property
     def shards(self) -> dict[Key, Shards]:
@@ -362,11 +358,11 @@ class Runtime:
                 call(registers)
         except OperatorError as error:
             cause = error.cause
-            raise self._failure(error.node, self.instructions[place], cause) from cause
+            raise self._failure(error.node, self.program.instructions[place], cause) from cause
 
     def _failure(self, node: Compute, item: Instruction, error: Exception) -> StepError:
         """What an operator's error is to the user."""
-        graph = self.step.graph
+        graph = self.program.step.graph
         operator = next(op for op in graph.operators if op.name == node.name)
         call = self._trace.calls.get(node.name)
         where = f"in {PHASE_NAMES[operator.phase]} of stage {item.stage}"

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import crossmesh
 import torch
 import torch.distributed as dist
-from autoshard import Graph
 
 from frontends.answer.plan import Plan
 from frontends.base.heartbeat import Watched
 from frontends.errors import DeviceError
-from frontends.program.instructions import Instruction, Key
+from frontends.program.instructions import Key
+from frontends.program.program import Program
 from frontends.program.state_locations import Result
 from frontends.run import mpi
 from frontends.run.lanes import Lane, lanes_of
@@ -34,9 +34,8 @@ class Team:
 
     Args:
         plan: The same in all of them.
-        graph: Shapes and types of values.
+        program: Of the plan.
         engine: Of this process.
-        instructions: Of all processes, in their order.
         planned: How each transfer goes from device to device.
         results: What all processes are given at the end of a step, by name.
         deadline_s: How long a step may stand still.
@@ -49,9 +48,8 @@ class Team:
     def __init__(
         self,
         plan: Plan,
-        graph: Graph,
+        program: Program,
         engine: TorchEngine,
-        instructions: Sequence[Instruction],
         planned: Sequence[crossmesh.TransferPlan],
         results: Mapping[str, Result],
         deadline_s: float,
@@ -59,9 +57,9 @@ class Team:
         self._watch = watch()
         self._watch.deadline_s = deadline_s
         _check(plan)
-        self._plan, self._graph = plan, graph
+        self._plan, self._graph = plan, program.step.graph
         self._results = {name: results[name].key for name in sorted(results)}
-        lanes = lanes_of(plan, instructions, planned, engine.processes)
+        lanes = lanes_of(program, planned, engine.processes)
         process_of = {device: device for device in plan.device_ids}
         if by_mpi():
             connect = functools.partial(mpi.connect, process_of=process_of)
