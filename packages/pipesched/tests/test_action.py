@@ -66,3 +66,12 @@ def test_a_transfer_stands_at_its_end_of_an_edge(kind: Kind, stage: int, edge: E
 def test_work_has_no_edge() -> None:
     with pytest.raises(ArgumentError, match="only sends and receives have an edge; got F with F0"):
         Action(Kind.FORWARD, 0, 0, EDGE)
+
+
+def test_what_only_some_actions_have_is_refused_of_others() -> None:
+    sent = Action.send(EDGE, 3)
+    assert (sent.moved_over, sent.one_microbatch) == (EDGE, 3)
+    with pytest.raises(ArgumentError, match=r"is of one microbatch; got U2$"):
+        _ = Action.parse("U2").one_microbatch
+    with pytest.raises(ArgumentError, match=r"only sends and receives have an edge; got F2\.0$"):
+        _ = Action.parse("F2.0").moved_over

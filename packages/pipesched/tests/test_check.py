@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pipesched import (
     Action,
     ArgumentError,
+    InternalError,
     Kind,
     Placement,
     Schedule,
@@ -16,6 +17,7 @@ from pipesched import (
     make,
 )
 from pipesched.judge.check import Semantics
+from pipesched.judge.positions import Positions
 from pipesched.testing import can_be_run, made, schedules, steps
 
 valid = made() | schedules() | steps(communicates=None)
@@ -376,3 +378,8 @@ def test_a_memory_message_names_bound_and_bytes() -> None:
 def test_arguments_that_mean_nothing_are_refused(options, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         check(make("gpipe", 2, 1), **options)
+
+
+def test_a_place_of_what_is_not_there_is_a_fault_of_the_checks() -> None:
+    with pytest.raises(InternalError, match="no R of 0 and microbatch 1 in gpipe"):
+        Positions(make("gpipe", 2, 2)).of(Kind.RECOMPUTE, 0, 1)

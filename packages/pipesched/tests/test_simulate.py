@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from pipesched import (
     Costs,
     Edge,
+    InternalError,
     Kind,
     Schedule,
     ScheduleError,
@@ -174,3 +175,12 @@ def test_a_wrong_schedule_is_refused() -> None:
 def test_stages_without_edges_do_not_wait() -> None:
     timeline = simulate(replace(gpipe(3, 2), edges=()), Costs(1.0, 1.0))
     assert (timeline.makespan_s, timeline.transfers) == (4.0, ())
+
+
+def test_ranks_that_wait_for_each_other_are_a_fault_of_the_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipesched.simulation.simulate.check", lambda schedule: None)
+    stuck = Schedule.parse("stuck stages=2 microbatches=1\nrank 0: B0.0 F0.0\nrank 1: F1.0 B1.0")
+    with pytest.raises(InternalError, match=r"to its end; got stuck, of which .* \[0, 0\] actions"):
+        simulate(stuck, Costs(1.0, 1.0))

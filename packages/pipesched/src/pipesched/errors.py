@@ -25,5 +25,9 @@ class EdgeError(PipeschedError, ValueError):
     """An edge that goes backwards in time, stays in its stage, or leaves the pipeline."""
 
 
+class InternalError(PipeschedError, RuntimeError):
+    """Something went wrong that should not have; the message says what, and where."""
+
+
 class MissingExtraError(PipeschedError, ImportError):
     """An optional dependency is not installed."""

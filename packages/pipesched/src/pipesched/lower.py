@@ -95,23 +95,20 @@ class _Lowering:
         for rank, row in enumerate(schedule.ranks):
             for action in row:
                 if action.kind in ENDPOINTS:
-                    assert action.microbatch is not None
+                    microbatch = action.one_microbatch
                     for edge in self.outgoing.get(_end(action), ()):
-                        peer = self.rank_of(edge.dst[1], action.microbatch)
+                        peer = self.rank_of(edge.dst[1], microbatch)
                         if peer != rank:
-                            self.streams[edge, rank, peer].append(action.microbatch)
+                            self.streams[edge, rank, peer].append(microbatch)
 
     def rank(self, rank: int) -> Iterator[Instruction]:
         """The list of one rank."""
         for action in self.schedule.ranks[rank]:
-            microbatch = action.microbatch
             match action.kind:
                 case Kind.SEND:
                     pass  # sent when it was made
                 case Kind.RECEIVE:
-                    assert action.edge is not None
-                    assert microbatch is not None
-                    yield from self._receive(action.edge, rank, microbatch)
+                    yield from self._receive(action.moved_over, rank, action.one_microbatch)
                 case Kind.REDUCE:
                     yield Reduce(action.stage)
                     if not self.applies:
@@ -119,10 +116,10 @@ class _Lowering:
                 case Kind.UPDATE:
                     yield Apply(action.stage)
                 case _:
-                    assert microbatch is not None
-                    yield from self._run(action, rank, microbatch)
+                    yield from self._run(action, rank)
 
-    def _run(self, action: Action, rank: int, microbatch: int) -> Iterator[Instruction]:
+    def _run(self, action: Action, rank: int) -> Iterator[Instruction]:
+        microbatch = action.one_microbatch
         brought, needed = [], []
         if action.kind in ENDPOINTS:
             brought = self.incoming.get(_end(action), [])

@@ -83,6 +83,30 @@ class Action:
         """The arrival of a transfer over `edge`, on the rank of its `dst`."""
         return cls(Kind.RECEIVE, edge.dst[1], microbatch, edge)
 
+    @property
+    def one_microbatch(self) -> int:
+        """The microbatch of what is done for one.
+
+        Raises:
+            ArgumentError: A reduction or an update.
+        """
+        if self.microbatch is None:
+            raise ArgumentError(
+                f"all but a reduction and an update is of one microbatch; got {self}"
+            )
+        return self.microbatch
+
+    @property
+    def moved_over(self) -> Edge:
+        """The edge of a send or receive.
+
+        Raises:
+            ArgumentError: Anything else.
+        """
+        if self.edge is None:
+            raise ArgumentError(f"only sends and receives have an edge; got {self}")
+        return self.edge
+
     def __str__(self) -> str:
         if self.edge is not None:
             return f"{self.kind}_{self.edge}.{self.microbatch}"

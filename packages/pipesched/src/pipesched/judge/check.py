@@ -170,12 +170,10 @@ class _Needs:
             case Kind.WEIGHT_GRADIENT:
                 yield places.of(Kind.INPUT_GRADIENT, stage, m)
             case Kind.SEND:
-                assert action.edge is not None
-                yield self._maker(action.edge.src, m)
+                yield self._maker(action.moved_over.src, m)
             case Kind.RECEIVE:
-                assert action.edge is not None
                 if not self.rendezvous:
-                    yield places.of(Kind.SEND, places.edge(action.edge), m)
+                    yield places.of(Kind.SEND, places.edge(action.moved_over), m)
 
     def beside(self, action: Action, rank: int) -> Iterator[Place]:
         """The actions of other ranks that must be run at the same time."""
@@ -186,9 +184,8 @@ class _Needs:
                 if other != rank and place is not None:
                     yield place
         elif self.rendezvous and action.edge is not None:
-            assert action.microbatch is not None
             kind = Kind.RECEIVE if action.kind is Kind.SEND else Kind.SEND
-            yield places.of(kind, places.edge(action.edge), action.microbatch)
+            yield places.of(kind, places.edge(action.edge), action.one_microbatch)
 
     def _brought(self, to: Endpoint, microbatch: int) -> Iterator[Place]:
         """What brings the results that the edges to `to` promise."""
@@ -279,19 +276,17 @@ def _check_streams(schedule: Schedule) -> None:
     for rank, actions in enumerate(schedule.ranks):
         for action in actions:
             if action.kind is Kind.SEND:
-                assert action.edge is not None
-                assert action.microbatch is not None
-                peer = rank_of(action.edge.dst[1], action.microbatch)
-                sent.setdefault((rank, peer), []).append((action.edge, action.microbatch))
+                edge, microbatch = action.moved_over, action.one_microbatch
+                peer = rank_of(edge.dst[1], microbatch)
+                sent.setdefault((rank, peer), []).append((edge, microbatch))
     streams = {pair: iter(messages) for pair, messages in sent.items()}
     for rank, actions in enumerate(schedule.ranks):
         for position, action in enumerate(actions):
             if action.kind is Kind.RECEIVE:
-                assert action.edge is not None
-                assert action.microbatch is not None
-                peer = rank_of(action.edge.src[1], action.microbatch)
+                wanted = action.moved_over, action.one_microbatch
+                peer = rank_of(wanted[0].src[1], wanted[1])
                 edge, microbatch = next(streams[peer, rank])
-                if (edge, microbatch) != (action.edge, action.microbatch):
+                if (edge, microbatch) != wanted:
                     raise ScheduleError(
                         "what a rank sends to another arrives in the order in which it is sent; "
                         f"got {action} at rank {rank}, position {position}, where "
@@ -318,11 +313,10 @@ def _check_memory(
     for rank, actions in enumerate(schedule.ranks):
         held = 0.0
         for position, action in enumerate(actions):
-            stage, m = action.stage, action.microbatch
+            stage = action.stage
             match action.kind:
                 case Kind.FORWARD:
-                    assert m is not None
-                    again = places.has(Kind.RECOMPUTE, stage, m)
+                    again = places.has(Kind.RECOMPUTE, stage, action.one_microbatch)
                     held += checkpoint[stage] if again else whole[stage]
                     if not schedule.backward:
                         held = whole[stage]

@@ -7,6 +7,7 @@ from typing import NoReturn
 from pipesched.base.action import Action
 from pipesched.base.edge import Edge
 from pipesched.base.kind import Kind
+from pipesched.errors import InternalError
 from pipesched.judge.broken import ScheduleError
 from pipesched.schedule.schedule import Schedule
 
@@ -55,7 +56,11 @@ class Positions:
     def of(self, kind: Kind, index: int, microbatch: int) -> Place:
         """Of an action that is there; `index` is a stage or, of a transfer, an edge's number."""
         place = self._of[kind][index * self.schedule.n_microbatches + microbatch]
-        assert place is not None
+        if place is None:
+            raise InternalError(
+                f"what passes completeness is there; got no {kind} of {index} and microbatch "
+                f"{microbatch} in {self.schedule.name}"
+            )
         return place
 
     def edge(self, edge: Edge) -> int:
@@ -130,8 +135,7 @@ class Positions:
                 message += f", and no {missing}{self._needed_by(missing)}"
             _refuse("completeness", message, place, action)
         if missing is not None:
-            assert missing.microbatch is not None
-            rank = schedule.placement.rank(missing.stage, missing.microbatch)
+            rank = schedule.placement.rank(missing.stage, missing.one_microbatch)
             raise ScheduleError(
                 f"every microbatch goes through every stage; got no {missing} on rank {rank}"
                 + self._needed_by(missing),
@@ -185,12 +189,12 @@ class Positions:
 
     def _needed_by(self, forward: Action) -> str:
         """That a backward stands there whose forward is missing, as words; or nothing."""
-        assert forward.microbatch is not None
         if forward.kind is Kind.FORWARD:
+            stage, microbatch = forward.stage, forward.one_microbatch
             for kind in (Kind.BACKWARD, Kind.INPUT_GRADIENT):
-                if self.has(kind, forward.stage, forward.microbatch):
-                    rank, position = self.of(kind, forward.stage, forward.microbatch)
-                    backward = Action(kind, forward.stage, forward.microbatch)
+                if self.has(kind, stage, microbatch):
+                    rank, position = self.of(kind, stage, microbatch)
+                    backward = Action(kind, stage, microbatch)
                     return f", which {backward} at rank {rank}, position {position}, needs"
         return ""
 

@@ -195,11 +195,11 @@ class Costs:
                     f"weight_gradient_s={weights}"
                 )
             whole = tuple(i + w for i, w in zip(inputs, weights, strict=True))
-        if inputs is None and weights is None:
-            inputs = tuple(b / 2 for b in whole)
         if inputs is None:
-            assert weights is not None
-            inputs = _rest(whole, weights, "weight_gradient_s")
+            if weights is None:
+                inputs = tuple(b / 2 for b in whole)
+            else:
+                inputs = _rest(whole, weights, "weight_gradient_s")
         if weights is None:
             weights = _rest(whole, inputs, "input_gradient_s")
         return {

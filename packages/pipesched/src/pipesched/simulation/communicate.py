@@ -120,8 +120,7 @@ def _insert(
         else:
             node = order.add(event.start_s, [(rank, action)])
         if action.kind in ENDPOINTS:
-            assert action.microbatch is not None
-            end = ENDPOINTS[action.kind], action.stage, action.microbatch
+            end = ENDPOINTS[action.kind], action.stage, action.one_microbatch
             ends[end] = node, event.stop_s
         if action.kind in (Kind.BACKWARD, Kind.WEIGHT_GRADIENT):
             gradients[rank, action.stage] = node, event.stop_s

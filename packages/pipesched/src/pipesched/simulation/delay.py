@@ -146,8 +146,7 @@ class _Problem:
             row, order = self.rows[rank], orders[rank]
             while heads[rank] < len(row):
                 action = row[heads[rank]]
-                here, m = _endpoint(action), action.microbatch
-                assert m is not None
+                here, m = _endpoint(action), action.one_microbatch
                 if len(arrived[here, m]) < self.n_needs[here]:
                     break
                 ready_s = max(arrived[here, m], default=0.0)
@@ -184,14 +183,13 @@ class _Problem:
         """
         n_before: dict[Action, int] = {}
         after_s: dict[Action, float] = defaultdict(float)
-        for row in schedule.ranks:
-            count, other = 0, row[0] if row else None
+        for row in filter(None, schedule.ranks):
+            count, other = 0, row[0]
             for action in row:
                 if action.kind is not Kind.WEIGHT_GRADIENT:
                     other = _split(action)
                     n_before[other] = count
                 if action.kind in (Kind.WEIGHT_GRADIENT, Kind.BACKWARD):
-                    assert other is not None
                     count += 1
                     after_s[other] += self.weight_s[action.stage]
         return n_before, after_s
@@ -213,8 +211,7 @@ class _Problem:
         next_s = [inf] * len(self.rows)
         end_s = [makespan_s] * len(self.rows)
         for action in reversed(self.in_time):
-            here, m = _endpoint(action), action.microbatch
-            assert m is not None
+            here, m = _endpoint(action), action.one_microbatch
             rank = rank_of(action.stage, m)
             if placed_s is not None:
                 next_s[rank] -= placed_s.get(action, 0.0)

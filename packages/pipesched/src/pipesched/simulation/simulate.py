@@ -19,6 +19,7 @@ from pipesched.base.checks import check_kind
 from pipesched.base.edge import ENDPOINTS, Endpoint
 from pipesched.base.event import Event, Transfer
 from pipesched.base.kind import Kind
+from pipesched.errors import InternalError
 from pipesched.judge.check import check
 from pipesched.schedule.costs import Costs
 from pipesched.schedule.schedule import Schedule
@@ -87,8 +88,11 @@ class _Run:
     def timeline(self) -> Timeline:
         while self.ready:
             self.advance(self.ready.pop())
-        # `check` leaves no ranks that wait for each other.
-        assert list(map(len, self.events)) == list(map(len, self.schedule.ranks))
+        if list(map(len, self.events)) != list(map(len, self.schedule.ranks)):
+            raise InternalError(
+                f"a schedule that passes check runs to its end; got {self.schedule.name}, of which "
+                f"the ranks ran {list(map(len, self.events))} actions"
+            )
         self.transfers.sort(key=lambda item: item[:2])
         return Timeline(
             self.schedule,
@@ -141,9 +145,9 @@ class _Run:
         if microbatch is None:
             return [], []
         if action.kind is Kind.SEND:
-            assert action.edge is not None
-            message = self.number_of[action.edge] * n_microbatches + microbatch
-            return [], [(message, self.schedule.placement.rank(action.edge.dst[1], microbatch))]
+            edge = action.moved_over
+            message = self.number_of[edge] * n_microbatches + microbatch
+            return [], [(message, self.schedule.placement.rank(edge.dst[1], microbatch))]
         if action.kind not in ENDPOINTS:
             return [], []
         route, end = self.route_of[microbatch], (ENDPOINTS[action.kind], action.stage)
