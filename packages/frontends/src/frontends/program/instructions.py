@@ -329,8 +329,7 @@ class _Binder:
 
     def run(self, action: pipesched.Action) -> Iterator[Instruction]:
         """One action: its chunks, and before them their parts of the batch."""
-        microbatch = action.microbatch
-        assert microbatch is not None, "what runs is of one microbatch"
+        microbatch = action.one_microbatch
         phase = FORWARD if action.kind is pipesched.Kind.FORWARD else BACKWARD
         levels = {
             pipesched.Kind.INPUT_GRADIENT: (0,),

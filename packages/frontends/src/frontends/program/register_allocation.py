@@ -13,6 +13,7 @@ import crossmesh
 import numpy as np
 from shardspec import Mesh
 
+from frontends.base.present import present
 from frontends.plan.plan_fields import Stored, Transfer
 from frontends.program.instructions import (
     Free,
@@ -33,6 +34,8 @@ from frontends.program.program import Program
 Registers = list[Any]
 
 Call = Callable[[Registers], None]
+
+_BY_MAIL = "what goes to another process goes by mail"
 
 Shards = Mapping[int, np.ndarray[Any, Any]]
 """What devices of this process have of a value, by device id."""
@@ -237,8 +240,7 @@ class Binder:
                 values[under_way] = carry(shards(values[sent]))
 
             return send
-        assert self._mail is not None
-        post = self._mail.send
+        post = present(self._mail, _BY_MAIL).send
         return lambda values: post(index, microbatch, shards(values[sent]))
 
     def _receive(self, item: Receive) -> Call:
@@ -257,8 +259,7 @@ class Binder:
                 values[under_way] = None
 
             return receive
-        assert self._mail is not None
-        fetch = self._mail.receive
+        fetch = present(self._mail, _BY_MAIL).receive
 
         def receive_mail(values: Registers) -> None:
             values[made] = assemble(fetch(index, microbatch))

@@ -232,22 +232,21 @@ def _kinds(stage: Stage) -> str:
 
 
 def _memory(plan: PlanFields) -> Iterable[str]:
-    priced = [(i, s) for i, s in enumerate(plan.stages) if s.sharding is not None]
+    priced = [(i, s, s.sharding) for i, s in enumerate(plan.stages) if s.sharding is not None]
     if not priced:
         yield _paragraph("This plan keeps no shardings, so memory over time is not known.")
         return
     header = ("stage", "in flight", *KINDS.values(), "sum")
     rows = []
-    for index, stage in priced:
-        assert stage.sharding is not None
-        held = fullest_moment(stage.sharding)
+    for index, _, sharding in priced:
+        held = fullest_moment(sharding)
         sizes = [*(held[kind] for kind in KINDS), sum(held.values())]
-        flight = str(stage.sharding.options.in_flight)
+        flight = str(sharding.options.in_flight)
         rows.append((str(index), flight, *map(format_bytes, sizes)))
     yield _paragraph("Of one device at its fullest moment, all microbatches in flight together:")
     yield _table(header, rows, header[1:])
     yield legend({KINDS[kind]: colour for kind, colour in MEMORY_COLOURS.items()})
-    for index, stage in priced:
+    for index, stage, _ in priced:
         yield _title(plan, index) + draw_memory(stage, plan.memory_limit_bytes)
 
 

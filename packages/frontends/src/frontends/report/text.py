@@ -121,9 +121,8 @@ def describe_inputs(plan: PlanFields, index: int) -> tuple[tuple[str, str], ...]
     received = {t.value for t in plan.transfers if t.destination == index and t.phase != "state"}
     counts: dict[str, Counter[str]] = {}
     for stored in plan.stages[index].inputs:
-        argument = re.match(r"[^[.]*", stored.value)
-        assert argument is not None
-        name = "received" if stored.value in received else argument[0]
+        argument = re.split(r"[.\[]", stored.value, maxsplit=1)[0]
+        name = "received" if stored.value in received else argument
         counts.setdefault(name, Counter())[str(stored.spec)] += 1
     return tuple((name, _most_common(specs)) for name, specs in counts.items())
 

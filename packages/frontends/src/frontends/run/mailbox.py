@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from frontends.base.present import present
 from frontends.errors import ExchangeError
 from frontends.program.register_allocation import Shards
 from frontends.run.lanes import Connect, Lane, Message
@@ -128,8 +129,7 @@ class Courier:
         job = self._jobs[transfer, microbatch]
         self._wait(job)
         received, job.received = job.received, None  # it may be freed before the step is over
-        assert received is not None
-        return received
+        return present(received, "a message is received once a step")
 
     def _wait(self, job: Job) -> None:
         """Until a message has arrived everywhere."""

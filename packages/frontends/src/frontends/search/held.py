@@ -161,11 +161,10 @@ class HeldPlanner:
         """With so much of a device's memory for each stage; None if one does not fit."""
         held, between = most_held(order)
         stages: list[tuple[int, int, Mesh, Priced]] = []
-        joiner = None
+        first = self._pricer(0)
         for index, (stage, span) in enumerate(zip(self._stages, self._spans, strict=True)):
             self._options.tell("planning in held layouts", index, len(self._stages))
-            pricer = self._pricer(index)
-            joiner = joiner or Joiner(pricer, self._unsharded)
+            pricer = self._pricer(index) if index else first
             priced = pricer.sharing(share).price(
                 *span, self._submesh(stage), held[index], split=between[index] > 0
             )
@@ -173,8 +172,7 @@ class HeldPlanner:
                 return None
             stages.append((*span, stage.mesh, priced))
         self._options.tell("planning in held layouts", len(self._stages), len(self._stages))
-        assert joiner is not None
-        plan = joiner.join(stages, self._schedule)
+        plan = Joiner(first, self._unsharded).join(stages, self._schedule)
         return plan if plan.memory_bytes <= self._memory_bytes else None
 
     def _pricer(self, index: int) -> Pricer:

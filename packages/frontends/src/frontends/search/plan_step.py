@@ -12,6 +12,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from costmodel import Cluster
 
 from frontends.answer.plan import Plan
+from frontends.base.present import present
 from frontends.errors import AccumulationError, HeldLayoutError, PlanError
 from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.replicas import copied_as
@@ -162,8 +163,7 @@ def _plan_held(
             return Planned(trace, planner.layered, planner.plan())
         except HeldLayoutError as error:
             reason = reason or error
-    assert reason is not None  # one microbatch is among the numbers
-    raise reason
+    raise present(reason, "one microbatch is among the numbers that are tried")
 
 
 def _numbers(wanted: int, sizes: Sequence[int]) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from costmodel import Cluster
 
 from frontends.answer.plan import Plan
+from frontends.base.present import present
 from frontends.cli.demo.torch_models import TorchModel, from_config
 from frontends.errors import PlanError
 from frontends.search.plan_options import PlanOptions
@@ -21,6 +22,7 @@ from frontends.search.plan_options import PlanOptions
 RETURNS = "(model, optimizer, loss_fn, batch) in PyTorch, or (train_step, arguments) in JAX"
 """What a function of a file returns; there is no third framework."""
 
+_RUNS = "Python runs files that end in .py"
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -113,10 +115,8 @@ def _in_torch(model: Any, optimizer: Any, loss_fn: Any, batch: Any) -> Subject:
 def _run(path: Path) -> ModuleType:
     if not path.is_file():
         raise PlanError(f"--model is FILE.py:FUNCTION; there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    spec = present(importlib.util.spec_from_file_location(path.stem, path), _RUNS)
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.resolve()))  # as Python does for a program
-    spec.loader.exec_module(module)
+    present(spec.loader, _RUNS).exec_module(module)
     return module

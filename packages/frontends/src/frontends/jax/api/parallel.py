@@ -142,15 +142,13 @@ class ParallelStep:
         return found
 
     def _planned_variant(self, key: Key, call: Call) -> Variant:
-        cluster = default_cluster() if self._cluster is None else self._cluster
-        self._cluster = cluster
         given, argnums = tuple(call.arrays.values()), self._batch_argnums
         kept: Kept = {}
         search = functools.partial(
             plan_at,
             call.function(self._function, kept),
             given,
-            cluster,
+            self._devices(),
             batch_argnums=argnums if argnums == (-1,) else call.places_of(argnums),
         )
         first = self.variants[0] if self._variants else None
@@ -164,16 +162,21 @@ class ParallelStep:
         is_held = planned.plan.strategy == HELD or planned.plan in holds
         return Variant(key, planned, is_held, changes_from(key, planned, first.key), kept)
 
+    def _devices(self) -> Cluster:
+        """What is planned for."""
+        if self._cluster is None:
+            self._cluster = default_cluster()
+        return self._cluster
+
     def _runtime(self, variant: Variant) -> Runtime:
         if variant.runtime is None:
             planned = variant.planned
-            assert self._cluster is not None
             with doing("compiling"):
                 variant.runtime = Runtime(
                     planned.trace,
                     planned.layered,
                     planned.plan,
-                    self._cluster,
+                    self._devices(),
                     self._options.progress,
                     donate=self._donate,
                     deadline_s=self._deadline_s,

@@ -80,12 +80,12 @@ def parse_groups(text: str) -> Groups:
     match = re.fullmatch(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?,?", text)
     if match is None:
         raise VerificationError(f"replica groups cannot be read: {text[:100]}")
-    shape, dims, order = (
-        tuple(int(n) for n in part.split(",")) if part else None for part in match.groups()
-    )
-    assert shape is not None
-    assert dims is not None
+    shape, dims = _numbers(match[1]), _numbers(match[2])
     iota = np.arange(math.prod(dims)).reshape(dims)
-    if order is not None:
-        iota = iota.transpose(order)
+    if match[3]:
+        iota = iota.transpose(_numbers(match[3]))
     return tuple(tuple(int(n) for n in group) for group in iota.reshape(shape))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(","))

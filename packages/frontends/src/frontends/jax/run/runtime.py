@@ -157,21 +157,20 @@ class Runtime:
             for place, call in self._calls:
                 at.place = place
                 call(values)
-        given = {} if self._team is None else self._share(values)
+        given = {} if self._team is None else self._share(self._team, values)
         return [
             r if isinstance(r, np.ndarray) else self._result(r, values, given)
             for r in self._results
         ]
 
-    def _share(self, values: Registers) -> dict[str, Any]:
+    def _share(self, team: Team, values: Registers) -> dict[str, Any]:
         """What is returned whole, on a device of this process."""
-        assert self._team is not None
         mine = {
             result.key[1].value: self.submeshes.shards(values[register])
             for register, result in (r for r in self._results if not isinstance(r, np.ndarray))
             if result.is_whole and self.submeshes.is_local(result.key[0])
         }
-        return self._team.share(mine)
+        return team.share(mine)
 
     def _result(
         self, found: tuple[int, Result], values: Registers, given: Mapping[str, Any]

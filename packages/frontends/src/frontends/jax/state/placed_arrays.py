@@ -17,6 +17,8 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import type_handlers
 
+from frontends.base.present import present
+
 
 class Placed:
     """An array as orbax is to see it: only by the parts that this process has.
@@ -57,7 +59,7 @@ class PlacedArrays(type_handlers.ArrayHandler):  # type: ignore[misc]
         self, infos: Sequence[Any], args: Sequence[Any] | None = None
     ) -> list[jax.Array]:
         """Read what belongs on this process; the other arrays are handles without data."""
-        assert args is not None
+        args = present(args, "arrays are read into shardings that the caller gives")
         mine = [i for i, arg in enumerate(args) if arg.sharding.addressable_devices]
         chosen = [infos[i] for i in mine], [args[i] for i in mine]
         read = dict(zip(mine, await super().deserialize(*chosen), strict=True)) if mine else {}

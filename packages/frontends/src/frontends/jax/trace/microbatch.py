@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from frontends.base.present import present
 from frontends.errors import AccumulationError
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, aval
@@ -196,8 +197,8 @@ def cut(
     for equation, phase in zip(jaxpr.eqns, flat.phases, strict=True):
         phase_of.update(dict.fromkeys(equation.outvars, phase))
     for part in parts:
-        assert positions is not None
-        made, read = _put_together(part, batch_dim[part], local[part], local[positions], n_examples)
+        place = local[present(positions, "what is put together has places")]
+        made, read = _put_together(part, batch_dim[part], local[part], place, n_examples)
         put += [(equation, phase_of[part]) for equation in made]
         put += [(equation, APPLY) for equation in read]
         total[part] = made[-1].outvars[0]

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.stateful import Stateful
 
+from frontends.base.present import present
 from frontends.errors import CheckpointError
 from frontends.torch.api.parallel import ParallelStep
 from frontends.torch.base.calls import Tensor
@@ -186,8 +187,7 @@ def _public(name: str) -> str:
     """A tensor's name in a checkpoint: `model.head.weight`, `optimizer.exp_avg.head.weight`."""
     if match := _OPTIMIZER.match(name):
         return f"optimizer.{match['key']}.{match['tensor']}"
-    match = _NAME.match(name)
-    assert match is not None, "state is of model or optimizer"
+    match = present(_NAME.match(name), f"state is of model or optimizer, and {name} is state")
     return f"model.{match['tensor']}"
 
 

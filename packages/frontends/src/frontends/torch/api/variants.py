@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from frontends.answer.plan import Plan
 from frontends.base import no_gc
 from frontends.base.boundary import doing
+from frontends.base.present import present
 from frontends.errors import (
     FrontendsError,
     HeldLayoutError,
@@ -40,7 +41,7 @@ from frontends.torch.base.trees import Tree, flatten, remove
 from frontends.torch.capture.arguments import is_count, named
 from frontends.torch.capture.forms import Form
 from frontends.torch.capture.gone import GoneGradient
-from frontends.torch.capture.gradients import is_there, name_of
+from frontends.torch.capture.gradients import gradient_of, name_of
 from frontends.torch.capture.left import Made, Value
 from frontends.torch.capture.refusals import refusal_at
 from frontends.torch.run.follow import Followed
@@ -155,8 +156,7 @@ class Variant:
         wanted = {argument.name for argument in captured.arguments}
         for name, parameter in captured.state.model.named_parameters():
             if name_of(name) in wanted:
-                assert parameter.grad is not None, "a guard looks at that"
-                given[name_of(name)] = parameter.grad
+                given[name_of(name)] = present(parameter.grad, "guards look for gradients first")
         return {name: tensor.detach() for name, tensor in given.items()}
 
     @torch.no_grad()
@@ -222,9 +222,9 @@ def _run_alike(a: Variant, b: Variant) -> bool:
 
 
 def _set_gradient(parameter: Tensor, gradient: Tensor) -> None:
-    if is_there(parameter):
-        assert parameter.grad is not None
-        parameter.grad.copy_(gradient)
+    there = gradient_of(parameter)
+    if there is not None:
+        there.copy_(gradient)
     else:
         parameter.grad = gradient.clone()
 
@@ -369,7 +369,7 @@ class Variants:
         """Capture and plan another variant."""
         if join() is not None and self._followed is None:
             self._followed = Followed(self._model, self._optimizer)
-        self._cluster = default_cluster() if self._cluster is None else self._cluster
+        cluster = self._devices()
         self._options.tell("capturing", 0, 1)
         with self.reading():
             self._bring_counts()
@@ -385,7 +385,7 @@ class Variants:
             )
         self._options.tell("capturing", 1, 1)
         with doing("planning"):
-            planned = self._plan(capture)
+            planned = self._plan(capture, cluster)
         variant = Variant(form, capture, planned, self._runtime_of)
         if len(self.made) >= _MOST:
             self._warn(reasons)
@@ -402,9 +402,14 @@ class Variants:
             if is_count(name, tensor):
                 tensor.copy_(self._value_of(self._last, name))
 
-    def _plan(self, capture: Capture) -> Planned[Trace]:
-        assert self._cluster is not None
-        search = functools.partial(plan_capture, capture, self._cluster)
+    def _devices(self) -> Cluster:
+        """What is planned for."""
+        if self._cluster is None:
+            self._cluster = default_cluster()
+        return self._cluster
+
+    def _plan(self, capture: Capture, cluster: Cluster) -> Planned[Trace]:
+        search = functools.partial(plan_capture, capture, cluster)
         for other in self.made:
             plan = other.plan
             with suppress(FrontendsError):
@@ -428,7 +433,6 @@ class Variants:
         )
 
     def _runtime_of(self, variant: Variant) -> Runtime:
-        assert self._cluster is not None
         for other in (*self.made, self._last):
             if other is None or other is variant or other._runtime is None:
                 continue
@@ -445,7 +449,7 @@ class Variants:
             planned.trace,
             planned.layered,
             planned.plan,
-            self._cluster,
+            self._devices(),
             state,
             rank=rank,
             deadline_s=self._deadline_s,

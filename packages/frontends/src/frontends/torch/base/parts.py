@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from frontends.errors import InternalError
 from frontends.torch.base.calls import Call, Operand
 
 Shape = tuple[int, ...]
@@ -77,7 +78,8 @@ def _resized_backward(call: Call, operands: Shapes, results: Shapes) -> dict[str
 
 def _place(call: Call, name: str) -> int:
     operand = call.argument(name)
-    assert isinstance(operand, Operand)
+    if not isinstance(operand, Operand):
+        raise InternalError(f"an argument that has a shape is an operand; got {name}={operand!r}")
     return operand.place
 
 

@@ -67,7 +67,7 @@ class Tree:
         if self.kind is None:
             return next(leaves)
         made = [child.fill(leaves) for child in self.children]
-        return _put_together(self, made)
+        return _put_together(self.kind, self, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +221,8 @@ def _attribute(name: str) -> str:
     return f".{name}"
 
 
-def _put_together(tree: Tree, made: list[Any]) -> Any:
-    kind, example = tree.kind, tree.example
-    assert kind is not None
+def _put_together(kind: type, tree: Tree, made: list[Any]) -> Any:
+    example = tree.example
     if kind in (list, tuple):
         return kind(made)
     if kind in (dict, collections.OrderedDict):

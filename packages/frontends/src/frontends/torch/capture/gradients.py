@@ -46,9 +46,9 @@ class Gradients:
         """Those that the step is given, by name; without memory where there is none."""
 
         for name, parameter in self.parameters.items():
-            if self.there[name]:
-                assert parameter.grad is not None
-                self.tensors[name_of(name)] = parameter.grad
+            there = gradient_of(parameter)
+            if there is not None:
+                self.tensors[name_of(name)] = there
             elif pretended:
                 self.tensors[name_of(name)] = torch.empty_like(parameter, device="meta")
         self._gone = [n for n, p in self.parameters.items() if isinstance(p.grad, GoneGradient)]
@@ -153,7 +153,12 @@ class Gradients:
 
 def is_there(parameter: Tensor) -> bool:
     """Whether a parameter has a gradient with values."""
-    return parameter.grad is not None and not isinstance(parameter.grad, GoneGradient)
+    return gradient_of(parameter) is not None
+
+
+def gradient_of(parameter: Tensor) -> Tensor | None:
+    """A parameter's gradient, if it has values."""
+    return None if isinstance(parameter.grad, GoneGradient) else parameter.grad
 
 
 def name_of(parameter: str) -> str:

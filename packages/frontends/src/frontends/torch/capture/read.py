@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from frontends.errors import UnsupportedStepError
+from frontends.errors import InternalError, UnsupportedStepError
 from frontends.step.step import APPLY, BACKWARD, FORWARD
 from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.compat.marks import AFTER, ASKED, BEFORE, DRAW, DURING, ORIGIN, PHASE
@@ -156,7 +156,7 @@ class _Reader:
         self._known: dict[int, Name] = {}
         self._asked: dict[int, Name] = {}
         self._of_backward: set[str] = set()
-        self._node: Node | None = None
+        self._marks: dict[str, Any] = {}
         self._seen: dict[Node, int] = {}
         self._written: dict[int, tuple[int, Any, Name]] = {}
         """By memory: when it was written last, which part of it, and what it holds."""
@@ -175,7 +175,7 @@ class _Reader:
         return Read(flat, self._results, self._draws, numbers, before, asked)
 
     def add(self, node: Node) -> None:
-        self._node = node
+        self._marks = node.meta
         self._seen[node] = len(self._seen)
         if node.op == "placeholder":
             name = Name(next(self._inputs))
@@ -184,13 +184,11 @@ class _Reader:
         elif node.op == "get_attr":
             self._refs[node] = self._kept(node)
         elif node.op == "output":
-            results = node.args[0]
-            assert isinstance(results, list | tuple)
+            results = _several(node.args[0])
             self._results = [self._value(r) if isinstance(r, Node) else r for r in results]
         elif node.target is operator.getitem:
             source, index = node.args
-            assert isinstance(source, Node)
-            self._refs[node] = self._refs[source][index]
+            self._refs[node] = self._refs[_node(source)][index]
         elif not isinstance(node.target, torch._ops.OpOverload):
             self._refs[node] = self._number(node)
         elif self._is_given_number(node):
@@ -288,7 +286,8 @@ class _Reader:
         missing = [a for a in target._schema.arguments[len(node.args) :] if not a.kwarg_only]
         node.args = (*node.args, *(a.default_value for a in missing if a.name not in node.kwargs))
         made = self._call(node, pure)
-        assert isinstance(made, Name)
+        if not isinstance(made, Name):
+            raise InternalError(f"an operator that writes makes one tensor; got {made} of {target}")
         memory, where = place_of(value)
         self._written[memory] = len(self._seen), where, made
         return made
@@ -354,9 +353,8 @@ class _Reader:
     def _joined(self, node: Node, target: torch._ops.OpOverload) -> Any:
         """Without the empty tensors that caches begin with, whose shape fits nothing."""
         parts, *rest = node.args
-        assert isinstance(parts, list | tuple)
         shape = node.meta["val"].shape
-        kept = [part for part in parts if _node(part).meta["val"].dim() == len(shape)]
+        kept = [part for part in _several(parts) if _node(part).meta["val"].dim() == len(shape)]
         if len(kept) == 1:
             return self._ref(_node(kept[0]))
         return self._general(node, target, [kept, *rest])
@@ -453,13 +451,12 @@ class _Reader:
 
     @property
     def _origin(self) -> Origin | None:
-        assert self._node is not None
-        return self._node.meta.get(ORIGIN)
+        origin: Origin | None = self._marks.get(ORIGIN)
+        return origin
 
     def _append(self, line: Line) -> None:
         """With its phase; what reads a gradient before the last one is complete is backward."""
-        assert self._node is not None
-        when = self._node.meta[PHASE]
+        when = self._marks[PHASE]
         if when == DURING or (when == BEFORE and not self._of_backward.isdisjoint(line.inputs)):
             self._of_backward.update(line.outputs)
             line = replace(line, phase=BACKWARD)
@@ -540,7 +537,14 @@ def known_name(index: int) -> str:
 
 
 def _node(argument: Any) -> Node:
-    assert isinstance(argument, Node)
+    if not isinstance(argument, Node):
+        raise InternalError(f"what is read of a graph is a node's; got {argument!r}")
+    return argument
+
+
+def _several(argument: Any) -> Sequence[Any]:
+    if not isinstance(argument, list | tuple):
+        raise InternalError(f"several values of a graph are a list; got {argument!r}")
     return argument
 
 

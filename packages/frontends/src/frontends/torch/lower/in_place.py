@@ -49,14 +49,15 @@ def in_place(program: LocalProgram, owned: Collection[int]) -> LocalProgram:
         until[where] = max(until.get(where, -1), read_last.get(register, -1))
     nodes: list[Node] = []
     for position, node in enumerate(program.nodes):
+        nodes.append(node)
+        if not isinstance(node, Compute):
+            continue
         for register, call in _over(node, program).items():
-            assert isinstance(node, Compute)
             where = memory[register]
             others = [memory[r] for r in node.operands if r != register]
             if register in free and until[where] == position and where not in others:
-                node = replace(node, call=alike(call), plain=call)
+                nodes[-1] = replace(node, call=alike(call), plain=call)
                 break
-        nodes.append(node)
     return with_last(program, nodes, program.n_registers)
 
 
@@ -117,9 +118,9 @@ def _read_last(program: LocalProgram) -> dict[int, float]:
     return {**found, **dict.fromkeys(kept, len(program.nodes))}
 
 
-def _over(node: Node, program: LocalProgram) -> dict[int, Call]:
+def _over(node: Compute, program: LocalProgram) -> dict[int, Call]:
     """The operands that an elementwise call could write over, and the call that does."""
-    call = node.plain if isinstance(node, Compute) else None
+    call = node.plain
     if call is None or torch.Tag.pointwise not in call.target.tags or len(node.results) != 1:
         return {}
     name, _, overload = call.target.__name__.partition(".")

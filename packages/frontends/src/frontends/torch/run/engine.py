@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from shardspec import Mesh, Spec
 
+from frontends.base.present import present
 from frontends.plan.plan_fields import Stored, Transfer
 from frontends.program.program import Program
 from frontends.program.register_allocation import Shards as Arrays
@@ -82,9 +83,7 @@ class TorchEngine:
 
     def collectives(self, stage: int) -> Collectives:
         """Of a stage of this process."""
-        found = self._collectives[stage]
-        assert found is not None, "only stages of this process run in it"
-        return found
+        return present(self._collectives[stage], "only stages of this process run in it")
 
     def placer(self, stage: int, name: str, spec: Spec) -> Callable[[Sliceable], Shards]:
         """From a whole tensor to the shards of this process, which are parts of it."""
@@ -155,8 +154,7 @@ class TorchEngine:
         return self._executables[chunk]
 
     def _executable(self, chunk: int) -> Callable[[list[Shards]], list[Shards]]:
-        program = self.programs[chunk]
-        assert program is not None, "only chunks of this process run in it"
+        program = present(self.programs[chunk], "only chunks of this process run in it")
         found = self._chunks[chunk]
         mesh = self._plan.stages[found.stage].mesh
         positions = Mesh(mesh.shape, mesh.axis_names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from frontends.errors import InternalError
 from frontends.torch.base.calls import Tensor
 from frontends.torch.lower.local import like
 from frontends.torch.lower.lower import Begin, Communicate, Compute, Finish, LocalProgram, Node
@@ -120,7 +121,8 @@ def _compute_alone(node: Compute, collectives: Collectives) -> Callable[[Registe
 def _cut(node: Communicate, collectives: Collectives) -> Callable[[Registers], None]:
     step, last = node.step, node.last
     (operand,), (result,) = node.operands, node.results
-    assert step.is_local, "what devices send begins and finishes apart"
+    if not step.is_local:
+        raise InternalError(f"what devices send begins and finishes apart; got {step}")
 
     def run(values: Registers) -> None:
         values[result] = collectives.cut(step, values[operand])

@@ -13,6 +13,8 @@ import shardspec
 import torch
 from shardspec import Mesh
 
+from frontends.base.present import present
+from frontends.errors import InternalError
 from frontends.torch.base.calls import Tensor
 from frontends.torch.lower.local import Coordinates
 
@@ -99,10 +101,10 @@ def _within_group(step: shardspec.Step, parts: Sequence[Tensor]) -> Sequence[Ten
     if step.kind == "reduce_scatter":
         return [_combined(step, [part_of(p, dim_of(step), i, n) for p in parts]) for i in range(n)]
     if step.kind == "all_to_all":
-        cut = step.to_dim
-        assert cut is not None
+        cut = present(step.to_dim, "an all-to-all cuts a dim")
         return [torch.cat([part_of(p, cut, i, n) for p in parts], dim_of(step)) for i in range(n)]
-    assert step.kind == "slice"
+    if step.kind != "slice":
+        raise InternalError(f"a step is a collective or a slice; got {step}")
     # aten's norms read their saved statistics as if they were contiguous, whatever their strides
     return [part_of(part, dim_of(step), i, n).contiguous() for i, part in enumerate(parts)]
 
@@ -114,16 +116,16 @@ def _combined(step: shardspec.Step, parts: Sequence[Tensor]) -> Tensor:
             torch.maximum(total, part, out=total)
         elif step.reduction == "min":
             torch.minimum(total, part, out=total)
-        else:
-            assert step.reduction in ("sum", None), "what shards are made of is summed or compared"
+        elif step.reduction in ("sum", None):
             total += part
+        else:
+            raise InternalError(f"what shards are made of is summed or compared; got {step}")
     return total
 
 
 def dim_of(step: shardspec.Step) -> int:
     """The dim that a step cuts or joins."""
-    assert step.dim is not None, "whole axes are converted along one dim"
-    return step.dim
+    return present(step.dim, "whole axes are converted along one dim")
 
 
 def part_of(tensor: Tensor, dim: int, place: int, n: int) -> Tensor:

@@ -18,7 +18,8 @@ from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.base.heartbeat import Watched
-from frontends.errors import BatchError, PlanError, StepError
+from frontends.base.present import present
+from frontends.errors import BatchError, InternalError, PlanError, StepError
 from frontends.layers.layers import LayeredStep
 from frontends.plan.plan_fields import Stored
 from frontends.program.instructions import Instruction, Key
@@ -89,7 +90,8 @@ class Runtime:
         shared: SharedState | None = None,
         is_kept: bool = False,
     ) -> None:
-        assert rank is None or shared is None, "a process keeps parts"
+        if rank is not None and shared is not None:
+            raise InternalError(f"a process of several keeps parts; got all, and rank={rank}")
         self._trace, self.plan = trace, plan
         self.program = program = build_program(layered.step, plan)
         self.engine = TorchEngine(program, trace, rank)
@@ -140,8 +142,7 @@ class Runtime:
             if result.is_whole:
                 self._results[name] = register
                 continue
-            alias = aliases[name]
-            assert alias is not None, "what is not whole is state"
+            alias = present(aliases[name], "what is not whole is state")
             self._updates[register] = stage, Stored(alias, slot.spec), None
         self._n_registers = len(binder.registers)
         self._kept: dict[Key, Shards] = {}
@@ -198,7 +199,7 @@ class Runtime:
         """Go on from other values of some of the state, as `cut` or `empty` makes them."""
         if self._shared is not None:
             self._shared.make(parts.names)
-            self._look_again()
+            self._look_again(self._shared)
             for key, shards in parts.shards.items():
                 if key[1].value in self._is_whole:
                     write(zip(self._kept[key], shards, strict=True))
@@ -251,19 +252,18 @@ class Runtime:
         shards = self._kept.get(key)
         if self._team is not None:
             return self._team.whole(key, shards)
-        assert shards is not None, "all devices are in this process"
-        return self.engine.whole(key[0], key[1], shards)
+        mine = present(shards, "all devices are in this process")
+        return self.engine.whole(key[0], key[1], mine)
 
-    def _look_again(self) -> None:
+    def _look_again(self, shared: SharedState) -> None:
         """See the shards of shared state where it is now: somebody may have put it elsewhere."""
-        assert self._shared is not None
-        self._shared.look()
+        shared.look()
         for name in self._is_whole:
-            place = self._shared.place(name)
+            place = shared.place(name)
             if self._places_seen.get(name) == place:
                 continue
             self._places_seen[name] = place
-            tensor = self._shared.tensors[name]
+            tensor = shared.tensors[name]
             for key, put in self._placers.items():
                 if key[1].value == name:
                     self._kept[key] = put(tensor)
@@ -329,14 +329,14 @@ class Runtime:
         """What is returned to the user and made in this process."""
         registers: Registers = [None] * self._n_registers
         if self._shared is not None:
-            self._look_again()
+            self._look_again(self._shared)
         for key, register in self._registers.items():
             kept = self._kept.get(key)
             registers[register] = self._placers[key](values[key[1].value]) if kept is None else kept
         for name, register in self._batches.items():
             registers[register] = values[name]
         if self._shared is not None:
-            return self._step_on_shared(registers, check)
+            return self._step_on_shared(self._shared, registers, check)
         for key in self._updates.values():  # the old state goes as soon as nothing reads it
             del self._kept[key]
         try:
@@ -378,17 +378,19 @@ class Runtime:
         )
 
     def _step_on_shared(
-        self, registers: Registers, check: Callable[[Mapping[str, Tensor]], None] | None
+        self,
+        shared: SharedState,
+        registers: Registers,
+        check: Callable[[Mapping[str, Tensor]], None] | None,
     ) -> dict[str, Tensor]:
         """The same where the state stays where it is: it is written when all has been computed."""
-        assert self._shared is not None
         self._run(registers, None)
         results = {name: registers[register][0] for name, register in self._results.items()}
         made = {
-            register: [self._shared.apart(tensor) for tensor in registers[register]]
+            register: [shared.apart(tensor) for tensor in registers[register]]
             for register in self._updates
         }
-        results = {name: self._shared.apart(tensor) for name, tensor in results.items()}
+        results = {name: shared.apart(tensor) for name, tensor in results.items()}
         if check is not None:
             check(results)
         for register, key in self._updates.items():
@@ -439,7 +441,7 @@ class Runtime:
     def check_there(self) -> None:
         """`PlanError` if some of the state has no values, or lost them."""
         if self._shared is not None:
-            self._look_again()
+            self._look_again(self._shared)
         lost = [key[1].value for key in self._updates.values() if key not in self._kept]
         if lost:
             raise PlanError(

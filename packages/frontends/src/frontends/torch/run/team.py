@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from frontends.answer.plan import Plan
 from frontends.base.heartbeat import Watched
+from frontends.base.present import present
 from frontends.errors import DeviceError
 from frontends.program.instructions import Key
 from frontends.program.program import Program
@@ -113,8 +114,8 @@ class Team:
                 shards[device] = shards[mesh.device_ids[first_of[position]]]
                 continue
             if device == dist.get_rank():
-                assert mine is not None, "a device has a shard of what lies on its stage"
-                shards[device] = mine[0].contiguous()
+                own = present(mine, "a device has a shard of what lies on its stage")
+                shards[device] = own[0].contiguous()
             else:
                 shards[device] = torch.empty(shape, dtype=dtype)
             dist.broadcast(shards[device], device)

@@ -56,7 +56,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Mapping[str, Any]]:
         yield found
 
 
-def _files(path: Path) -> dict[Path, set[str] | None]:
+def _files(path: Path) -> Mapping[Path, set[str] | None]:
     """The files of a model, and the names that are wanted of each if not all."""
     if path.is_dir():
         path = next((path / name for name in (_INDEX, _ONE) if (path / name).exists()), path / _ONE)
@@ -69,9 +69,7 @@ def _files(path: Path) -> dict[Path, set[str] | None]:
             "the index of safetensors files is JSON with a weight_map from names to files; "
             f"{path}: {type(error).__name__}: {error}"
         ) from error
-    files: dict[Path, set[str] | None] = {}
+    files: dict[Path, set[str]] = {}
     for name, file in file_of.items():
-        wanted = files.setdefault(path.parent / file, set())
-        assert wanted is not None
-        wanted.add(name)
+        files.setdefault(path.parent / file, set()).add(name)
     return files

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from frontends.base.present import present
 from frontends.errors import CheckpointError
 from frontends.torch.base.calls import Tensor
 from frontends.torch.capture.arguments import State, dtype_name
@@ -198,8 +199,7 @@ class _Tensors:
                     whole = torch.empty(self.kinds[path].shape, dtype=self.kinds[path].dtype)
                 whole = whole.detach().contiguous()
                 dist.broadcast(whole, owners[0])
-            assert whole is not None, "this process has it, or was sent it"
-            yield path, whole
+            yield path, present(whole, "this process has what is read, or was sent it")
 
 
 def _leaves(given: Mapping[str, Any]) -> Iterator[tuple[Path, Tensor]]:

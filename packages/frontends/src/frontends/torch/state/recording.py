@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from frontends.base.present import present
 from frontends.errors import InitializationError
 from frontends.torch.base import origins
 from frontends.torch.base.compat.values import DATA_DEPENDENT, unwatched
@@ -344,9 +345,7 @@ class Recording:
         at: Tensor | int = number
         while isinstance(at, int) and at not in self._after:
             todo.append(at)
-            draw = self._operations[at].draw
-            assert draw is not None
-            at = draw.state
+            at = present(self._operations[at].draw, "a state is left by a draw").state
         for one in reversed(todo):
             operation = self._operations[one]
             self._run([*self._needed(operation.reads, one), one], [])

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from frontends.base.present import present
 from frontends.torch.base.draws import plain_draw
 
 PHASE = "meshwright_phase"
@@ -37,9 +38,7 @@ BEFORE, DURING, AFTER = range(3)
 
 def tracers_module() -> Any:
     """The module in which the tracer that runs keeps constants."""
-    proxies = get_proxy_mode()
-    assert proxies is not None, "it is asked for while a step is traced"
-    tracer: Any = proxies.tracer
+    tracer: Any = present(get_proxy_mode(), "constants are kept while a step is traced").tracer
     return tracer.root
 
 
@@ -126,9 +125,7 @@ class Marked(Interpreter):
 @contextlib.contextmanager
 def marked(marks: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
     """Nodes that are made meanwhile get what is told of each."""
-    proxies = get_proxy_mode()
-    assert proxies is not None, "nodes are made while something is traced"
-    tracer = proxies.tracer
+    tracer = present(get_proxy_mode(), "nodes are made while something is traced").tracer
     create = tracer.create_node
 
     def with_marks(*args: Any, **kwargs: Any) -> Node:
