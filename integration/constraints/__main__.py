@@ -7,6 +7,7 @@ from pathlib import Path
 if not __package__:  # run by its folder's name: make `import constraints` find it
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from constraints.assertions import check_assertions
 from constraints.changelog import check_changelog
 from constraints.floors import check_floors
 from constraints.imports import check_imports
@@ -21,6 +22,7 @@ if __name__ == "__main__":
         check_pins(projects),
         check_imports(projects),
         check_floors(projects),
+        check_assertions(projects),
         check_words(projects, Path()),
         check_changelog(projects, Path()),
     )

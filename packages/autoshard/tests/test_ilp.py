@@ -5,7 +5,7 @@ from threading import Timer
 
 import numpy as np
 import pytest
-from autoshard import InfeasibleError, Problem, evaluate, solve
+from autoshard import InfeasibleError, InternalError, Problem, evaluate, solve
 from autoshard.problem.full_times import Live
 from autoshard.solvers.highs import solve_highs
 from autoshard.solvers.linearise import Linear
@@ -143,7 +143,7 @@ def test_a_program_that_highs_looped_on_for_ever_is_solved():
 def test_every_column_has_an_upper_bound(problem):
     """Where one had none, HiGHS could loop for ever."""
     linear = Linear(problem)
-    for milp in (linear.cheapest(1.0), linear.leanest(1.0, Live(problem), [])):
+    for milp in (linear.cheapest(1.0, Live(problem), []), linear.leanest(1.0, Live(problem), [])):
         assert np.isfinite(milp.upper).all()
 
 
@@ -192,7 +192,7 @@ def test_the_program_prices_every_choice_as_evaluate_does(problem):
     choice = [len(cost) // 2 for cost in problem.node_costs]
     cost = evaluate(problem, choice).cost
     linear = Linear(problem)
-    milp = linear.cheapest(1.0)
+    milp = linear.cheapest(1.0, Live(problem), [])
     upper = milp.upper.copy()
     upper[: milp.n_integer] *= linear.point(choice, milp.n_integer)
     priced = solve_highs(
@@ -242,3 +242,11 @@ def test_usage_at_the_times_that_matter_has_the_peak(problem):
     choice = [0] * problem.n_nodes
     used = Live(problem).used(choice)
     assert used.max(initial=0.0) == pytest.approx(evaluate(problem, choice).peak_usage)
+
+
+def test_a_program_that_highs_refuses_is_a_fault_of_ours():
+    problem = Problem([np.zeros(2)], [], [], [np.zeros(2)], [(0, 1)])
+    milp = Linear(problem).cheapest(1.0, Live(problem), [])
+    milp = replace(milp, starts=milp.starts + 9)
+    with pytest.raises(InternalError, match="it refused one of 2 columns and 1 rows"):
+        solve_highs(milp, time_s=1.0, nodes=None, seed=0, start=None, watch=lambda x, bound: True)

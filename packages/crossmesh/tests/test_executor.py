@@ -2,14 +2,15 @@ from collections import Counter
 from typing import get_args
 
 import numpy as np
-from crossmesh import Execution, Order, TaskStrategy, execute_local, plan
+import pytest
+from crossmesh import Execution, InternalError, Order, TaskStrategy, execute_local, plan
 from crossmesh.base.geometry import tiles
 from crossmesh.base.reduce import number_type
 from crossmesh.run.carrier import OPEN_CHUNKS, Carrier
-from crossmesh.run.channels import Channels
+from crossmesh.run.channels import Channels, Message
 from crossmesh.testing import batches
 from crossmesh.testing_transport import Wires, ranks_shards, take_turns
-from crossmesh.transfer.messages import program
+from crossmesh.transfer.messages import Leg, program
 from hypothesis import given
 from hypothesis import strategies as st
 from shardspec import Layout, Mesh, Spec, shard
@@ -154,3 +155,8 @@ def test_terms_that_are_given_as_raw_bytes_add_by_the_plans_type():
         received = execution.result["tensor"][device]
         assert received.dtype == "V2"
         np.testing.assert_array_equal(received.view(bfloat16), total[3 * device :][:3])
+
+
+def test_bytes_that_are_not_there_yet_are_not_looked_at():
+    with pytest.raises(InternalError, match="when they are looked at; got a chunk from device 0"):
+        _ = Message("a chunk", Leg(0, 1, False)).content

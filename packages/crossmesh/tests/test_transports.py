@@ -232,3 +232,11 @@ def test_mpi_refuses_a_rank_that_there_is_not():
         TransportError, match="MPI failed to send 1 bytes, other rank 1: Invalid rank"
     ):
         MpiTransport(MPI.COMM_SELF, {}).send(1, np.zeros(1, np.uint8), 0)
+
+
+def test_gloo_says_when_it_is_asked_outside_its_group(alone, monkeypatch):
+    transport = TorchTransport(dist.group.WORLD, {})
+    monkeypatch.setattr(dist, "isend", lambda *arguments, **named: None)
+    with pytest.raises(TransportError, match="in its own groups; asked to send 1 bytes"):
+        transport.send(0, np.zeros(1, np.uint8), 0)
+    transport.close()

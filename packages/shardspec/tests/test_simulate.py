@@ -1,5 +1,6 @@
 import functools
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from shardspec import (
     WHOLE_AXES,
     Layout,
     Mesh,
+    Partial,
     ReshardError,
     ReshardPlan,
     ShardsError,
@@ -255,3 +257,11 @@ def test_rejects_a_shard_of_another_shape():
 def test_rejects_shards_of_several_dtypes():
     with pytest.raises(ShardsError, match="all shards have one dtype; got float32, float64"):
         simulate(plan_of("S0", "R", (2,)), {0: np.zeros(1), 1: np.zeros(1, np.float32)})
+
+
+def test_a_step_that_does_not_say_how_partial_results_combine_is_refused():
+    src = Layout((8,), LINE, Spec(((),), (Partial(0, "sum"),)))
+    (step,) = reshard(src, Layout((8,), LINE, Spec.parse("R"))).steps
+    unsaid = ReshardPlan(step.src, step.dst, (replace(step, reduction=None),))
+    with pytest.raises(ReshardError, match="says how they combine; got"):
+        simulate(unsaid, shard(src, np.ones(8)))

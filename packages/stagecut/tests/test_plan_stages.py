@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from stagecut import (
     InfeasibleStagesError,
+    InternalError,
     InvalidInputError,
     StageCost,
     assign_devices,
@@ -191,3 +193,12 @@ def test_the_schedule_says_what_stages_hold(schedule):
 def test_rejects_what_is_of_another_model(options, message):
     with pytest.raises(InvalidInputError, match=message):
         plan_stages(4, (1, 4), 4, even, **options)
+
+
+def test_a_search_that_does_not_say_its_microbatches_is_a_fault_of_ours(monkeypatch):
+    def silent(*arguments, **options):
+        return replace(slice_stages(*arguments, **options), n_microbatches=None)
+
+    monkeypatch.setattr("stagecut.plan.plan_stages.slice_stages", silent)
+    with pytest.raises(InternalError, match="says how many microbatches it took; got 1 stages"):
+        plan_stages(1, (1, 1), 1, even)

@@ -47,6 +47,10 @@ class PictureError(AutoshardError, ValueError):
     """A picture cannot be written so."""
 
 
+class InternalError(AutoshardError, RuntimeError):
+    """Something went wrong that should not have; the message says what, and where."""
+
+
 class MissingExtraError(AutoshardError, ImportError):
     """A library is not installed that an optional part of this package needs.
 

@@ -71,6 +71,10 @@ class TransportError(TransferError, ConnectionError):
     """A transport cannot send or receive: a rank is gone, or sent too few bytes or too many."""
 
 
+class InternalError(CrossmeshError, RuntimeError):
+    """Something went wrong that should not have; the message says what, and where."""
+
+
 class MissingExtraError(CrossmeshError, ImportError):
     """A library is not installed that an optional part of this package needs.
 

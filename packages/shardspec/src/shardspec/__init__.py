@@ -6,6 +6,7 @@ from shardspec.base.axis import Axis, Entry, Split, SubAxis
 from shardspec.base.chunking import Chunking, ChunkingRule
 from shardspec.base.partial import Operation, Partial, Reduction
 from shardspec.errors import (
+    InternalError,
     LayoutError,
     MeshError,
     MissingExtraError,
@@ -43,6 +44,7 @@ __all__ = [
     "Chunking",
     "ChunkingRule",
     "Entry",
+    "InternalError",
     "Layout",
     "LayoutError",
     "LocalTranspose",

@@ -57,5 +57,9 @@ class PictureError(ShardspecError, ValueError):
     """A picture of something that cannot be drawn, or for a file that is neither PNG nor SVG."""
 
 
+class InternalError(ShardspecError, RuntimeError):
+    """Something went wrong that should not have; the message says what, and where."""
+
+
 class MissingExtraError(ShardspecError, ImportError):
     """A function that needs a library which is not installed; the message says how to get it."""

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from shardspec.base.axis import overlap
 from shardspec.base.chunking import Run
+from shardspec.base.partial import Reduction
+from shardspec.errors import InternalError, ReshardError
 from shardspec.layout.layout import Layout
 from shardspec.refine.shards import Array, check_shards, combine, neutral
 from shardspec.resharding.step import ReshardPlan, Step
@@ -66,17 +68,20 @@ def _moved_blocks(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
                 continue
             sent = [parts[d] if step.kind == "all_gather" else parts[d][place] for d in group]
             order = step.unpack(device)
-            assert order is not None, "an all-gather or all-to-all that packs also unpacks"
+            if order is None:
+                raise InternalError(
+                    f"an all-gather or all-to-all that packs also unpacks; got {step}"
+                )
             found[device] = order(np.stack(sent))
     return found
 
 
 def _reduced(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
     """Partial results combined in group order, and each device's part of them."""
-    assert step.reduction is not None
+    reduction = _reduction(step)
     found = {}
     for group in step.groups:
-        combined = np.asarray(combine(step.reduction, [held[device] for device in group]))
+        combined = np.asarray(combine(reduction, [held[device] for device in group]))
         for device in group:
             if step.kind == "all_reduce":
                 found[device] = combined
@@ -90,22 +95,28 @@ def _reduced(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
     return found
 
 
+def _reduction(step: Step) -> Reduction:
+    if step.reduction is None:
+        raise ReshardError(f"a step with partial results says how they combine; got {step}")
+    return step.reduction
+
+
 def _filled(step: Step, held: Mapping[int, Array]) -> dict[int, Array]:
     """Partial results that combine to what is there: neutral elements where another has it."""
-    assert step.reduction is not None
+    reduction = _reduction(step)
     mesh, (axis,) = step.src.mesh, step.axes
     sharding = [a for dim in range(len(step.src.shape)) for a in step.src.spec.sharding_of(dim)]
     shards = overlap([axis, *sharding])
     found = {}
     for device, data in held.items():
         if shards:
-            whole = neutral(step.reduction, np.zeros(step.dst.local_shape(device), data.dtype))
+            whole = neutral(reduction, np.zeros(step.dst.local_shape(device), data.dtype))
             runs = tuple(map(common, step.src.runs(device), step.dst.runs(device)))
             whole[_within(step.dst, device, runs)] = data[_within(step.src, device, runs)]
             found[device] = whole
         else:
             first = mesh.coordinate(mesh.coordinates(device), axis) == 0
-            found[device] = data if first else neutral(step.reduction, data)
+            found[device] = data if first else neutral(reduction, data)
     return found
 
 

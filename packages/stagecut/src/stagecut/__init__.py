@@ -28,6 +28,7 @@ from stagecut.branches.split_graph import split_graph
 from stagecut.errors import (
     InfeasibleClusteringError,
     InfeasibleStagesError,
+    InternalError,
     InvalidBoundError,
     InvalidInputError,
     MissingExtraError,
@@ -66,6 +67,7 @@ __all__ = [
     "InFlightFunction",
     "InfeasibleClusteringError",
     "InfeasibleStagesError",
+    "InternalError",
     "InvalidBoundError",
     "InvalidInputError",
     "MissingExtraError",

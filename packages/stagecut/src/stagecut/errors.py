@@ -62,6 +62,10 @@ class UnfinishedSearchError(StagecutError, RuntimeError):
     """A search was stopped before it found anything, and before it proved that there is nothing."""
 
 
+class InternalError(StagecutError, RuntimeError):
+    """Something went wrong that should not have; the message says what, and where."""
+
+
 class MissingExtraError(StagecutError, ImportError):
     """A library is not installed that an optional part of this package needs."""
 

@@ -154,7 +154,8 @@ class Chain:
     def _tighten(self) -> None:
         """Drop labels that the bound proves too dear, and reduce what is left."""
         best = self.run.best
-        assert best is not None
+        if best is None:  # nothing is too dear yet
+            return
         dropped = self.dual.dear(self.run.objective - self.instance.constant)
         if dropped.mean() < WORTH:
             return

@@ -9,6 +9,7 @@ import numpy as np
 from mip.highs import ffi, highslib, libfile  # type: ignore[import-untyped]
 
 from autoshard.base.arrays import Array
+from autoshard.errors import InternalError
 from autoshard.solvers.milp import GAP, Milp, Outcome, Watch
 
 # python-mip declares the callback's struct of an older HiGHS; this function knows the loaded one's.
@@ -90,7 +91,11 @@ def solve_highs(
             _c("double[]", milp.values),
             _c("int[]", integrality),
         )
-        assert status != highslib.kHighsStatusError  # the numbers are finite, or bounds
+        if status == highslib.kHighsStatusError:
+            raise InternalError(
+                "HiGHS takes programs of finite numbers and of bounds; it refused one of "
+                f"{n_columns} columns and {n_rows} rows"
+            )
         if start is not None:
             highslib.Highs_setSolution(model, _c("double[]", start), ffi.NULL, ffi.NULL, ffi.NULL)
         highslib.Highs_setCallback(model, on_event, ffi.NULL)

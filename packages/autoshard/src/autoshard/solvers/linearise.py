@@ -58,22 +58,16 @@ class Linear:
         """Of the matrix, without memory."""
         return sum(len(values) for _, _, values in self._entries)
 
-    def cheapest(self, unit: float, live: Live | None = None, times: Sequence[int] = ()) -> Milp:
+    def cheapest(self, unit: float, live: Live, times: Sequence[int]) -> Milp:
         """The program that minimises cost.
 
         Args:
             unit: Of the program's costs.
-            live: Of the problem, if there are times.
-            times: Where the limit counts, as places in `live.times`.
+            live: Of the problem.
+            times: Where the limit counts, if there is one, as places in `live.times`.
         """
-        rows = []
-        for time in times:
-            assert live is not None
-            assert self.problem.usage_limit is not None
-            at, usages, base = self._usages(live, time)
-            room = self.problem.usage_limit - base
-            scale = max(abs(room), float(usages.max(initial=0.0))) or 1.0
-            rows.append((at, usages / scale, room / scale))
+        limit = self.problem.usage_limit
+        rows = [] if limit is None else [self._within(limit, live, time) for time in times]
         cost = np.minimum(np.concatenate([self._x_cost, *self._e_costs]) / unit, LARGEST)
         return self._pack(cost, rows)
 
@@ -100,6 +94,12 @@ class Linear:
         x = np.zeros(n_columns)
         x[self.first[:-1] + np.asarray(choice, dtype=np.int64)] = 1.0
         return x
+
+    def _within(self, limit: float, live: Live, time: int) -> Row:
+        at, usages, base = self._usages(live, time)
+        room = limit - base
+        scale = max(abs(room), float(usages.max(initial=0.0))) or 1.0
+        return at, usages / scale, room / scale
 
     def _add_choices(self, sizes: Indices) -> None:
         row = np.repeat(np.arange(len(sizes)), sizes)

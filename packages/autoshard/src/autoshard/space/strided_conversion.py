@@ -28,6 +28,7 @@ from shardspec import (
 )
 
 from autoshard.base.arrays import Array
+from autoshard.errors import InternalError
 from autoshard.graph.graph_fields import Value
 
 EXCHANGES = 64
@@ -185,7 +186,8 @@ def _way(place: Place) -> str | None:
 
 
 def _dim(place: Place) -> int:
-    assert isinstance(place, tuple), "an axis that cuts a dim has its place in it"
+    if not isinstance(place, tuple):
+        raise InternalError(f"an axis that cuts a dim has its place in it; got {place!r}")
     return place[0]
 
 

@@ -186,8 +186,7 @@ class Carrier:
                 continue
             if message and not message.done:
                 yield message
-            data = at[leg.sender] if message is None else message.data
-            assert data is not None
+            data = at[leg.sender] if message is None else message.content
             last = number >= len(task.terms) - 2
             if not leg.adds or task.strategy == "signal":
                 at[leg.receiver] = data

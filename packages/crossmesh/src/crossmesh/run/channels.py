@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from crossmesh.errors import ChecksumError
+from crossmesh.errors import ChecksumError, InternalError
 from crossmesh.run.transport import DATA, Bytes, Pending, Transport
 from crossmesh.transfer.messages import Leg, MessageChunk
 
@@ -25,6 +25,17 @@ class Message:
         self.checksum = np.zeros(CHECKSUM_BYTES, np.uint8)
         self.pending: list[Pending] = []
         self.done = False
+
+    @property
+    def content(self) -> Bytes:
+        """The bytes that are there.
+
+        Raises:
+            InternalError: They are not there yet.
+        """
+        if self.data is None:
+            raise InternalError(f"a message has its bytes when they are looked at; got {self}")
+        return self.data
 
     def __str__(self) -> str:
         return f"{self.chunk} from device {self.leg.sender} to device {self.leg.receiver}"
@@ -87,8 +98,7 @@ class Channels:
                 yield rank, f"to take {queue[0]}"
 
     def _parts(self, message: Message) -> Iterator[Bytes]:
-        assert message.data is not None
-        yield message.data
+        yield message.content
         if self._checksums:
             yield message.checksum
 
@@ -103,8 +113,8 @@ def _completed(queues: dict[int, deque[Message]]) -> list[Message]:
 
 
 def _checksum(message: Message) -> Bytes:
-    assert message.data is not None
-    return np.frombuffer(zlib.crc32(message.data.data).to_bytes(CHECKSUM_BYTES, "little"), np.uint8)
+    content = message.content
+    return np.frombuffer(zlib.crc32(content.data).to_bytes(CHECKSUM_BYTES, "little"), np.uint8)
 
 
 def _check(message: Message) -> None:

@@ -100,8 +100,8 @@ class Layout:
     @property
     def rules(self) -> tuple[Chunking, ...]:
         """The chunking of each dim."""
-        assert isinstance(self.chunking, tuple)
-        return self.chunking
+        given = self.chunking  # as the constructor leaves it: a tuple
+        return self._canonical_rules() if isinstance(given, str) else given
 
     @property
     def shards(self) -> tuple[int, ...]:

@@ -91,9 +91,7 @@ class Scanner:
         self.expect("{")
         depth = 1
         while depth:
-            inside = _IN_BRACES.match(self.text, self.position)
-            assert inside is not None  # it matches nothing too
-            self.position = inside.end()
+            self._pass(_IN_BRACES)
             if depth < _MAX_DEPTH and self.accept("{"):
                 depth += 1
             elif self.accept("}"):
@@ -108,9 +106,12 @@ class Scanner:
             self.fail(f"{self.what} ends here")
 
     def _skip(self) -> None:
-        space = self._space.match(self.text, self.position)
-        assert space is not None  # it matches nothing too
-        self.position = space.end()
+        self._pass(self._space)
+
+    def _pass(self, pattern: re.Pattern[str]) -> None:
+        """Go behind what the pattern matches here, if anything."""
+        if found := pattern.match(self.text, self.position):
+            self.position = found.end()
 
     def _match(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
         self._skip()

@@ -14,6 +14,7 @@ Of an axis that only the destination has partial results on, one device in the g
 import math
 from collections.abc import Iterable
 
+from shardspec.errors import ReshardError
 from shardspec.layout.layout import Layout
 from shardspec.layout.spec import Spec
 from shardspec.refine.refine import Refined, refine
@@ -58,7 +59,6 @@ def lower_bound_elements(src: Layout, dst: Layout) -> int:
     """Elements that all devices together receive at least, whatever the collectives."""
     units = refine(src, dst)
     partial = units or partial_units(src, dst)
-    assert partial is not None, "reshard refuses partial results over parts that do not nest"
     reduced, made, kept = 1, 1, 1
     for size, before, after in zip(
         partial.sizes, partial.src_kinds, partial.dst_kinds, strict=True
@@ -85,10 +85,19 @@ def lower_bound_elements(src: Layout, dst: Layout) -> int:
     return whole * kept * (reduced - 2) + wanted + unmet
 
 
-def partial_units(src: Layout, dst: Layout) -> Refined | None:
-    """Common units of the partial results alone, whatever the dims; None if they do not nest."""
-    scalars = [Layout((), src.mesh, Spec((), layout.spec.partial)) for layout in (src, dst)]
-    return refine(*scalars)
+def partial_units(src: Layout, dst: Layout) -> Refined:
+    """Common units of the partial results alone, whatever the dims.
+
+    Raises:
+        ReshardError: There are none.
+    """
+    units = refine(*(Layout((), src.mesh, Spec((), each.spec.partial)) for each in (src, dst)))
+    if units is None:
+        raise ReshardError(
+            "the parts of an axis that hold partial results before and after nest; "
+            f"got {src.spec} and {dst.spec}"
+        )
+    return units
 
 
 def _agreeing(units: Refined, atoms: Iterable[int], n_devices: int) -> int:

@@ -172,7 +172,8 @@ class _Search:
                 shards = self.length(tuple(itertools.chain(*edge.end[0])))
                 if shards < self.min_shards:
                     continue
-                reached = spent + (self.priced(state, edge, shards) if self.price else weight)
+                price = self.price
+                reached = spent + (self.priced(price, state, edge, shards) if price else weight)
                 if reached < best.get(edge.end, self.below):
                     best[edge.end] = reached
                     came[edge.end] = (state, edge)
@@ -183,13 +184,12 @@ class _Search:
             moves.append(_move(state, edge))
         return tuple(reversed(moves))
 
-    def priced(self, state: State, edge: _Edge, shards: int) -> float:
+    def priced(self, price: Price, state: State, edge: _Edge, shards: int) -> float:
         """What the caller asks for a move that ends with so many shards."""
-        assert self.price is not None
         move = _move(state, edge)
         key = (*move[:2], move.reduction, self.length(tuple(itertools.chain(*state[0]))), shards)
         if key not in self.prices:
-            self.prices[key] = self.price(Spec(*state), move)
+            self.prices[key] = price(Spec(*state), move)
         return self.prices[key]
 
     def estimate(self, state: State) -> int:

@@ -184,11 +184,6 @@ def _check(src: Layout, dst: Layout, kinds: frozenset[str]) -> None:
 
 def _check_partial(src: Layout, dst: Layout, kinds: frozenset[str]) -> None:
     units = partial_units(src, dst)
-    if units is None:
-        raise ReshardError(
-            "the parts of an axis that hold partial results before and after nest; "
-            f"got {src.spec} and {dst.spec}"
-        )
     change = list(zip(units.atoms, units.src_kinds, units.dst_kinds, strict=True))
     made = [(axis, new) for axis, old, new in change if new and new != old]
     if made and "fill" not in kinds:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from shardspec.base.axis import Axis, Entry, Split
 from shardspec.base.partial import Partial
+from shardspec.errors import InternalError
 from shardspec.layout.layout import Layout
 from shardspec.layout.spec import Spec
 from shardspec.refine.refine import Kinds, Places, Refined, refine
@@ -48,12 +49,14 @@ def searched(
     whole = view.layout(Spec.replicated(len(view.sizes))).local_bytes(1)
     min_shards = -(-whole // limit) if limit else 1
     task = Task(view.src, view.dst, view.sizes, view.lengths, kinds, min_shards)
+    if cost is None:
+        moves = fewest_bytes_moves(task)
+    else:
 
-    def price(spec: Spec, move: SpecMove) -> float:
-        assert cost is not None
-        return cost(view.step(move, view.layout(spec), view.layout(move.spec)))
+        def price(spec: Spec, move: SpecMove) -> float:
+            return cost(view.step(move, view.layout(spec), view.layout(move.spec)))
 
-    moves = fewest_bytes_moves(task) if cost is None else cheapest_moves(task, price, below)
+        moves = cheapest_moves(task, price, below)
     if moves is None:
         return []
     steps: list[Step] = []
@@ -153,7 +156,8 @@ def _refined(units: Refined) -> _View | None:
 def _both(first: Step, second: Step) -> Step:
     """Two gathers or two slices, one after the other, as one."""
     units = refine(first.src, second.dst)
-    assert units is not None, "steps in common units have common units"
+    if units is None:
+        raise InternalError(f"steps in common units have common units; got {first} and {second}")
     moved = [a for a, (p, q) in enumerate(zip(units.src, units.dst, strict=True)) if p != q]
     axes = units.axes(moved, units.dst if first.kind == "slice" else units.src)
     return step(first.kind, axes, None, first.src, second.dst)

@@ -24,7 +24,7 @@ from stagecut.base.types import (
     StageCost,
     Submesh,
 )
-from stagecut.errors import InfeasibleStagesError, InvalidInputError
+from stagecut.errors import InfeasibleStagesError, InternalError, InvalidInputError
 from stagecut.placement.offers import Places
 from stagecut.placement.submesh import assign_devices
 from stagecut.plan.baseline import equal_spans, even_spans
@@ -152,7 +152,8 @@ def plan_stages(
         progress=progress,
     )
     chosen = slicing.n_microbatches
-    assert chosen is not None  # a search says which it took
+    if chosen is None:
+        raise InternalError(f"a search says how many microbatches it took; got {slicing}")
     # Functions are told the number of microbatches where there are several.
     told = (chosen,) if isinstance(n_microbatches, Iterable) else ()
 

@@ -10,6 +10,7 @@ one of the values that it bounds.
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from stagecut.base.checks import check_memory, is_count
 from stagecut.base.edges import Boundary
@@ -134,8 +135,8 @@ def _best_options(
     pairs = list(zip(open_to, extra_s, strict=True))
     least = max(min(bounded(option, extra) for option in options) for options, extra in pairs)
     limits = {bounded(option, extra) for options, extra in pairs for option in options}
-    found: tuple[list[StageCost], float] | None = None
-    for limit in sorted(each for each in limits if each >= least):
+
+    def within(limit: float) -> tuple[list[StageCost], float]:
         chosen = [
             min(
                 (o for o in options if bounded(o, extra) <= limit),
@@ -144,8 +145,8 @@ def _best_options(
             for options, extra in pairs
         ]
         times = [option.time_s + extra for option, extra in zip(chosen, extra_s, strict=True)]
-        time_s = pipeline_time_s(times, n_microbatches, [option.once_s for option in chosen])
-        if found is None or time_s < found[1]:
-            found = chosen, time_s
-    assert found is not None  # `least` itself is one of the limits
-    return found
+        once_s = [option.once_s for option in chosen]
+        return chosen, pipeline_time_s(times, n_microbatches, once_s)
+
+    # `least` itself is one of the limits
+    return min(map(within, sorted(each for each in limits if each >= least)), key=itemgetter(1))

@@ -53,20 +53,19 @@ def exchange(
         >>> found.received_s, found.held_bytes
         ((0.0, 4.0, 4.0), (4, 0, 0))
     """
-    if edges and transfer_s is None:
-        raise InvalidInputError(
-            "values between layers take a time to send; got edges and transfer_s=None"
-        )
     starts = [first for first, _, _ in spans]
     check_values(edges, spans[-1][1] + 1, name="edges", among="layers")
     received_s = [boundary_s(first) if boundary_s and first else 0.0 for first in starts]
     held_bytes = [0] * len(spans)
     for edge in edges:
+        if transfer_s is None:
+            raise InvalidInputError(
+                "values between layers take a time to send; got edges and transfer_s=None"
+            )
         maker = bisect_right(starts, edge.producer) - 1
         readers = {bisect_right(starts, layer) - 1 for layer in edge.consumers} - {maker}
         n, m = spans[maker][2]
         for reader in readers:
-            assert transfer_s is not None  # checked above
             received_s[reader] += transfer_s(edge.n_bytes, spans[maker][2], spans[reader][2])
         if max(readers, default=maker) > maker + 1:
             held_bytes[maker] += -(-edge.n_bytes // (n * m))

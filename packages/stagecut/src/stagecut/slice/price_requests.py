@@ -123,20 +123,19 @@ class Asker:
             options = _options(next(answers), span)
             if self._cache is not None:
                 self._known[key] = options
-                self._keep(key, options)
+                self._keep(self._cache, key, options)
             yield options, True
 
-    def _keep(self, key: str, options: Options) -> None:
+    def _keep(self, cache: PriceCache, key: str, options: Options) -> None:
         """Write a cost down; if the disk is full, the search goes on."""
-        assert self._cache is not None
         if self._is_full:
             return
         try:
-            self._cache.add(key, options)
+            cache.add(key, options)
         except OSError as error:
             self._is_full = True
             warnings.warn(
-                f"costs of this search are no longer kept in {self._cache.path}: {error}; "
+                f"costs of this search are no longer kept in {cache.path}: {error}; "
                 "make room, or give another folder",
                 stacklevel=2,
             )
