@@ -8,6 +8,7 @@ shard in time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from frontends.base.cache_keys import cache_key
 from frontends.base.present import present
 from frontends.errors import AccumulationError
 from frontends.jax.base import _compat
@@ -101,11 +103,11 @@ def compute_early(
                 f"{batch_dim[variable]}: let it lead, or use microbatches=1"
             )
         equation = made_by.get(variable)
+        fresh[variable] = _compat.variable_like(variable)
         if equation is not None and not equation.invars:  # such as positions, often the same
-            key = (equation.primitive, str(equation.params), variable in batch_dim)
-            fresh[variable] = alike.setdefault(key, _compat.variable_like(variable))
-        else:
-            fresh[variable] = _compat.variable_like(variable)
+            with suppress(TypeError):  # a parameter that cannot be hashed is like no other
+                key = (equation.primitive, cache_key(equation.params), variable in batch_dim)
+                fresh[variable] = alike.setdefault(key, fresh[variable])
         if fresh[variable] not in [fresh[v] for v in outputs]:
             outputs.append(variable)
         if readers is None:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from frontends.base.cache_keys import cache_key
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import ClosedJaxpr, JaxprEqn, Var, is_key, prng
 from frontends.step.step import APPLY
@@ -42,12 +43,19 @@ class KeyExpansion:
         if not touches and name not in _ALWAYS:
             return None
         avals = tuple(v.aval for v in (*equation.invars, *equation.outvars))
-        key = (name, avals, str(equation.params))
-        if key not in self._made:
-            body, is_flat = _body_of(equation)
-            shapes = [_numbers_of(v.aval) for v in equation.invars]
-            self._made[key] = jax.make_jaxpr(body)(*shapes), is_flat
-        return self._made[key]
+        try:
+            key = (name, avals, cache_key(equation.params))
+            found = self._made.get(key)
+        except TypeError:  # a parameter that cannot be hashed
+            return _program_of(equation)
+        if found is None:
+            found = self._made[key] = _program_of(equation)
+        return found
+
+
+def _program_of(equation: JaxprEqn) -> tuple[ClosedJaxpr, bool]:
+    body, is_flat = _body_of(equation)
+    return jax.make_jaxpr(body)(*(_numbers_of(v.aval) for v in equation.invars)), is_flat
 
 
 def _numbers_of(aval: Any) -> jax.ShapeDtypeStruct:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+
+from frontends.base.cache_keys import cache_key
 
 Tensor = torch.Tensor
 
@@ -50,6 +52,11 @@ class Call:
     def name(self) -> str:
         """The operator without its overload: `add` for `aten.add.Tensor`."""
         return self.target._schema.name.rpartition("::")[2]
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for calls that are alike."""
+        return self.target, cache_key(self.arguments), cache_key(self.keywords)
 
     def __call__(self, operands: Sequence[Tensor]) -> list[Tensor]:
         """The call's tensors, in the order of the operator's outputs; what is None is left out."""

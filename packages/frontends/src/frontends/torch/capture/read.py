@@ -395,7 +395,7 @@ class _Reader:
         if draw is not None:
             names = [made] if isinstance(made, Name) else [name for name in made if name]
             for k, name in enumerate(names):
-                self._draws[name] = (draw, str(call), k)
+                self._draws[name] = (draw, call.key, k)
         return made
 
     def _of_one_type(

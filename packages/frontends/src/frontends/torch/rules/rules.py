@@ -275,7 +275,7 @@ class Rules:
         self, call: Call, operands: Sequence[Kind], results: Sequence[Kind]
     ) -> tuple[Rule, float]:
         """The rule of a call, and its floating-point operations."""
-        key = (str(call), tuple(operands), tuple(results))
+        key = (call.key, tuple(operands), tuple(results))
         found = self._known.get(key)
         if found is None:
             rule = rule_of(call, operands, results, masked=self._masked)

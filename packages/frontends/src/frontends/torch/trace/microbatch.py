@@ -70,7 +70,7 @@ def compute_early(
             )
         new = f"early.{n_early + len(fresh)}"
         if line is not None and line.call.name == "full":  # often the same
-            new = alike.setdefault((str(line.call), name in batch_dim), new)
+            new = alike.setdefault((line.call.key, name in batch_dim), new)
         if new not in fresh.values():
             fresh[name] = new
         if readers is None:
