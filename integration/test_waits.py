@@ -42,8 +42,8 @@ ENDS = {
     "autoshard/solvers/progress.py self._thread.join()": (
         "it prints a line, and has been told to end"
     ),
-    "frontends/jax/lower/compile.py program.result()": "XLA compiles",
-    "frontends/jax/state/data.py ahead.result()": "the user's data set reads an example",
+    "frontends/jax/lower/compile.py result.result()": "XLA compiles",
+    "frontends/run/feed.py ahead.result()": "the user's data set reads an example",
     "stagecut/base/workers.py future.result()": (
         "the user's function; a process that ends breaks it"
     ),
@@ -59,6 +59,9 @@ ENDS = {
     ),
     "costmodel/calibrate/torch.py sent.wait()": "gloo, for as long as the group was made for",
     "costmodel/calibrate/mpi.py": "a thread ends the process when its deadline has passed",
+    "frontends/jax/state/whole.py import_mpi().COMM_WORLD.allgather(mine)": (
+        "all processes ask for whole state, and the watch sees who ends"
+    ),
     "frontends/run/mpi.py world.bcast(here)": "roll_call has seen all processes of this host come",
     "frontends/run/mpi.py world.Create_group(world.group.Incl(lane.processes), number)": (
         "all processes have just agreed on the plan, and the watch sees who ends"

@@ -90,7 +90,16 @@ def variants() -> dict[str, object]:
         theirs, other = jax.jit(function)(theirs, batch)
         ours.append(float(loss))
         expected.append(float(other))
-    return {"ours": ours, "expected": expected, "held": [v.is_held for v in step.variants]}
+    whole = step.state_dict(mine)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    verified = step.verify(step.load_state_dict(whole), batch)
+    return {
+        "ours": ours,
+        "expected": expected,
+        "held": [v.is_held for v in step.variants],
+        "verified": max(verified.results, verified.state),
+    }
 
 
 def main(story: str, folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from costmodel import Cluster
-from frontends.errors import CheckpointError
+from frontends.errors import CheckpointError, PlanError
 from frontends.jax import ParallelStep, latest, parallelize, restore, save
 from frontends.jax.testing import adamw
 
@@ -83,6 +83,44 @@ def test_another_plan_or_mesh_goes_on(
     assert step.plan.cluster == "two-hosts"
     state = restore(folder, step.abstract_state(first_state))
     np.testing.assert_allclose(train(step, state, 3)[1], expected, rtol=1e-5)
+
+
+def test_a_step_reads_into_its_own_layouts(run: tuple[Path, list[float]], tmp_path: Path) -> None:
+    folder, expected = run
+    step = planned("equal_layers", EIGHT)
+    state = step.restore(folder, jax.eval_shape(first_state))
+    homes = jax.tree.leaves(step.abstract_state(first_state))
+    step.save(tmp_path, 5, state)
+    whole = step.state_dict(step.restore(tmp_path, state, 5))
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(whole))
+    again = step.load_state_dict(whole)
+    for leaf, home in zip(jax.tree.leaves(again), homes, strict=True):
+        assert leaf.sharding.is_equivalent_to(home.sharding, leaf.ndim)
+    assert_equal(step.state_dict(again), whole)
+    np.testing.assert_allclose(train(step, again, 3)[1], expected, rtol=1e-5)
+    with pytest.raises(PlanError, match="first argument that is not batch, or a tuple of its"):
+        step.load_state_dict(whole[1])
+
+
+def test_whole_state_keeps_keys_and_weak_types() -> None:
+    def function(state: Any, batch: Any) -> Any:
+        weights, key, count = state
+        noise = 0.01 * jax.random.normal(key, weights.shape)
+        loss, gradient = jax.value_and_grad(lambda w: jnp.mean((batch @ (w + noise)) ** 2))(weights)
+        return (weights - gradient, jax.random.split(key)[0], count + 1), loss
+
+    step = parallelize(function, cluster=FOUR, microbatches=1, strategy="zero")
+    state, batch = (jnp.ones((8, 8)), jax.random.key(0), 0), np.ones((8, 8), np.float32)
+    for _ in range(2):
+        state, _ = step(state, batch)
+    whole = step.state_dict(state)
+    assert whole[2] == 2
+    again = step.load_state_dict(whole)
+    assert again[2].weak_type
+    assert again[1].dtype == state[1].dtype
+    assert float(step(again, batch)[1]) == float(step(state, batch)[1])
+    assert step.verify(again, batch).results < 1e-5
+    assert len(step.variants) == 1
 
 
 def test_what_arrays_may_be(tmp_path: Path) -> None:

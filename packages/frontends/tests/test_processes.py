@@ -58,6 +58,7 @@ def test_processes_plan_the_same_variants_and_keep_their_state(tmp_path: Path) -
     for result in found.values():
         assert result["ours"] == pytest.approx(result["expected"], rel=1e-5)
         assert result["held"] == [False, True, True]
+        assert result["verified"] < 1e-5
 
 
 REASONS = {

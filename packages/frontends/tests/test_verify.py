@@ -6,10 +6,12 @@ from dataclasses import replace
 import frontends.jax as mw
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from costmodel import Cluster
 from frontends import VerificationError
 from frontends.jax.run.verify import check_collectives
+from frontends.jax.testing import EXAMPLES, assert_same
 from frontends.run.verify import RELATIVE_TOLERANCE, check_losses
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,3 +62,37 @@ def test_programs_that_communicate_otherwise_than_planned_are_found() -> None:
         runtime.plan = replace(runtime.plan, stages=(replace(stage, collectives=wrong),))
         with pytest.raises(VerificationError, match="must communicate what the plan says"):
             check_collectives(runtime)
+
+
+def test_a_step_is_verified_and_its_arguments_stay() -> None:
+    example = EXAMPLES["adamw"]()
+    cluster = Cluster.preset("two-hosts").resized(devices_per_host=2)
+    options = {"cluster": cluster, "microbatches": 2, "strategy": "equal_layers"}
+    step = mw.parallelize(example.function, **options, donate=True)
+    params, opt_state, batch = example.arguments
+    before = jax.tree.map(np.array, (params, opt_state))
+    verified = step.verify(params, opt_state, batch=batch, n_steps=3)
+    assert (verified.n_steps, verified.tolerance) == (3, RELATIVE_TOLERANCE)
+    assert max(verified.results, verified.state) < RELATIVE_TOLERANCE
+    assert verified.n_collectives == check_collectives(step.compile())
+    assert str(verified).startswith("ok: 3 steps return what plain ones do")
+    assert_same(jax.tree.leaves((params, opt_state)), before)
+
+    state = step.init(lambda: (params, opt_state))  # of two stages; a step may write over it
+    assert step.verify(*state, batch).state < RELATIVE_TOLERANCE
+    assert_same(jax.tree.leaves(step.state_dict(state)), before)
+
+
+def test_steps_that_compute_otherwise_than_plain_ones_are_found() -> None:
+    calls = []
+
+    def step(weight: jax.Array, batch: jax.Array) -> tuple[jax.Array, jax.Array]:
+        calls.append(1)  # traced once for the plan, and then for one device
+        scale = 1.0 if len(calls) == 1 else 1.1
+        loss = lambda w: scale * jnp.square(jnp.tanh(batch @ w)).mean()  # noqa: E731
+        value, gradient = jax.value_and_grad(loss)(weight)
+        return weight - gradient, value
+
+    parallel = mw.parallelize(step, cluster=Cluster.preset("two-hosts:1"), strategy="zero")
+    with pytest.raises(VerificationError, match="to a relative 1e-05; step 1 has"):
+        parallel.verify(jnp.ones((8, 8)), jnp.ones((16, 8)))

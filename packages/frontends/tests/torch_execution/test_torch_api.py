@@ -2,12 +2,14 @@
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import frontends.torch as mw
+import numpy as np
 import pytest
 import torch
 from costmodel import Cluster
@@ -209,6 +211,52 @@ def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None
     smaller.compile(last)
     with pytest.raises(CheckpointError, match="holds the state of the step that reads it"):
         mw.restore(tmp_path, smaller)
+
+
+def test_a_step_saves_and_keeps_the_last_checkpoints(tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    (batch,) = batches(1)
+    step = mw.parallelize(model, optimizer, loss_of, batch, **QUICK)
+    for number in range(4):
+        step.save(tmp_path, number, keep=2)
+        if number == 2:
+            expected = step(batch)
+    assert sorted(int(path.name) for path in tmp_path.iterdir()) == [2, 3]
+    assert step.restore(tmp_path, 2) == 2
+    assert torch.equal(step(batch), expected)
+    assert step.compile() is step.runtime
+    assert "params['0.weight'] on stage 0" in str(step.explain("params['0.weight']"))
+
+
+def test_batches_are_made_of_examples_in_an_order_to_go_on_with() -> None:
+    model, optimizer = model_and_optimizer()
+    examples = [{"x": torch.full((8,), float(i)), "y": np.full(8, i, "f")} for i in range(20)]
+    step = mw.parallelize(model, optimizer, loss_of, **QUICK)
+    with pytest.raises(PlanError, match="a step has a plan after its first call"):
+        step.feed(examples)
+    step.prepare(batches(1)[0])
+    first, second, third = itertools.islice(step.feed(examples, seed=1), 3)
+    assert {*first["x"][:, 0].int().tolist(), *second["x"][:, 0].int().tolist()} < {*range(20)}
+    assert torch.equal(first["x"], first["y"])
+    again = next(iter(step.feed(examples, seed=1, start=2)))
+    assert torch.equal(again["x"], third["x"])
+    step(first)
+    assert len(step.variants) == 1
+    with pytest.raises(BatchError, match=r"got dict\(x: \*\) instead of dict\(x: \*, y: \*\)$"):
+        next(iter(step.feed([{"x": torch.zeros(8)}] * 8)))
+    with pytest.raises(BatchError, match=r"got batch\['x'\] of torch.float32\[2\] instead of tor"):
+        next(iter(step.feed([{"x": torch.zeros(2), "y": torch.zeros(8)}] * 8)))
+
+
+def test_batches_of_what_has_no_rows_are_not_made() -> None:
+    model, optimizer = model_and_optimizer()
+
+    def scaled(model: nn.Module, batch: Any) -> torch.Tensor:
+        return batch["scale"] * loss_of(model, batch)
+
+    step = mw.parallelize(model, optimizer, scaled, batches(1)[0] | {"scale": 2.0}, **QUICK)
+    with pytest.raises(BatchError, match=r"one row for each; got .*batch\['scale'\] of shape \(\)"):
+        step.feed([])
 
 
 def test_a_step_that_fails_leaves_the_state_as_it_was() -> None:

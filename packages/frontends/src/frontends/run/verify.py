@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from shardspec import Mesh
 
@@ -24,6 +25,35 @@ SPACING = {
 
 MEMORY_TOLERANCE = 0.15
 """By which what runs may need more memory than was planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was compared, and held."""
+
+    n_steps: int
+    others: str
+    """What the same steps of one device are called: `eager ones`."""
+
+    results: float
+    """The largest relative difference of a number that the step returns."""
+
+    tolerance: float
+    """What that difference may be, in the types that the step computes in."""
+
+    state: float
+    """The largest relative difference of a kind of state afterwards, such as all parameters, in the
+    norm. Of single tensors some have gradients that are zero but for rounding."""
+
+    n_collectives: int
+    """How many ran or were compiled, all as planned."""
+
+    def __str__(self) -> str:
+        return (
+            f"ok: {self.n_steps} steps return what {self.others} do ({self.results:.1e}), and "
+            f"leave the same state ({self.state:.1e})\n"
+            f"ok: collectives are those of the plan ({self.n_collectives:,})"
+        )
 
 
 def tolerance_of(dtypes: Iterable[str]) -> float:
@@ -70,6 +100,34 @@ def check_losses(
             )
         largest = max(largest, difference)
     return largest
+
+
+def check_results(
+    parallel: Sequence[Sequence[float]], single: Sequence[Sequence[float]], tolerance: float
+) -> float:
+    """The largest relative difference of the numbers that steps return, as `check_losses` says.
+
+    Args:
+        parallel: By step, the numbers of the parallel run.
+        single: Those of the same steps on one device.
+        tolerance: As there.
+    """
+    pairs = zip(zip(*parallel, strict=True), zip(*single, strict=True), strict=True)
+    return max((check_losses(*pair, tolerance) for pair in pairs), default=0.0)
+
+
+def state_difference(differences: Iterable[tuple[str, float, float]]) -> float:
+    """The largest relative difference of a kind of state, in the norm.
+
+    Args:
+        differences: For each tensor its kind, and sums of squares: of the difference, of the tensor
+            as it should be.
+    """
+    squares: dict[str, tuple[float, float]] = {}
+    for kind, off, whole in differences:
+        so_far = squares.get(kind, (0.0, 0.0))
+        squares[kind] = so_far[0] + off, so_far[1] + whole
+    return max((math.sqrt(off / (whole or 1.0)) for off, whole in squares.values()), default=0.0)
 
 
 def planned_collectives(

@@ -23,6 +23,7 @@ from jax.sharding import SingleDeviceSharding
 from frontends.errors import CheckpointError
 from frontends.jax.base import _compat
 from frontends.jax.base.arguments import numbers_of
+from frontends.run.checkpoints import check_next, number_to_read
 
 _calls = itertools.count()
 """Of this process: equal in all, as all save and restore in the same order."""
@@ -46,12 +47,7 @@ def save(folder: str | os.PathLike[str], number: int, state: Any, *, keep: int =
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     with _opened(folder, keep) as (orbax, manager):
-        last = manager.latest_step()
-        if last is not None and number <= last:
-            raise CheckpointError(
-                "checkpoints are added in the order of their steps, and never written over; got "
-                f"number={number}, and {folder} has one of step {last}: save into another folder"
-            )
+        check_next(folder, number, manager.latest_step())
         arrays = jax.tree.map(_to_array, state)
         _check_names(orbax.names_of(arrays))
         orbax.write(manager, number, arrays)
@@ -72,11 +68,7 @@ def restore(folder: str | os.PathLike[str], like: Any, number: int | None = None
             is not installed.
     """
     with _opened(folder) as (orbax, manager):
-        found = sorted(manager.all_steps())
-        if not found or (number is not None and number not in found):
-            wanted = "checkpoint" if number is None else f"checkpoint of step {number}"
-            raise CheckpointError(f"there is no {wanted} in {folder}; steps that it has: {found}")
-        number = found[-1] if number is None else number
+        number = number_to_read(folder, number, sorted(manager.all_steps()))
         wanted_tree = jax.tree.map(_to_shape, like)
         _check(orbax, orbax.describe(manager, number), wanted_tree, f"{folder}, step {number}")
         read = orbax.read(manager, number, wanted_tree)

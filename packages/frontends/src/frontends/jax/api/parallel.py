@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,18 +17,24 @@ from jax.sharding import NamedSharding
 from frontends.answer.plan import Plan
 from frontends.base.boundary import doing
 from frontends.errors import BatchError, HeldLayoutError, PlanError
+from frontends.jax.api import checkpoint
 from frontends.jax.api.plan_for import default_cluster, plan_at
 from frontends.jax.api.variants import Key, Variant, changes_from, what_keeps_changing
+from frontends.jax.api.verify import verify
 from frontends.jax.base import _compat
 from frontends.jax.base.adapters import Kept, adapter_of
 from frontends.jax.base.arguments import Argument, argnums_of
 from frontends.jax.base.signature import Call, Signature
 from frontends.jax.run.processes import process, share_plan
 from frontends.jax.run.runtime import Runtime
-from frontends.jax.state.data import Examples, Feed, rows_of_process
+from frontends.jax.state.data import ARRAYS, rows_of_process
 from frontends.jax.state.initial import find_homes, leaves_of_state, make_state, place_shapes
+from frontends.jax.state.whole import place, whole
 from frontends.jax.trace.trace import Trace
+from frontends.run.feed import Examples, Feed
 from frontends.run.plan_consensus import plan_together
+from frontends.run.planned_step import PlannedStep, first_of
+from frontends.run.verify import Verified
 from frontends.search.held import HELD
 from frontends.search.plan_options import (
     PlanKeywords,
@@ -38,7 +45,7 @@ from frontends.search.plan_options import (
 from frontends.search.plan_step import Planned
 
 
-class ParallelStep:
+class ParallelStep(PlannedStep[Trace]):
     """A training step that is planned at its first call and then runs on many devices.
 
     It takes and returns what the original does. State that it returns lies sharded on the devices,
@@ -81,12 +88,6 @@ class ParallelStep:
         self._most_variants = most_variants
         self._variants: dict[Key, Variant] = {}
 
-    def __repr__(self) -> str:
-        variants = self.variants
-        planned = repr(variants[0].plan) if variants else "not planned yet"
-        more = f", {len(variants)} variants" if len(variants) > 1 else ""
-        return f"<ParallelStep of {self._name}: {planned}{more}>"
-
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Run one step; the first call of each variant also plans and compiles it.
 
@@ -113,17 +114,13 @@ class ParallelStep:
     def compile(self, *arguments: Any, **named: Any) -> Runtime:
         """Plan the step for these arguments if it is not planned, and compile its programs.
 
-        Without arguments, those of the first plan.
+        Without arguments, as it is planned.
         """
         with jax.disable_jit(False):
             if self._variants and not arguments and not named:
-                return self._runtime(self.variants[0])
+                return self.runtime
             call = self._signature.call(arguments, named)
             return self._runtime(self._variant(call, of_shapes=True))
-
-    @property
-    def _name(self) -> str:
-        return getattr(self._function, "__name__", repr(self._function))
 
     def _variant(self, call: Call, *, of_shapes: bool = False) -> Variant:
         """The one for the key of a call."""
@@ -210,6 +207,82 @@ class ParallelStep:
         """What `init` would make, as `jax.ShapeDtypeStruct` with shardings: to restore it into."""
         return place_shapes(*self._homes(function, arguments, batch))
 
+    def state_dict(self, state: Any) -> Any:
+        """State that a step returned, as whole arrays; all processes call it.
+
+        Args:
+            state: Any tree of what `init` makes and steps return.
+
+        Returns:
+            The same tree of numpy arrays, in every process; typed keys are on one device.
+        """
+        return jax.tree.map(whole, state)
+
+    def load_state_dict(self, state: Any) -> Any:
+        """Go on from whole state: each leaf on the devices that keep it, by the plan.
+
+        Args:
+            state: What `state_dict` gave, of this step or of one with another plan, or arrays from
+                elsewhere, the same in every process: the step's first argument that is not batch,
+                or a tuple of its first ones.
+
+        Raises:
+            PlanError: It has another structure, or other shapes or types; or the step has no plan.
+            DeviceError: JAX has fewer devices than the plan uses.
+        """
+        leaves, tree = jax.tree.flatten(state)
+        placed = [
+            place(leaf, home, argument.weak_type)
+            for leaf, (argument, home) in zip(leaves, self._places(state), strict=True)
+        ]
+        return jax.tree.unflatten(tree, placed)
+
+    def save(
+        self, folder: str | os.PathLike[str], number: int, state: Any, *, keep: int = 3
+    ) -> None:
+        """Add a checkpoint of state to a folder: `frontends.jax.save`."""
+        checkpoint.save(folder, number, state, keep=keep)
+
+    def restore(self, folder: str | os.PathLike[str], like: Any, number: int | None = None) -> Any:
+        """Read a checkpoint, each array straight to the devices that keep it, by the plan.
+
+        Args:
+            folder: Where `save` put it.
+            like: The same state as shapes, as `jax.eval_shape(init, key)` gives them; or arrays.
+            number: Of the step; the last one by default.
+
+        Raises:
+            CheckpointError: There is no such checkpoint, or it holds other state than `like`, or
+                orbax is not installed.
+            PlanError: `like` is not the state of the step; or the step has no plan.
+            DeviceError: JAX has fewer devices than the plan uses.
+        """
+        homes = [home for _, home in self._places(like)]
+        return checkpoint.restore(folder, place_shapes(like, homes), number)
+
+    def verify(self, *arguments: Any, n_steps: int = 2, **named: Any) -> Verified:
+        """Run some steps both ways, here and by plain `jax.jit` on one device, and compare.
+
+        The arguments stay what they are, also where the step may write over its state.
+
+        Args:
+            arguments: What the step is called with; each step goes on with the state of the last.
+            n_steps: How many steps, all with this batch.
+            named: The same, by name.
+
+        Raises:
+            VerificationError: Numbers that the step returns differ, or programs communicate
+                otherwise than the plan says.
+            FrontendsError: Of other kinds, as a call raises them.
+        """
+        with jax.disable_jit(False):
+            call = self._signature.call(arguments, named)
+            variant = self._variant(call)
+            given = tuple(call.arrays.values())
+            single = call.function(self._function, {})
+            trace = variant.planned.trace
+            return verify(self._runtime(variant), trace, single, given, n_steps)
+
     def feed(self, examples: Examples, *, start: int = 0, seed: int | None = None) -> Feed:
         """The step's batches, made of examples; each process reads only those that it needs.
 
@@ -241,9 +314,11 @@ class ParallelStep:
                 parts.append(child)
                 leaves.update((i, arguments[i]) for i in numbers)
         tree = parts[0] if len(parts) == 1 else jax.tree_util.treedef_tuple(parts)
-        is_alone = jax.process_count() == 1
-        rows = None if is_alone else rows_of_process(self.compile(), planned.trace)
-        return Feed(examples, leaves, tree, rows, start, seed)
+        rows = None
+        if jax.process_count() > 1:
+            needed = rows_of_process(self.runtime, planned.trace)
+            rows = [needed[i] for i in leaves]
+        return Feed(examples, list(leaves.values()), tree, ARRAYS, rows, start, seed)
 
     def _homes(
         self, function: Callable[..., Any], arguments: Sequence[Any], batch: Any
@@ -253,10 +328,14 @@ class ParallelStep:
         if not self._variants:
             places, named = self._arguments_with(shapes, batch)
             self.prepare(*places, **named)
+        return shapes, [home for _, home in self._places(shapes)]
+
+    def _places(self, state: Any) -> list[tuple[Argument, NamedSharding]]:
+        """For each leaf of a tree of state, which argument it is, and where it lies."""
         planned = self.planned
         homes = find_homes(planned.trace, planned.plan, planned.layered.step.graph)
-        leaves = leaves_of_state(shapes, self.variants[0].key.tree, planned.trace.arguments)
-        return shapes, [homes[i] for i in leaves]
+        leaves = leaves_of_state(state, self.variants[0].key.tree, planned.trace.arguments)
+        return [(planned.trace.arguments[i], homes[i]) for i in leaves]
 
     def _arguments_with(self, state: Any, batch: Any) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a step that takes nothing but state and batch."""
@@ -286,21 +365,15 @@ class ParallelStep:
         }
 
     @property
-    def planned(self) -> Planned[Trace]:
-        """Trace, layers and plan of the first variant; `PlanError` before the first call."""
-        if not self._variants:
-            raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
-        return self.variants[0].planned
-
-    @property
-    def plan(self) -> Plan:
-        """How the first variant runs, whose layouts all others keep; prints as a table."""
-        return self.planned.plan
-
-    @property
     def variants(self) -> tuple[Variant, ...]:
         """What the step is planned for, the first call's first."""
         return tuple(self._variants.values())
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs the first variant's plan, compiled; `PlanError` before there is one."""
+        with jax.disable_jit(False):
+            return self._runtime(first_of(self.variants))
 
 
 def _plan_again(

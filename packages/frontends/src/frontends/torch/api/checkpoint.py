@@ -11,21 +11,23 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
 
 from frontends.base.present import present
 from frontends.errors import CheckpointError
-from frontends.torch.api.parallel import ParallelStep
+from frontends.run.checkpoints import check_next, number_to_read
 from frontends.torch.base.calls import Tensor
 from frontends.torch.run.runtime import Parts, Runtime
 
@@ -37,11 +39,22 @@ _GENERATOR, _SETTINGS = "generator", "settings"
 """Names in a checkpoint, beside those of model and optimizer."""
 
 
+class Trained(Protocol):
+    """A parallel step, as far as it has state."""
+
+    optimizer: Optimizer
+
+    @property
+    def runtime(self) -> Runtime:
+        """What has the state."""
+
+
 def save(
     folder: str | os.PathLike[str],
     number: int,
-    step: ParallelStep,
+    step: Trained,
     *,
+    keep: int = 3,
     extra: Mapping[str, Stateful] | None = None,
 ) -> None:
     """Add a checkpoint to a folder, and wait until it is written.
@@ -54,6 +67,7 @@ def save(
         number: Of the step; larger than those before.
         step: Whose state is saved, for model and optimizer; with the state of PyTorch's random
             generator, which draws the step's random numbers.
+        keep: How many checkpoints stay in the folder; the oldest go.
         extra: What else goes on from the checkpoint, by any names: what has `state_dict()` and
             `load_state_dict()`, as schedules of learning rates have. It is process 0's.
 
@@ -63,11 +77,7 @@ def save(
         PlanError: The step has no plan yet, or no state.
     """
     last = latest(folder)
-    if last is not None and number <= last:
-        raise CheckpointError(
-            "checkpoints are added in the order of their steps, and never written over; got "
-            f"number={number}, and {folder} has one of step {last}: save into another folder"
-        )
+    check_next(folder, number, last)
     runtime = step.runtime
     runtime.check_there()
     state: dict[str, Any] = {**_tensors(runtime, Parts(runtime.shards, runtime.whole))}
@@ -90,11 +100,15 @@ def save(
             f"a checkpoint is there when all processes have written it; {folder}, step {number}, "
             f"is not: {', '.join(reasons)}; {kept}: make room, and save again"
         ) from error
+    if _is_alone() or dist.get_rank() == 0:
+        for old in _numbers(folder)[:-keep]:
+            Path(_path(folder, old), ".metadata").unlink()  # first: it is complete no more
+            shutil.rmtree(_path(folder, old))
 
 
 def restore(
     folder: str | os.PathLike[str],
-    step: ParallelStep,
+    step: Trained,
     number: int | None = None,
     *,
     extra: Mapping[str, Stateful] | None = None,
@@ -117,11 +131,7 @@ def restore(
         CheckpointError: There is no such checkpoint, or it holds other state.
         PlanError: The step has no plan yet: call `step.prepare(batch)` before.
     """
-    there = _numbers(folder)
-    if not there or (number is not None and number not in there):
-        wanted = "checkpoint" if number is None else f"checkpoint of step {number}"
-        raise CheckpointError(f"there is no {wanted} in {folder}; steps that it has: {there}")
-    number = there[-1] if number is None else number
+    number = number_to_read(folder, number, _numbers(folder))
     runtime = step.runtime
     parts = runtime.empty()
     state: dict[str, Any] = {**_tensors(runtime, parts)}

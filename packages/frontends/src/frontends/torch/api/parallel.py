@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 from costmodel import Cluster
 from torch import nn
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from frontends.answer.plan import Plan
 from frontends.errors import PlanError
+from frontends.run.feed import Examples, Feed
+from frontends.run.planned_step import PlannedStep
+from frontends.run.verify import Verified
 from frontends.search.plan_options import (
     PlanKeywords,
     PlanOptions,
@@ -19,20 +23,22 @@ from frontends.search.plan_options import (
     takes_plan_options,
 )
 from frontends.search.plan_step import Planned
+from frontends.torch.api import checkpoint
 from frontends.torch.api.variants import Variant, Variants
-from frontends.torch.api.verify import Verified, verify
+from frontends.torch.api.verify import verify
 from frontends.torch.base.calls import Tensor
 from frontends.torch.capture.arguments import State
 from frontends.torch.capture.capture import training_step
 from frontends.torch.capture.forms import Form
 from frontends.torch.run.runtime import Runtime
+from frontends.torch.state.data import ARRAYS
 from frontends.torch.state.initial import Build, init_weights
 from frontends.torch.state.loading import Given, load_state_dict
 from frontends.torch.state.state_dict import assemble
 from frontends.torch.trace.trace import Trace
 
 
-class ParallelStep:
+class ParallelStep(PlannedStep[Trace]):
     """A training step that is planned at its first call and then runs on many devices.
 
     It takes and returns what the original does, and does to the user's objects what that does. A
@@ -59,31 +65,27 @@ class ParallelStep:
         self._function, self.model, self.optimizer = function, model, optimizer
         self._variants = Variants(function, model, optimizer, cluster, options, deadline_s)
 
-    def __repr__(self) -> str:
-        name = getattr(self._function, "__name__", repr(self._function))
-        variants = self._variants.made
-        if not variants:
-            return f"<ParallelStep of {name}: not planned yet>"
-        n_more = len(variants) - 1
-        more = f" and {n_more} more variant{'s' * (n_more > 1)}" if n_more else ""
-        return f"<ParallelStep of {name}: {variants[0].planned.plan!r}{more}>"
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Run one step; a call that no variant fits also captures and plans one.
 
         Raises:
             BatchError: The arguments cannot be a batch.
             UnsupportedStepError: The step cannot be captured; nothing is changed then.
         """
-        return self._variants.call(args, named)
+        return self._variants.call(arguments, named)
 
-    def prepare(self, *args: Any, **named: Any) -> Planned[Trace]:
+    def prepare(self, *arguments: Any, **named: Any) -> Planned[Trace]:
         """Capture and plan the step at these arguments' shapes, without placing its state."""
-        return self._variants.at(args, named).planned
+        return self._variants.at(arguments, named).planned
 
-    def compile(self, *args: Any, **named: Any) -> Runtime:
-        """Plan the step if it is not planned, and place its state on the devices."""
-        return self._variants.at(args, named).runtime
+    def compile(self, *arguments: Any, **named: Any) -> Runtime:
+        """Plan the step if it is not planned, and place its state on the devices.
+
+        Without arguments, as it is planned.
+        """
+        if self.variants and not arguments and not named:
+            return self.runtime
+        return self._variants.at(arguments, named).runtime
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -95,33 +97,29 @@ class ParallelStep:
         """What runs the plan; `PlanError` before there is one."""
         return self._variants.current.runtime
 
-    @property
-    def planned(self) -> Planned[Trace]:
-        """Trace, layers and plan of the first variant; `PlanError` before the first call."""
-        return self._variants.first.planned
-
-    @property
-    def plan(self) -> Plan:
-        """How the step runs; prints as a table."""
-        return self.planned.plan
-
-    def init_weights(self, build: Build) -> None:
+    def init(self, function: Build, *, batch: Any = None) -> None:
         """Initialise a model from the meta device, each process only the parts that it keeps.
 
-        Every number is that of `model = build()` on one device with the same `torch.manual_seed`,
-        and the generator is left as there. What has values already, as from a checkpoint, keeps
-        them; if nothing that is random is left, no numbers are drawn.
+        Every number is that of `model = function()` on one device with the same
+        `torch.manual_seed`, and the generator is left as there. What has values already, as from a
+        checkpoint, keeps them; if nothing that is random is left, no numbers are drawn.
 
         Args:
-            build: Makes the model as on one device; or model and optimizer, if the optimizer makes
-                state when it is built.
+            function: Makes the model as on one device; or model and optimizer, if the optimizer
+                makes state when it is built.
+            batch: What the step is called with, for planning. Not needed if it has a plan.
 
         Raises:
-            InitializationError: `build` makes another model, or cannot be followed without values.
-            PlanError: The step has no plan yet.
+            InitializationError: `function` makes another model, or cannot be followed without
+                values.
+            PlanError: The step has no plan, and no batch is given.
         """
+        if not self.variants and batch is not None:
+            self.prepare(batch)
         with self._variants.reading():
-            init_weights(self.runtime, self._state(), build)
+            init_weights(self.runtime, self._state(), function)
+
+    init_weights = init
 
     def state_dict(self, *, full_state_dict: bool = True) -> dict[str, Any]:
         """The state as it is now: what model and optimizer would have as `state_dict()`.
@@ -166,11 +164,11 @@ class ParallelStep:
         Raises:
             CheckpointError: Names are missing or unexpected, or shapes or types differ; or a file
                 cannot be read.
-            InitializationError: The optimizer's first state follows from weights: `init_weights`
+            InitializationError: The optimizer's first state follows from weights: `init`
                 before.
             PlanError: The step has no plan yet, and files are read, or the model has no memory.
         """
-        is_planned = bool(self._variants.made)
+        is_planned = bool(self.variants)
         if not is_planned and isinstance(state, Mapping) and not self._lacking_memory():
             self.model.load_state_dict(state["model"], strict=strict)
             if "optimizer" in state:
@@ -178,6 +176,48 @@ class ParallelStep:
             return
         with self._variants.reading():
             load_state_dict(self.runtime, self._state(), state, strict)
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        number: int,
+        *,
+        keep: int = 3,
+        extra: Mapping[str, Stateful] | None = None,
+    ) -> None:
+        """Add a checkpoint of the state to a folder: `frontends.torch.save` of this step."""
+        checkpoint.save(folder, number, self, keep=keep, extra=extra)
+
+    def restore(
+        self,
+        folder: str | os.PathLike[str],
+        number: int | None = None,
+        *,
+        extra: Mapping[str, Stateful] | None = None,
+    ) -> int:
+        """Go on from a checkpoint: `frontends.torch.restore` of this step."""
+        return checkpoint.restore(folder, self, number, extra=extra)
+
+    def feed(self, examples: Examples, *, start: int = 0, seed: int | None = None) -> Feed:
+        """The step's batches, made of examples; where there are several processes, equal in all.
+
+        Args:
+            examples: Has a length, and `examples[i]` is a tree like the batch without its leading
+                dim, of tensors or of what `torch.asarray` takes; a tuple if the batch is several
+                arguments. The next batch is read in a thread.
+            start: Number of the first batch: a run that goes on after so many steps.
+            seed: Of the order of examples, another in each epoch; by default they keep theirs. What
+                does not fill a batch at the end of an epoch is left out.
+
+        Returns:
+            Batches without end; several arguments as a tuple.
+
+        Raises:
+            PlanError: The step has no plan yet: call `prepare`.
+            BatchError: The step's batch is not made of examples, or there are too few.
+        """
+        tree, leaves = self._variants.first.batch
+        return Feed(examples, leaves, tree, ARRAYS, None, start, seed)
 
     def write_back(self) -> None:
         """Let the model and optimizer of each process have the state as it is now.
@@ -190,13 +230,13 @@ class ParallelStep:
         self._check_has_memory("state is written back to a model and an optimizer")
         self._variants.write_back()
 
-    def verify(self, *args: Any, n_steps: int = 2, **named: Any) -> Verified:
+    def verify(self, *arguments: Any, n_steps: int = 2, **named: Any) -> Verified:
         """Run some steps both ways, here and eagerly on one device, and compare.
 
         The state is afterwards what it was. Random numbers are drawn alike in both.
 
         Args:
-            args: What the step is called with.
+            arguments: What the step is called with.
             n_steps: How many steps, all with these arguments.
             named: The same, by name.
 
@@ -205,16 +245,16 @@ class ParallelStep:
             VerificationError: Losses differ, or what ran is not what the plan says.
         """
         self._check_has_memory("a run is compared with eager steps of a model")
-        variant = self._variants.at(args, named)
-        step = Form.of(self.model, self.optimizer, args, named).step(self._function)
-        batch = variant.form.batch(args, named)
+        variant = self._variants.at(arguments, named)
+        step = Form.of(self.model, self.optimizer, arguments, named).step(self._function)
+        batch = variant.form.batch(arguments, named)
 
         def eager() -> Any:
             return step(self.model, self.optimizer, batch)
 
         def parallel() -> Any:
             self._variants.forget_writes()
-            return self._variants.run(variant, args, named)[1]
+            return self._variants.run(variant, arguments, named)[1]
 
         self._variants.move_to(variant)
         with self._variants.reading():
@@ -235,7 +275,7 @@ class ParallelStep:
         return State(self.model, self.optimizer)
 
     def _now(self) -> Mapping[str, Tensor]:
-        return self.runtime.whole_state() if self._variants.made else self._state().tensors
+        return self.runtime.whole_state() if self.variants else self._state().tensors
 
 
 @takes_plan_options

@@ -26,11 +26,11 @@ from frontends.base.present import present
 from frontends.errors import (
     FrontendsError,
     HeldLayoutError,
-    PlanError,
     StepError,
     UnsupportedStepError,
 )
 from frontends.run.plan_consensus import plan_together
+from frontends.run.planned_step import first_of
 from frontends.search.plan_options import PlanOptions
 from frontends.search.plan_step import Planned
 from frontends.torch.api.plan_for import default_cluster, plan_capture
@@ -48,6 +48,7 @@ from frontends.torch.run.follow import Followed
 from frontends.torch.run.processes import join, share_plan
 from frontends.torch.run.runtime import Runtime
 from frontends.torch.run.shared import SharedState
+from frontends.torch.state.data import LeafForm
 from frontends.torch.trace.trace import Capture, Trace
 
 _MOST = 8
@@ -81,6 +82,12 @@ class Variant:
             with doing("placing the state of a step"):
                 self._runtime = self._make_runtime(self)
         return self._runtime
+
+    @property
+    def batch(self) -> tuple[Tree, list[LeafForm]]:
+        """The structure of a batch, and the shape and type of each leaf that is a tensor."""
+        form = self.capture.captured.guards.batch
+        return form.tree, [LeafForm.of(*pair) for pair in zip(form.names, form.forms, strict=True)]
 
     def difference(
         self, form: Form, tree: Tree, leaves: Leaves, value_of: Callable[[str], Tensor]
@@ -263,9 +270,7 @@ class Variants:
     @property
     def first(self) -> Variant:
         """That of the first call; `PlanError` before it."""
-        if not self.made:
-            raise PlanError("a step has a plan after its first call, or after prepare(*arguments)")
-        return self.made[0]
+        return first_of(self.made)
 
     @property
     def current(self) -> Variant:

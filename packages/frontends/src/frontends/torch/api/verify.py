@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,37 +11,17 @@ from torch.utils import _pytree as pytree
 
 from frontends.errors import VerificationError
 from frontends.plan.schedule import microbatches_at
-from frontends.run.verify import check_losses, planned_collectives, tolerance_of
+from frontends.run.verify import (
+    Verified,
+    check_results,
+    planned_collectives,
+    state_difference,
+    tolerance_of,
+)
 from frontends.step.step import APPLY, PHASE_NAMES
 from frontends.torch.base.calls import Tensor
 from frontends.torch.capture.arguments import State
 from frontends.torch.run.runtime import Runtime
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What was compared, and held."""
-
-    n_steps: int
-    results: float
-    """The largest relative difference of a number that the step returns."""
-
-    tolerance: float
-    """What that difference may be, in the types that the step computes in."""
-
-    state: float
-    """The largest relative difference of a kind of state afterwards, such as all parameters, in the
-    norm. Of single tensors some have gradients that are zero but for rounding."""
-
-    n_collectives: int
-    """How many ran, all as planned."""
-
-    def __str__(self) -> str:
-        return (
-            f"ok: {self.n_steps} steps return what eager ones do ({self.results:.1e}), and leave "
-            f"the same state ({self.state:.1e})\n"
-            f"ok: collectives are those of the plan ({self.n_collectives:,})"
-        )
 
 
 def verify(
@@ -77,19 +55,10 @@ def verify(
     for parameter, gradient in gradients:
         parameter.grad = gradient
     n_collectives = check_executed(runtime, executed, n_steps)
-    pairs = [
-        ([numbers[i] for numbers in found], [numbers[i] for numbers in expected])
-        for i in range(len(expected[0]))
-    ]
     tolerance = tolerance_of(value.dtype for value in runtime.program.step.graph.values)
-    results = max((check_losses(*pair, tolerance) for pair in pairs), default=0.0)
-    return Verified(
-        n_steps,
-        results,
-        tolerance,
-        _largest_difference(ours, after),
-        n_collectives,
-    )
+    results = check_results(found, expected, tolerance)
+    state_off = state_difference(_differences(ours, after))
+    return Verified(n_steps, "eager ones", results, tolerance, state_off, n_collectives)
 
 
 def check_executed(
@@ -160,12 +129,11 @@ def _numbers(returned: Any) -> list[float]:
     return [*found, *(float(tensor) for tensor in tensors)]
 
 
-def _largest_difference(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
-    squares: dict[str, tuple[float, float]] = {}
+def _differences(
+    ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
+) -> Iterator[tuple[str, float, float]]:
     for name, tensor in theirs.items():
-        kind = name.rpartition("[")[0]
-        off, whole = squares.get(kind, (0.0, 0.0))
         wanted = tensor.double()
-        off += float((ours[name].double() - wanted).square().sum())
-        squares[kind] = off, whole + float(wanted.square().sum())
-    return max((math.sqrt(off / (whole or 1.0)) for off, whole in squares.values()), default=0.0)
+        off = ours[name].double() - wanted
+        kind = name.rpartition("[")[0]
+        yield kind, float(off.square().sum()), float(wanted.square().sum())

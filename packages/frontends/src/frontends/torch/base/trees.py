@@ -52,6 +52,12 @@ class Tree:
     example: Any = dataclasses.field(default=None, compare=False, repr=False)
     """The node that it was read from, of which copies are made."""
 
+    def __str__(self) -> str:
+        if self.kind is None:
+            return "*"
+        children = (f"{k}: {c}" for k, c in zip(self.keys, self.children, strict=True))
+        return f"{self.kind.__name__}({', '.join(children)})"
+
     @property
     def n_leaves(self) -> int:
         """How many leaves it has."""

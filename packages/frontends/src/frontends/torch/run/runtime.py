@@ -452,7 +452,7 @@ class Runtime:
             raise PlanError(
                 "a step runs on weights that are there; "
                 f"{min(self.missing)} and {len(self.missing) - 1} others are on the meta device: "
-                "make them by init_weights, or load them by load_state_dict or restore"
+                "make them by init, or load them by load_state_dict or restore"
             )
 
     def _check(self, values: Mapping[str, Tensor]) -> None:

@@ -36,7 +36,7 @@ def init_weights(runtime: Runtime, state: State, build: Build) -> None:
     """
     if not runtime.missing:
         raise InitializationError(
-            "init_weights gives values to what has none, and all of this step's state has some: "
+            "init gives values to what has none, and all of this step's state has some: "
             'build the model that is parallelized under torch.device("meta")'
         )
     _check_generators()
@@ -78,8 +78,8 @@ def init_optimizer(runtime: Runtime, state: State, given: Collection[str] = ()) 
     for name in sorted(missing):
         if recording.reads(places[name]) & weights:
             raise InitializationError(
-                "an optimizer's state is made without the parameters' values, or by init_weights "
-                f"with them; {name} follows from them: call init_weights first, then load"
+                "an optimizer's state is made without the parameters' values, or by init "
+                f"with them; {name} follows from them: call init first, then load"
             )
     _make(runtime, recording, state, {name: places[name] for name in missing})
 
@@ -118,7 +118,7 @@ def _begun(state: State, model: nn.Module) -> State:
     if state.optimizer.state and not begun.state:
         raise InitializationError(
             "an optimizer's first state is made anew, before an update; "
-            f"{type(begun).__name__} has none then: let init_weights have a function that builds "
+            f"{type(begun).__name__} has none then: let init have a function that builds "
             "both: return (model, optimizer)"
         )
     return made
