@@ -13,6 +13,10 @@ class UnsupportedStepError(FrontendsError, ValueError):
     """The training step does something that cannot be planned; the message says what."""
 
 
+class RegistrationError(FrontendsError, ValueError):
+    """A table cannot have this entry; the message says what an entry is."""
+
+
 class AccumulationError(UnsupportedStepError):
     """The step's gradient is not a sum over microbatches, so it cannot be accumulated."""
 

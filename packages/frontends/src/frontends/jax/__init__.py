@@ -1,22 +1,27 @@
 """Plan and run JAX training steps, on stock JAX.
 
 `init` gives the process virtual devices, `parallelize` takes a step written for one device, and
-`plan_for` plans without any devices. `save` and `restore` keep a run's state.
+`plan_for` plans without any devices. `save` and `restore` keep a run's state. `register_rule` lets
+plans shard a primitive of yours, and `custom_op` makes one of a function.
 """
 
 from frontends.jax.api.checkpoint import latest, restore, save
 from frontends.jax.api.parallel import ParallelStep, parallelize
 from frontends.jax.api.plan_for import default_cluster, init, plan_for
+from frontends.jax.rules.custom_op import custom_op
+from frontends.jax.rules.rules import register_rule
 from frontends.search.plan_step import Planned
 
 __all__ = [
     "ParallelStep",
     "Planned",
+    "custom_op",
     "default_cluster",
     "init",
     "latest",
     "parallelize",
     "plan_for",
+    "register_rule",
     "restore",
     "save",
 ]

@@ -180,6 +180,7 @@ def _warn_of_whole(shares: Mapping[str, float]) -> None:
     if shares:
         names = ", ".join(f"{name} ({share:.1%})" for name, share in shares.items())
         warnings.warn(
-            f"no sharding rule for {names} of the step's FLOP; every device runs these whole",
+            f"no sharding rule for {names} of the step's FLOP; every device runs these whole: "
+            "register_rule gives one to an operator",
             stacklevel=4,
         )

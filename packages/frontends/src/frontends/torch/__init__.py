@@ -2,13 +2,14 @@
 
 `parallelize` takes a model, its optimizer and a loss, `parallelize_step` a whole training step as
 it was written for one device; `plan_for` plans without any devices. `save` and `restore` keep the
-state of a run.
+state of a run. `register_rule` lets plans shard an operator of yours.
 """
 
 from frontends.search.plan_step import Planned
 from frontends.torch.api.checkpoint import latest, restore, save
 from frontends.torch.api.parallel import ParallelStep, parallelize, parallelize_step
 from frontends.torch.api.plan_for import default_cluster, plan_for
+from frontends.torch.rules.rules import register_rule
 
 __all__ = [
     "ParallelStep",
@@ -18,6 +19,7 @@ __all__ = [
     "parallelize",
     "parallelize_step",
     "plan_for",
+    "register_rule",
     "restore",
     "save",
 ]

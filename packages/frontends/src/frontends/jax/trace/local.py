@@ -7,7 +7,7 @@ its operand once; a max-pool's gradient becomes arithmetic (`base.pooling`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from frontends.jax.base import _compat
 from frontends.jax.base._compat import JaxprEqn, aval
 from frontends.jax.base.masks import gather_part, scatter_part
 from frontends.jax.base.pooling import can_unroll, unrolled
+from frontends.jax.rules.rules import parameters_of_part
 
 Array = Any
 Shape = tuple[int, ...]
@@ -78,72 +79,10 @@ def add_copies(
     return own
 
 
-def parameters_of_part(
-    equation: JaxprEqn, operands: Sequence[Shape], results: Sequence[Shape]
-) -> dict[str, Any]:
-    """The parameters that differ for a part of an equation: those that hold shapes.
-
-    Args:
-        equation: The primitive and its parameters, for whole arrays.
-        operands: Shapes of the parts of its operands.
-        results: Shapes of the parts of its results.
-    """
-    name = equation.primitive.name
-    if name == "gather":
-        return _gather(equation, operands, results[0])
-    if name in _LOCAL_PARAMETERS and results[0] != aval(equation.outvars[0]).shape:
-        return _LOCAL_PARAMETERS[name](equation, operands, results[0])
-    return {}
-
-
 def _local_shape(shape: Shape, spec: Spec | None, mesh: Mesh) -> Shape:
     if spec is None:
         return shape
     return tuple(n // mesh.axis_size(axes) for n, axes in zip(shape, spec.plain_dims, strict=True))
-
-
-def _slice(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
-    """A dim that is cut stays whole, so limits change only where the whole dim is taken."""
-    whole = aval(equation.invars[0]).shape
-    limits = equation.params["limit_indices"]
-    kept = aval(equation.outvars[0]).shape
-    return {
-        "limit_indices": tuple(
-            n if kept[d] == whole[d] else limits[d] for d, n in enumerate(operands[0])
-        )
-    }
-
-
-def _groups(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
-    """A device has as many groups as its part of the grouped dim holds."""
-    numbers = equation.params["dimension_numbers"]
-    data, kernel = operands
-    if equation.params["batch_group_count"] > 1:
-        return {"batch_group_count": data[numbers.lhs_spec[0]] // result[numbers.out_spec[0]]}
-    return {"feature_group_count": data[numbers.lhs_spec[1]] // kernel[numbers.rhs_spec[1]]}
-
-
-def _gather(equation: JaxprEqn, operands: Sequence[Shape], result: Shape) -> dict[str, Any]:
-    whole = aval(equation.invars[0]).shape
-    sizes = equation.params["slice_sizes"]
-    batching = equation.params["dimension_numbers"].operand_batching_dims
-    return {
-        "slice_sizes": tuple(
-            n if sizes[d] == whole[d] and d not in batching else sizes[d]
-            for d, n in enumerate(operands[0])
-        )
-    }
-
-
-_LOCAL_PARAMETERS: dict[str, Callable[[JaxprEqn, Sequence[Shape], Shape], dict[str, Any]]] = {
-    "broadcast_in_dim": lambda equation, operands, result: {"shape": result},
-    "iota": lambda equation, operands, result: {"shape": result},
-    "conv_general_dilated": _groups,
-    "reshape": lambda equation, operands, result: {"new_sizes": result},
-    "dynamic_slice": lambda equation, operands, result: {"slice_sizes": result},
-    "slice": _slice,
-}
-"""Parameters that hold shapes of whole arrays, by primitive."""
 
 
 def _iota(params: dict[str, Any], shape: Shape, spec: Spec, mesh: Mesh) -> Array:

@@ -22,7 +22,7 @@ from frontends.errors import AccumulationError
 from frontends.jax.base import _compat
 from frontends.jax.base._compat import Atom, ClosedJaxpr, JaxprEqn, Literal, Var, aval
 from frontends.jax.base.arguments import Argument
-from frontends.jax.trace.local import parameters_of_part
+from frontends.jax.rules.rules import parameters_of_part
 from frontends.step.step import APPLY
 
 

@@ -20,7 +20,7 @@ from frontends.jax.base._compat import (
 )
 from frontends.jax.base.arguments import Argument
 from frontends.jax.base.boundary import planning
-from frontends.jax.rules.rules import flops_of, rule_of
+from frontends.jax.rules.rules import entry_of, flops_of, rule_of
 from frontends.step.step import APPLY, BACKWARD, FORWARD, PHASE_NAMES, identity
 
 Constant = np.ndarray[Any, Any]
@@ -165,7 +165,8 @@ class Rules:
         results = tuple((aval(v).shape, aval(v).dtype) for v in equation.outvars)
         try:
             params = tuple(equation.params.items())
-            key = (equation.primitive, operands, literals, results, params)
+            entry = entry_of(equation.primitive)  # which may have come since
+            key = (equation.primitive, entry, operands, literals, results, params)
             found = self._known.get(key)
         except TypeError:  # a parameter that cannot be hashed
             return rule_of(equation, masked=self._masked), flops_of(equation)

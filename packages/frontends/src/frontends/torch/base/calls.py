@@ -30,6 +30,15 @@ _LAID: dict[str, Callable[[Tensor], Tensor]] = {
 theirs. PyTorch looks at it before it calls such a kernel, on memory that is not a step's here."""
 
 
+_OURS = ("aten", "meshwright")
+
+
+def name_of(target: torch._ops.OpOverload) -> str:
+    """An operator of aten without its namespace; of a library, which may have an `add`, with it."""
+    namespace, _, name = target._schema.name.rpartition("::")
+    return name if namespace in _OURS else target._schema.name
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """Stands for a tensor among the arguments of a call."""
@@ -51,7 +60,7 @@ class Call:
     @property
     def name(self) -> str:
         """The operator without its overload: `add` for `aten.add.Tensor`."""
-        return self.target._schema.name.rpartition("::")[2]
+        return name_of(self.target)
 
     @property
     def key(self) -> Hashable:
@@ -70,12 +79,12 @@ class Call:
         by_place = [
             (at, _getter(argument, at in numbers))
             for at, argument in enumerate(self.arguments)
-            if _reads(argument)
+            if reads(argument)
         ]
         by_name = [
             (name, _getter(value, name in numbers))
             for name, value in self.keywords.items()
-            if _reads(value)
+            if reads(value)
         ]
 
         lay = _LAID.get(self.name)
@@ -149,16 +158,16 @@ def fill(argument: Any, operands: Sequence[Any]) -> Any:
     return argument
 
 
-def _reads(argument: Any) -> bool:
+def reads(argument: Any) -> bool:
     """Whether operands are in an argument."""
     if isinstance(argument, list | tuple):
-        return any(map(_reads, argument))
+        return any(map(reads, argument))
     return isinstance(argument, Operand)
 
 
 def _known(argument: Any) -> Any:
     """An argument without operands as torch takes it."""
-    return None if _reads(argument) else fill(argument, ())
+    return None if reads(argument) else fill(argument, ())
 
 
 def _getter(argument: Any, is_number: bool) -> Callable[[Sequence[Tensor]], Any]:

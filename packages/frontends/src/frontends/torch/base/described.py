@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from frontends.torch.base.calls import Call, Operand
+import torch
+
+from frontends.torch.base.calls import Call, Operand, reads
 from frontends.torch.base.flat import Kind
+
+Shapes = Sequence[tuple[int, ...]]
 
 
 class Described:
@@ -13,19 +18,41 @@ class Described:
 
     Args:
         call: Any.
-        operands: Of its operands.
-        results: Of what it makes.
+        operands: Shapes of its operands, or of their parts.
+        results: Of what it makes of these.
         masked: Whether what is indexed may be split.
+        dtypes: Of operands and results, where shapes are not all that is asked.
     """
 
     def __init__(
-        self, call: Call, operands: Sequence[Kind], results: Sequence[Kind], masked: bool
+        self,
+        call: Call,
+        operands: Shapes,
+        results: Shapes,
+        *,
+        masked: bool = True,
+        dtypes: tuple[Sequence[torch.dtype], Sequence[torch.dtype]] = ((), ()),
     ) -> None:
         self.call, self.masked = call, masked
-        self.operands = tuple(kind.shape for kind in operands)
-        self.results = tuple(kind.shape for kind in results)
-        self.operand_dtypes = tuple(kind.dtype for kind in operands)
-        self.result_dtypes = tuple(kind.dtype for kind in results)
+        self.operands, self.results = tuple(map(tuple, operands)), tuple(map(tuple, results))
+        self.operand_dtypes, self.result_dtypes = dtypes
+
+    @classmethod
+    def of(
+        cls, call: Call, operands: Sequence[Kind], results: Sequence[Kind], *, masked: bool = True
+    ) -> Described:
+        """A call on whole tensors."""
+        kinds = operands, results
+        shapes = ([kind.shape for kind in side] for side in kinds)
+        dtypes = [kind.dtype for kind in operands], [kind.dtype for kind in results]
+        return cls(call, *shapes, masked=masked, dtypes=dtypes)
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The call's arguments that are no tensors, and defaults, by name."""
+        names = (declared.name for declared in self.call.target._schema.arguments)
+        given = {name: self.call.argument(name) for name in names}
+        return {name: value for name, value in given.items() if not reads(value)}
 
     def place(self, name: str) -> int | None:
         """The operand that is the argument of that name; None for an argument that is none."""

@@ -16,6 +16,8 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from frontends.torch.base.calls import name_of
+
 Tensor = torch.Tensor
 aten = torch.ops.aten
 
@@ -104,7 +106,7 @@ def _is_light(node: Node) -> bool:
         return True
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return False
-    return node.target._schema.name.rpartition("::")[2] not in _WORK
+    return name_of(node.target) not in _WORK
 
 
 def _memories(values: Sequence[Any]) -> set[int]:

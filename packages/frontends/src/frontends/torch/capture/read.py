@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from frontends.errors import InternalError, UnsupportedStepError
 from frontends.step.step import APPLY, BACKWARD, FORWARD
-from frontends.torch.base.calls import Call, Operand
+from frontends.torch.base.calls import Call, Operand, name_of
 from frontends.torch.base.compat.marks import AFTER, ASKED, BEFORE, DRAW, DURING, ORIGIN, PHASE
 from frontends.torch.base.compat.values import place_of
 from frontends.torch.base.flat import Flat, Kind, Line, full
@@ -197,7 +197,7 @@ class _Reader:
             self._refs[node] = self._asked_for(node, *node.meta[ASKED])
         elif not node.target._schema.returns:
             self._check_only(node)
-        elif node.target._schema.is_mutable and node.target.namespace == "aten":
+        elif node.target._schema.is_mutable:
             self._refs[node] = self._write(node, node.target)
         elif node.target.namespace != "profiler":
             self._refs[node] = self._call(node, node.target)
@@ -278,7 +278,8 @@ class _Reader:
         tensors = [v for v in others if isinstance(v, torch.Tensor) and v.dim()]
         name, overload = target._schema.name.rpartition("::")[2], target._overloadname
         pure = _WRITES.get(target)
-        if pure is None and name.endswith("_") and overload in getattr(aten, name[:-1]).overloads():
+        is_named = name.endswith("_") and target.namespace == "aten"
+        if pure is None and is_named and overload in getattr(aten, name[:-1]).overloads():
             pure = getattr(getattr(aten, name[:-1]), overload)
         is_copy = target is aten.copy_.default
         if pure is None or (not is_copy and any(v.dtype != value.dtype for v in tensors)):
@@ -310,7 +311,7 @@ class _Reader:
         return name
 
     def _call(self, node: Node, target: torch._ops.OpOverload) -> Any:
-        kind = target._schema.name.rpartition("::")[2]
+        kind = name_of(target)
         value = node.meta["val"]
         source = self._source(node)
         if kind == "cat":

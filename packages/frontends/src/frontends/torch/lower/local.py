@@ -13,9 +13,11 @@ import torch
 from shardspec import Mesh, Spec
 
 from frontends.torch.base.calls import Call, Operand, Tensor
-from frontends.torch.base.parts import Shape, Shapes, call_of_part
+from frontends.torch.base.described import Shapes
 from frontends.torch.lower.masks import MASKED, Part, indexed_dims
+from frontends.torch.rules.rules import call_of_part
 
+Shape = tuple[int, ...]
 Coordinates = tuple[int, ...]
 """Of a device in its mesh."""
 

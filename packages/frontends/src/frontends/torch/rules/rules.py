@@ -1,9 +1,6 @@
-"""The table "aten operator -> rule", the only thing a new operator needs.
+"""The rule of each operator, those of PyTorch and those of users alike.
 
-The rules are autoshard's, one table for all frontends (`autoshard.RULES`); here stands what each
-operator is called there, and which of its arguments its rule needs. Operators that aten has as one
-and autoshard in pieces, such as a norm with its statistics, are written as einsum would. One
-without an entry runs unsharded, which is always right.
+An operator without an entry runs unsharded, which is always right.
 """
 
 from __future__ import annotations
@@ -13,225 +10,59 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import autoshard
-from autoshard import Rule, elementwise
+import torch
+from autoshard import Rule
 
-from frontends.torch.base.calls import Call
-from frontends.torch.base.described import Described
+from frontends.base.rule_table import Linear, OperatorEntry, Reduction, RuleTable, touched
+from frontends.errors import RegistrationError
+from frontends.torch.base.calls import Call, name_of
+from frontends.torch.base.described import Described, Shapes
 from frontends.torch.base.flat import Kind
-from frontends.torch.rules import complex_rules, ctc, grouped_products, layer_rules, place_rules
+from frontends.torch.rules.table import ENTRIES
 
-MakeRule = Callable[[Described], Rule]
-
-
-def _kind(kind: str, attributes: Callable[[Described], dict[str, Any]] | None = None) -> MakeRule:
-    """The entry of an operator whose operands and results are those of autoshard's kind."""
-
-    def rule(d: Described) -> Rule:
-        given = {} if attributes is None else attributes(d)
-        return autoshard.rule_of(kind, d.operands, d.results, **given)
-
-    return rule
+_TABLE: RuleTable[str, Described] = RuleTable(ENTRIES.items())
 
 
-def _dims(d: Described) -> dict[str, Any]:
-    return {"dims": d.dims()}
+def register_rule(
+    operator: str | Callable[..., Any],
+    rule: str | Callable[[Described], Rule],
+    *,
+    whole: str = "",
+    reduction: Reduction = "sum",
+    linear: Linear = (),
+    flops: Callable[[Described], float] | None = None,
+    part: Callable[[Described], Mapping[str, Any]] | None = None,
+) -> None:
+    """Let all plans that are made from now on shard an operator.
 
+    Without a rule every device runs all of an operator. With one, a device runs it on its parts of
+    the operands, and makes its parts of the results.
 
-def _dim(d: Described) -> dict[str, Any]:
-    return {"dim": d.dim()}
+    Args:
+        operator: What `torch.library.custom_op` makes, an operator in `torch.ops`, or its name, as
+            `mylib::norm`. All overloads have the same rule.
+        rule: As einsum writes it, a letter a dim and `...` for any others: `"...k,kn->...n"`. A dim
+            whose letter a result lacks is summed over. Or a function that makes an
+            `autoshard.Rule` of a call, of its shapes (`operands`, `results`) and of its other
+            arguments (`attributes`), for what has no formula.
+        whole: Letters of dims that no device may have only a part of, as softmax's.
+        reduction: How the parts of a dim that a result lacks become one, if not by a sum.
+        linear: Sets of operands in which the operator is jointly linear, so that it may run on
+            addends of a sum: `((0,), (1,))` of a product, `((0, 1),)` of a sum, none of `tanh`.
+        flops: Floating-point operations of a call; by default one an element that it touches.
+        part: The arguments that hold shapes of whole tensors, as they are for the parts whose
+            shapes the `operands` and `results` of its argument are.
 
-
-def _last_two(d: Described) -> dict[str, Any]:
-    rank = len(d.operands[0])
-    return {"dims": (rank - 2, rank - 1)}
-
-
-def _nonlinear(d: Described) -> Rule:
-    return elementwise(d.operands, d.results[0], n_results=len(d.results))
-
-
-def _linear_in(*names: str) -> MakeRule:
-    """Elementwise, and a weighted sum of these arguments, if all of them are tensors."""
-
-    def rule(d: Described) -> Rule:
-        places = [d.place(name) for name in names]
-        linear = () if None in places else (tuple(p for p in places if p is not None),)
-        return elementwise(d.operands, d.results[0], linear, n_results=len(d.results))
-
-    return rule
-
-
-def _product(d: Described) -> Rule:
-    return elementwise(d.operands, d.results[0], tuple((i,) for i in range(len(d.operands))))
-
-
-def _quotient(d: Described) -> Rule:
-    is_exact = not d.call.has("rounding_mode") or d.call.argument("rounding_mode") is None
-    is_linear = is_exact and d.place("self") is not None
-    return elementwise(d.operands, d.results[0], ((0,),) if is_linear else ())
-
-
-def _masked_fill(d: Described) -> Rule:
-    is_linear = d.place("value") is None and d.call.argument("value") == 0
-    return elementwise(d.operands, d.results[0], ((0,),) if is_linear else ())
-
-
-def _conversion(d: Described) -> dict[str, Any]:
-    """Exact is a conversion to a floating-point type at least as precise, or to the same type."""
-    before, after = d.operand_dtypes[0], d.result_dtypes[0]
-    is_float = before.is_floating_point and after.is_floating_point
-    return {"exact": before == after or (is_float and after.itemsize >= before.itemsize)}
-
-
-def _expand(d: Described) -> dict[str, Any]:
-    rank = len(d.results[0])
-    return {"dims": tuple(range(rank - len(d.operands[0]), rank))}
-
-
-def _permutation(d: Described) -> dict[str, Any]:
-    rank = len(d.operands[0])
-    order = list(range(rank))
-    if d.call.name == "permute":
-        order = list(d.dims("dims"))
-    elif rank > 1:
-        pair = (d.dims("dim0")[0], d.dims("dim1")[0]) if d.call.has("dim0") else (0, 1)
-        order[pair[0]], order[pair[1]] = pair[1], pair[0]
-    return {"permutation": tuple(order)}
-
-
-def _padded(d: Described) -> dict[str, Any]:
-    rank, pad = len(d.operands[0]), d.call.argument("pad")
-    dims = {rank - 1 - i // 2 for i, n in enumerate(pad) if n}
-    return {"dims": tuple(sorted(dims)), "zeros": d.call.argument("value") == 0}
-
-
-# fmt: off
-_NONLINEAR = (
-    "abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "ceil", "celu",
-    "clamp", "clamp_max", "clamp_min", "cos", "cosh", "digamma", "elu", "eq", "erf", "erfc",
-    "erfinv", "exp", "exp2", "expm1", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "ge",
-    "gelu", "gt", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le",
-    "leaky_relu", "lgamma", "log", "log10", "log1p", "log2", "log_sigmoid_forward", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mish", "nan_to_num",
-    "ne", "polygamma", "pow", "reciprocal", "relu", "relu6", "remainder", "round", "rsqrt",
-    "sigmoid", "sign", "sgn", "silu", "sin", "sinh", "softplus", "sqrt", "square", "tan", "tanh",
-    "threshold", "trunc", "xlogy",
-)
-"""Elementwise operators that no partial sum passes."""
-
-_GRADIENTS = (
-    "celu_backward", "gelu_backward", "hardsigmoid_backward", "hardswish_backward",
-    "hardtanh_backward", "log_sigmoid_backward", "mish_backward", "sigmoid_backward",
-    "silu_backward", "softplus_backward", "tanh_backward", "threshold_backward", "elu_backward",
-    "leaky_relu_backward",
-)
-"""Elementwise operators that are linear in the first operand, the gradient."""
-
-_POOLINGS = (
-    "avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
-    "upsample_bicubic2d", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
-    "max_pool2d_with_indices_backward", "upsample_nearest2d_backward",
-    "upsample_bilinear2d_backward", "upsample_bicubic2d_backward", "tril", "triu",
-)
-"""Operators that go through the last two dims and are linear in the first operand."""
-# fmt: on
-
-_RULES: dict[str, MakeRule] = {
-    **dict.fromkeys(_NONLINEAR, _nonlinear),
-    **dict.fromkeys(_GRADIENTS, _kind("derivative")),
-    **dict.fromkeys(("add", "sub", "rsub"), _linear_in("self", "other")),
-    "neg": _kind("neg"),
-    "_conj_physical": _kind("neg"),
-    "mul": _product,
-    "div": _quotient,
-    "where": _linear_in("self", "other"),
-    "lerp": _linear_in("self", "end"),
-    "addcmul": _linear_in("self", "tensor1"),
-    "addcdiv": _linear_in("self", "tensor1"),
-    "masked_fill": _masked_fill,
-    "_to_copy": _kind("convert", _conversion),
-    # Products.
-    "mm": _kind("einsum", lambda d: {"formula": "ik,kj->ij"}),
-    "bmm": _kind("einsum", lambda d: {"formula": "bik,bkj->bij"}),
-    "grouped_mm": grouped_products.rule,
-    # Complex numbers.
-    **dict.fromkeys(("view_as_real", "view_as_complex"), complex_rules.pair),
-    "complex": complex_rules.joined,
-    "polar": _nonlinear,
-    "angle": _nonlinear,
-    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), complex_rules.transform),
-    # Layers.
-    "ctc": ctc.rule,
-    "ctc_gradient": ctc.rule,
-    "convolution": layer_rules.convolution,
-    "convolution_backward": layer_rules.convolution_gradient,
-    # Reductions.
-    "sum": _kind("reduce_sum", _dims),
-    "amax": _kind("reduce_max", _dims),
-    "amin": _kind("reduce_min", _dims),
-    **dict.fromkeys(("any", "all", "prod", "argmax", "argmin"), _kind("reduce", _dims)),
-    **dict.fromkeys(("max", "min", "mode", "median"), place_rules.extreme),
-    # Movement.
-    "reshape": _kind("reshape"),
-    "expand": _kind("broadcast", _expand),
-    **dict.fromkeys(("t", "transpose", "permute"), _kind("transpose", _permutation)),
-    "slice": _kind("slice"),
-    **dict.fromkeys(
-        ("select", "split", "split_with_sizes", "unbind", "cumsum"), _kind("split", _dim)
-    ),
-    "constant_pad_nd": _kind("pad", _padded),
-    "cat": _kind("concatenate", lambda d: {"dim": d.dim()}),
-    **dict.fromkeys(("flip", "roll"), _kind("rev", lambda d: {"dims": d.dims("dims")})),
-    "select_backward": place_rules.select_gradient,
-    "slice_backward": _kind(
-        "pad", lambda d: {"dims": d.dims(rank=len(d.results[0])), "zeros": True}
-    ),
-    "slice_scatter": place_rules.slice_scatter,
-    "select_scatter": place_rules.select_scatter,
-    # Indices.
-    "embedding": place_rules.embedding,
-    "embedding_dense_backward": place_rules.embedding_gradient,
-    "index": place_rules.index,
-    "index_put": place_rules.index_put,
-    "index_select": place_rules.index_select,
-    "index_add": place_rules.index_add,
-    "gather": place_rules.gather,
-    **dict.fromkeys(("scatter", "scatter_add"), place_rules.scatter),
-    # In order along a dim, or all of it at once.
-    **dict.fromkeys(("sort", "topk", "cumprod", "cummax", "cummin"), _kind("sort", _dim)),
-    **dict.fromkeys(("_softmax", "_safe_softmax"), _kind("softmax", _dims)),
-    "_softmax_backward_data": _kind("softmax_gradient", _dims),
-    # Made of nothing.
-    **dict.fromkeys(("arange", "empty_strided", "full"), _kind("full")),
-    "native_layer_norm": layer_rules.layer_norm,
-    "native_layer_norm_backward": layer_rules.layer_norm_gradient,
-    "native_group_norm": layer_rules.group_norm,
-    "native_group_norm_backward": layer_rules.group_norm_gradient,
-    "_scaled_dot_product_flash_attention_for_cpu": layer_rules.attention,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": layer_rules.attention_gradient,
-    "max_pool2d_with_indices": _kind("window", _last_two),
-    **dict.fromkeys(_POOLINGS, _kind("window_sum", _last_two)),
-}
-
-_FLOPS: dict[str, Callable[[Described], float]] = {
-    "mm": lambda d: autoshard.flops_of("einsum", d.operands, d.results, formula="ik,kj->ij"),
-    "bmm": lambda d: autoshard.flops_of("einsum", d.operands, d.results, formula="bik,bkj->bij"),
-    "grouped_mm": grouped_products.flops,
-    **dict.fromkeys(("_fft_c2c", "_fft_r2c", "_fft_c2r"), complex_rules.transform_flops),
-    "ctc": ctc.flops,
-    "ctc_gradient": ctc.flops,
-    "convolution": layer_rules.convolution_flops,
-    "convolution_backward": layer_rules.convolution_flops,
-    "_scaled_dot_product_flash_attention_for_cpu": layer_rules.attention_flops,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": layer_rules.attention_flops,
-}
-"""Of operators that do more than touch their elements."""
+    Raises:
+        RegistrationError: There is no such operator, it has another rule already, or this is none.
+    """
+    name = name_of(_overload(operator))
+    _TABLE.add(name, OperatorEntry.of(rule, whole, reduction, linear, flops, part))
 
 
 def has_rule(name: str) -> bool:
     """Whether an operator can be sharded; without a rule it runs whole on every device."""
-    return name in _RULES
+    return _TABLE.get(name) is not None
 
 
 def rule_of(
@@ -245,19 +76,31 @@ def rule_of(
         results: Those of what it makes.
         masked: Whether what is indexed may be split, as devices can; microbatches cannot.
     """
-    described = Described(call, operands, results, masked)
-    make = _RULES.get(call.name)
-    if make is None:
+    described = Described.of(call, operands, results, masked=masked)
+    entry = _TABLE.get(call.name)
+    if entry is None:
         return autoshard.whole(described.operands, described.results)
-    return make(described)
+    return entry.rule_of(call.name, described)
 
 
 def flops_of(call: Call, operands: Sequence[Kind], results: Sequence[Kind]) -> float:
     """Floating-point operations: 2 a multiply-add of products, else one an element touched."""
-    described = Described(call, operands, results, masked=True)
-    if call.name in _FLOPS:
-        return _FLOPS[call.name](described)
-    return autoshard.flops_of("touched", described.operands, described.results)
+    described, entry = Described.of(call, operands, results), _TABLE.get(call.name)
+    return touched(described) if entry is None else entry.flops_of(described)
+
+
+def call_of_part(call: Call, operands: Shapes, results: Shapes) -> Call:
+    """The call that makes a part of its results out of parts of its operands.
+
+    Args:
+        call: On whole tensors.
+        operands: Shapes of the parts of its operands.
+        results: Shapes of the parts of its results.
+    """
+    entry = _TABLE.get(call.name)
+    if entry is None or entry.part is None:
+        return call
+    return call.replace(**entry.part(Described(call, operands, results)))
 
 
 class Rules:
@@ -275,7 +118,8 @@ class Rules:
         self, call: Call, operands: Sequence[Kind], results: Sequence[Kind]
     ) -> tuple[Rule, float]:
         """The rule of a call, and its floating-point operations."""
-        key = (call.key, tuple(operands), tuple(results))
+        entry = _TABLE.get(call.name)  # which may have come since
+        key = (call.key, entry, tuple(operands), tuple(results))
         found = self._known.get(key)
         if found is None:
             rule = rule_of(call, operands, results, masked=self._masked)
@@ -297,3 +141,19 @@ def shares_of_whole(graph: autoshard.Graph, calls: Mapping[str, Call]) -> dict[s
     total = sum(flops.values()) or 1.0
     whole = {name: count / total for name, count in flops.items() if not has_rule(name)}
     return dict(sorted(whole.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _overload(operator: Any) -> torch._ops.OpOverload:
+    """One of the overloads of what a user calls an operator."""
+    packet = getattr(operator, "_opoverload", operator)  # of what custom_op makes
+    if isinstance(operator, str) and operator.count("::") == 1:
+        namespace, name = operator.split("::")
+        packet = getattr(getattr(torch.ops, namespace), name, None)
+    if isinstance(packet, torch._ops.OpOverloadPacket):
+        packet = next(getattr(packet, name) for name in packet)
+    if not isinstance(packet, torch._ops.OpOverload):
+        raise RegistrationError(
+            "a rule is that of an operator that torch.library.custom_op has made, or that "
+            f"torch.ops has, as in 'mylib::norm'; got {operator!r}"
+        )
+    return packet

@@ -14,7 +14,7 @@ from frontends.answer.plan import Plan
 from frontends.errors import PlanError
 from frontends.program.instructions import Key
 from frontends.torch.base.calls import Tensor
-from frontends.torch.base.parts import contiguous_strides
+from frontends.torch.rules.parts import contiguous_strides
 
 
 class DTensors:

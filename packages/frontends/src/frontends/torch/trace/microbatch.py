@@ -16,8 +16,8 @@ from frontends.step.step import APPLY, FORWARD
 from frontends.torch.base.blame import planning
 from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.flat import Flat, Kind, Line, full
-from frontends.torch.base.parts import call_of_part
 from frontends.torch.capture.arguments import Argument
+from frontends.torch.rules.rules import call_of_part
 
 aten = torch.ops.aten
 

@@ -1,0 +1,205 @@
+"""Tables of rules: one entry an operator, those of a frontend and those of its users alike.
+
+An entry says which dims of an operator's operands and results belong together, what it computes,
+and what of it depends on shapes. `frontends.jax.register_rule` and `frontends.torch.register_rule`
+add one to the table of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
+
+import autoshard
+from autoshard import Rule, labelled
+
+from frontends.errors import RegistrationError
+
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
+Linear = tuple[tuple[int, ...], ...]
+Reduction = Literal["sum", "max", "min"]
+_WORD = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
+
+
+class CallShapes(Protocol):
+    """A call of an operator, as the functions of an entry get it."""
+
+    @property
+    def operands(self) -> Shapes:
+        """Shapes of its operands."""
+
+    @property
+    def results(self) -> Shapes:
+        """Shapes of what it makes."""
+
+
+DescribedT = TypeVar("DescribedT", bound=CallShapes)
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A rule in einsum's notation, for operands of any rank if it has an ellipsis.
+
+    Examples:
+        >>> Formula("...k,kn->...n")._at(((2, 3, 4), (4, 5)), ((2, 3, 5),))
+        'bck,kn->bcn'
+    """
+
+    text: str
+    whole: str = ""
+    """Letters of dims that no device may have only a part of."""
+
+    reduction: Reduction = "sum"
+    """How the parts of a dim that no result has become one."""
+
+    linear: Linear = ()
+    """Sets of operands in which the operator is jointly linear, so that partial sums pass."""
+
+    def __post_init__(self) -> None:
+        left, arrow, right = self.text.partition("->")
+        words = [word.strip() for side in (left, right) for word in side.split(",")]
+        if not arrow or not all(map(_WORD.fullmatch, words)):
+            raise RegistrationError(
+                "a formula has a letter for each dim of the operands, an arrow and those of the "
+                f"results, as in '...k,kn->...n'; got {self.text!r}"
+            )
+        if unknown := set(self.whole) - set(self.text):
+            raise RegistrationError(
+                f"whole dims are letters of the formula {self.text!r}; got {sorted(unknown)}"
+            )
+        if self.reduction not in get_args(Reduction):
+            raise RegistrationError(
+                f"parts are reduced by one of {', '.join(get_args(Reduction))}; got "
+                f"reduction={self.reduction!r}"
+            )
+        n_operands = left.count(",") + 1
+        if any(operand not in range(n_operands) for group in self.linear for operand in group):
+            raise RegistrationError(
+                f"an operator is linear in sets of operands, 0 to {n_operands - 1} of "
+                f"{self.text!r}; got linear={self.linear!r}"
+            )
+
+    def __call__(self, call: CallShapes) -> Rule:
+        """The rule of a call."""
+        return labelled(
+            self._at(call.operands, call.results),
+            call.operands,
+            call.results,
+            whole=self.whole,
+            reduction=self.reduction,
+            linear=self.linear,
+        )
+
+    def _at(self, operands: Shapes, results: Shapes) -> str:
+        """The formula with letters in the place of an ellipsis, the same from the last dim on."""
+        free = [c for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"]
+        free = [c for c in free if c not in self.text]
+
+        def side(words: str, shapes: Shapes) -> str:
+            found = []
+            for word, shape in zip(words.split(","), shapes, strict=False):
+                n = max(0, len(shape) - len(word.strip().replace("...", "")))
+                found.append(word.strip().replace("...", "".join(free[:most][most - n :])))
+            return ",".join([*found, *words.split(",")[len(found) :]])
+
+        left, _, right = self.text.partition("->")
+        most = max(map(len, operands + results), default=0)
+        return f"{side(left, operands)}->{side(right, results)}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEntry(Generic[DescribedT]):
+    """What is known of an operator."""
+
+    rule: Callable[[DescribedT], Rule]
+    """How a call of it may be sharded."""
+
+    flops: Callable[[DescribedT], float] | None = None
+    """The floating-point operations of a call; None for one an element that it touches."""
+
+    part: Callable[[DescribedT], Mapping[str, Any]] | None = None
+    """What of its attributes is other if operands and results are parts: those that hold shapes."""
+
+    @classmethod
+    def of(
+        cls,
+        rule: str | Callable[[DescribedT], Rule],
+        whole: str = "",
+        reduction: Reduction = "sum",
+        linear: Linear = (),
+        flops: Callable[[DescribedT], float] | None = None,
+        part: Callable[[DescribedT], Mapping[str, Any]] | None = None,
+    ) -> OperatorEntry[DescribedT]:
+        """The entry of a formula, or of a function, which says all that beside one.
+
+        Raises:
+            RegistrationError: It is neither, or `whole`, `reduction` or `linear` go with a
+                function.
+        """
+        if isinstance(rule, str):
+            return cls(Formula(rule, whole, reduction, linear), flops, part)
+        if not callable(rule) or (whole, reduction, linear) != ("", "sum", ()):
+            raise RegistrationError(
+                "a rule is a formula, with whole=, reduction= and linear=, or a function that "
+                f"makes an autoshard.Rule of a call; got {rule!r} with whole={whole!r}, "
+                f"reduction={reduction!r} and linear={linear!r}"
+            )
+        return cls(rule, flops, part)
+
+    def rule_of(self, name: str, call: DescribedT) -> Rule:
+        """The rule of a call, checked.
+
+        Raises:
+            RuleError: It is none, or one of other shapes.
+        """
+        rule = self.rule(call)
+        if not isinstance(rule, Rule):
+            raise autoshard.RuleError(f"a rule is an autoshard.Rule; that of {name} is {rule!r}")
+        if (rule.operand_shapes, rule.result_shapes) != (call.operands, call.results):
+            raise autoshard.RuleError(
+                f"a rule is of the shapes of its call, {call.operands} to {call.results}; that of "
+                f"{name} is '{rule}'"
+            )
+        return rule
+
+    def flops_of(self, call: DescribedT) -> float:
+        """The floating-point operations of a call."""
+        return touched(call) if self.flops is None else float(self.flops(call))
+
+
+def touched(call: CallShapes) -> float:
+    """Floating-point operations of what is not known better: one an element."""
+    return autoshard.flops_of("touched", call.operands, call.results)
+
+
+class RuleTable(Generic[KeyT, DescribedT]):
+    """The entries of a frontend, each under the name that the framework has for its operator.
+
+    Args:
+        entries: Those to begin with.
+    """
+
+    def __init__(self, entries: Iterable[tuple[KeyT, OperatorEntry[DescribedT]]]) -> None:
+        self._entries: dict[KeyT, OperatorEntry[DescribedT]] = {}
+        for key, entry in entries:
+            self.add(key, entry)
+
+    def get(self, key: KeyT) -> OperatorEntry[DescribedT] | None:
+        """The entry of an operator; None if it has none."""
+        return self._entries.get(key)
+
+    def add(self, key: KeyT, entry: OperatorEntry[DescribedT]) -> None:
+        """Let an operator have this entry from now on.
+
+        Raises:
+            RegistrationError: It has another one.
+        """
+        if self._entries.setdefault(key, entry) != entry:
+            raise RegistrationError(
+                f"an operator has one rule, for all plans of a process; {key} has another one "
+                "already: register it once, or call the operator something else"
+            )

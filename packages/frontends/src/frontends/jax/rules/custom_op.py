@@ -1,0 +1,71 @@
+"""One operator of a function, as `torch.library.custom_op` makes one: what JAX has no call for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, update_wrapper
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+
+class CustomOp:
+    """A function of arrays that is a primitive of its own.
+
+    Args:
+        function: As in `custom_op`.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.primitive = Primitive(function.__name__)
+        """What a trace has in the place of a call."""
+
+        self.primitive.multiple_results = True
+        self.primitive.def_impl(self._run)
+        self.primitive.def_abstract_eval(self._shapes)
+        mlir.register_lowering(self.primitive, mlir.lower_fun(self._leaves, multiple_results=True))
+        update_wrapper(self, function)
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """What the function returns."""
+        made = self.primitive.bind(*arrays, **named)
+        shapes = jax.eval_shape(partial(self._function, **named), *arrays)
+        return jax.tree.unflatten(jax.tree.structure(shapes), made)
+
+    def _leaves(self, *arrays: Any, **named: Any) -> list[Any]:
+        return jax.tree.leaves(self._function(*arrays, **named))
+
+    def _run(self, *arrays: Any, **named: Any) -> list[Any]:
+        return list(jax.jit(partial(self._leaves, **named))(*arrays))
+
+    def _shapes(self, *arrays: Any, **named: Any) -> list[Any]:
+        shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+        made = jax.eval_shape(partial(self._leaves, **named), *shapes)
+        return [jax.core.ShapedArray(array.shape, array.dtype) for array in made]
+
+
+def custom_op(function: Callable[..., Any]) -> CustomOp:
+    """A function of arrays as one operator, of which `register_rule` says how it is sharded.
+
+    What it computes with is not planned: a device calls it on its parts of the arrays, so that the
+    grid and the blocks of a Pallas kernel in it are those of the parts. It has no derivative of its
+    own: such a function for forward and one for backward make up a `jax.custom_vjp`.
+
+    Args:
+        function: From arrays to an array or a tree of them; what is no array is given by name, and
+            has a hash.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> @custom_op
+        ... def scaled(x, *, by):
+        ...     return x * by
+        >>> jax.make_jaxpr(lambda x: scaled(x, by=2.0))(jnp.ones(3)).eqns[0].primitive
+        scaled
+        >>> scaled(jnp.ones(3), by=2.0)
+        Array([2., 2., 2.], dtype=float32)
+    """
+    return CustomOp(function)
