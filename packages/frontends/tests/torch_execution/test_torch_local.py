@@ -75,8 +75,8 @@ CASES: dict[str, Case] = {
     ),
     "sum": ("reduce_sum", {"dims": (0,)}, call(aten.sum.dim_IntList, O[0], [0]), (A,)),
     "amax": ("reduce_max", {"dims": (1,)}, call(aten.amax.default, O[0], [1]), (A,)),
-    "view": ("reshape", {}, call(aten.view.default, O[0], [4, 4, 2]), (A,)),
-    "merge": ("reshape", {}, call(aten.view.default, O[0], [32]), (A,)),
+    "view": ("reshape", {}, call(aten.reshape.default, O[0], [4, 4, 2]), (A,)),
+    "merge": ("reshape", {}, call(aten.reshape.default, O[0], [32]), (A,)),
     "expand": (
         "broadcast",
         {"dims": (0, 1)},

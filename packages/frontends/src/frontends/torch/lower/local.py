@@ -62,7 +62,7 @@ class LocalCall:
             [local_shape(shape, spec, mesh) for shape, spec in zip(whole, specs, strict=True)]
             for whole, specs in zip(shapes, (operand_specs, result_specs), strict=True)
         ]
-        self._call = _of_any_strides(call_of_part(call, parts[0], parts[1]))
+        self._call = call_of_part(call, parts[0], parts[1])
         self._mesh = mesh
         plain = alike(self._call)
         self._function: Function = plain
@@ -199,10 +199,3 @@ def like(coordinates: Sequence[Coordinates], axes: Sequence[int]) -> Mapping[int
         position: first.setdefault(tuple(place[axis] for axis in axes), position)
         for position, place in enumerate(coordinates)
     }
-
-
-def _of_any_strides(call: Call) -> Call:
-    """A view as a reshape: memory of a shard may lie so that there is no view of it."""
-    if call.name not in ("view", "_unsafe_view", "view_copy"):
-        return call
-    return Call(torch.ops.aten.reshape.default, (call.argument("self"), call.argument("size")), {})
