@@ -24,12 +24,14 @@ OTHERWISE = {
     "state_dict": PASSED,
 }
 ONLY_ONE_MODULE = {
+    "custom_op": "PyTorch has its own, `torch.library.custom_op`",
     "init": "virtual devices of JAX are there before it starts; processes of PyTorch join later",
     "parallelize_step": "JAX has no model, optimizer and loss that a step could be made of",
 }
 OTHERWISE_MODULE = {
     "parallelize": "a function; or a model, its optimizer and a loss",
     "plan_for": "the same",
+    "register_rule": "an operator of JAX is a Primitive, one of PyTorch is torch.ops...",
     "restore": PASSED,
     "save": PASSED,
 }
