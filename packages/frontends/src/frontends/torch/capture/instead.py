@@ -74,12 +74,23 @@ def followed(
         for name, is_equal in (("__eq__", True), ("__ne__", False)):
             instead = _compared(getattr(torch.SymFloat, name), is_equal)
             stack.enter_context(_replaced(torch.SymFloat, name, instead))
+        stack.enter_context(_replaced(torch.SymFloat, "__pow__", _power))
         stack.enter_context(mock.patch.object(torch, "_assert_async", _assert))
         for owner, name in _SEEDS:
             stack.enter_context(mock.patch.object(owner, name, _seeding))
         stack.enter_context(_replaced(Tensor, "data", _data()))
         stack.enter_context(_replaced(Tensor, "grad", _grad(on_grad)))
         yield
+
+
+def _power(base: torch.SymFloat, exponent: Any) -> Any:
+    """Python's own power: torch's first has sympy prove that the base is not negative.
+
+    Adam takes a root for each parameter; the proofs took a tenth of planning GPT-2.
+    """
+    if isinstance(exponent, int | float | torch.SymInt | torch.SymFloat):
+        return base.__float_pow__(exponent)
+    return NotImplemented
 
 
 @contextmanager
