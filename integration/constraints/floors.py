@@ -20,7 +20,7 @@ FLOORS = {
     "cli testing",
     "costmodel": "errors base hardware time memory operators memory_bound measured profile "
     "calibrate report . cli testing",
-    "pipesched": "errors base schedule generators judge simulation solver lower report . "
+    "pipesched": "errors base schedule judge generators simulation solver lower report . "
     "cli testing",
     "stagecut": "errors base placement layers slice branches plan models profiles . cli testing",
     "autoshard": "_core errors base graph rules space problem solvers answer picture shard "

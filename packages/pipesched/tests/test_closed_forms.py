@@ -1,12 +1,18 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipesched import NAMES, ArgumentError, Costs, Timeline, closed_form, make, simulate
+from pipesched import (
+    NAMES,
+    ArgumentError,
+    Costs,
+    Timeline,
+    closed_form,
+    make,
+    schedule_entry,
+    simulate,
+)
 
-WITH_FORM = [name for name in NAMES if name not in ("zb-1p", "zb-auto")]
-LOOPED = ("interleaved-1f1b", "looped-bfs", "inference")
-V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipe-v")
-TWO_WAYS = ("dualpipe", "chimera")
+WITH_FORM = [name for name in NAMES if schedule_entry(name).closed_form is not None]
 
 Times = tuple[float, float, float]
 times = st.lists(st.sampled_from([1.0, 2.0, 3.0, 4.0, 5.0, 8.0]), min_size=3, max_size=3)
@@ -15,15 +21,16 @@ times = st.lists(st.sampled_from([1.0, 2.0, 3.0, 4.0, 5.0, 8.0]), min_size=3, ma
 @st.composite
 def arguments(draw: st.DrawFn, name: str) -> tuple[tuple[int, int], Times, dict[str, int]]:
     """Sizes, times and options, of which most are of the closed form's rule."""
+    entry = schedule_entry(name)
     n_ranks = draw(st.integers(1, 8))
     n_microbatches = draw(st.integers(1, 32))
-    options = {"n_chunks": draw(st.integers(1, 4))} if name in LOOPED else {}
-    if name in TWO_WAYS:
+    options = {"n_chunks": draw(st.integers(1, 4))} if "n_chunks" in entry.options else {}
+    if entry.copies_of_stages > 1:
         n_ranks += n_ranks % 2
         n_microbatches = n_ranks * draw(st.integers(1, 32 // n_ranks))
-    n_stages = n_ranks * options.get("n_chunks", 2 if name in V_SHAPED else 1)
+    n_stages = n_ranks * options.get("n_chunks", entry.stages_a_rank)
     w, i, f = sorted(draw(times))
-    if name in V_SHAPED and draw(st.booleans()):
+    if draw(st.booleans()):
         w = i = f
     return (n_stages, n_microbatches), (f, i, w), options
 

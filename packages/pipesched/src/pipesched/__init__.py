@@ -20,32 +20,30 @@ from pipesched.errors import (
     MissingExtraError,
     ParseError,
     PipeschedError,
+    RegistrationError,
     UnknownScheduleError,
 )
-from pipesched.generators import (
+from pipesched.generators.automatic import zb_1p, zb_auto
+from pipesched.generators.chimera import chimera
+from pipesched.generators.dualpipe import dualpipe, dualpipe_v
+from pipesched.generators.entry import ScheduleEntry
+from pipesched.generators.form import ClosedForm, KnownForm, StepSizes
+from pipesched.generators.inference import inference
+from pipesched.generators.interleaved import interleaved_1f1b, looped_bfs
+from pipesched.generators.schedules import (
     NAMES,
-    chimera,
-    dualpipe,
-    dualpipe_v,
-    eager_1f1b,
-    gpipe,
-    inference,
-    interleaved_1f1b,
-    looped_bfs,
+    closed_form,
     make,
-    one_f_one_b,
-    v_half,
-    v_min,
-    zb_1p,
-    zb_auto,
-    zb_h1,
-    zb_h2,
-    zb_v,
+    register_schedule,
+    schedule_entry,
+    schedule_names,
 )
+from pipesched.generators.v_shaped import v_half, v_min, zb_v
+from pipesched.generators.warm_up import eager_1f1b, gpipe, one_f_one_b
+from pipesched.generators.zero_bubble import zb_h1, zb_h2
 from pipesched.judge.broken import ProgramError, ScheduleError
 from pipesched.judge.check import Semantics, check
 from pipesched.judge.check_program import check_program
-from pipesched.judge.closed_forms import ClosedForm, closed_form
 from pipesched.lower import lower
 from pipesched.report.draw import draw, legend
 from pipesched.report.plot import plot
@@ -103,6 +101,7 @@ __all__ = [
     "Instruction",
     "InternalError",
     "Kind",
+    "KnownForm",
     "MissingExtraError",
     "ParseError",
     "PipeschedError",
@@ -112,12 +111,15 @@ __all__ = [
     "Receive",
     "Received",
     "Reduce",
+    "RegistrationError",
     "Run",
     "Saved",
     "Schedule",
+    "ScheduleEntry",
     "ScheduleError",
     "Semantics",
     "Send",
+    "StepSizes",
     "Timeline",
     "Transfer",
     "UnknownScheduleError",
@@ -144,6 +146,9 @@ __all__ = [
     "parse_instruction",
     "plot",
     "plot_memory",
+    "register_schedule",
+    "schedule_entry",
+    "schedule_names",
     "search",
     "simulate",
     "to_torch_csv",

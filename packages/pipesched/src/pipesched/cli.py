@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,13 @@ from typing import Any, get_args
 
 from pipesched.base.placement import Placement
 from pipesched.errors import ArgumentError, ParseError, PipeschedError
-from pipesched.generators import NAMES, make
+from pipesched.generators.entry import ScheduleEntry
+from pipesched.generators.schedules import (
+    NAMES,
+    make,
+    schedule_entry,
+    schedule_names,
+)
 from pipesched.judge.check import Semantics, check
 from pipesched.report.draw import draw, legend
 from pipesched.report.plot import plot
@@ -31,19 +38,15 @@ from pipesched.simulation.simulate import simulate
 from pipesched.simulation.timeline import Timeline
 from pipesched.solver.search import search
 
-_CHUNKED = ("interleaved-1f1b", "looped-bfs", "inference")  # their stages a rank can be chosen
-_V_SHAPED = ("zb-v", "v-half", "v-min", "dualpipe-v")  # two stages a rank
-_PLANNED = ("zb-auto", "zb-1p")  # made for given costs
 _DELAY = "+delay"
 
-_DESCRIPTION = f"""\
+_DESCRIPTION = """\
 Pipeline schedules, drawn, compared and checked, by the times that you give.
 
 schedules:
-  {", ".join(NAMES[: len(NAMES) // 2])},
-  {", ".join(NAMES[len(NAMES) // 2 :])};
+  {names};
   search: the best that is found for these times, and how far from the best it can be at most;
-  any of these followed by {_DELAY}, as eager-1f1b{_DELAY}: weight gradients are put off to cover
+  any of these followed by {delay}, as eager-1f1b{delay}: weight gradients are put off to cover
   transfers; or a file with a schedule: what str() prints, JSON, or torch's CSV"""
 
 _EXAMPLES = """\
@@ -108,11 +111,12 @@ def _check(options: argparse.Namespace) -> str:
 def _timeline(name: str, options: argparse.Namespace) -> tuple[Timeline, list[str]]:
     """What a name or file stands for, and what else there is to say of it."""
     base = name.removesuffix(_DELAY)
-    if base not in (*NAMES, "search"):
+    entry: ScheduleEntry | None = None
+    if base not in ("search", *schedule_names()):
         if not Path(base).exists():
             raise ArgumentError(
-                f"a schedule is one of {', '.join(NAMES)}, search, any of them with {_DELAY}, or a "
-                f"file; got {name}"
+                f"a schedule is one of {', '.join(schedule_names())}, search, any of them with "
+                f"{_DELAY}, or a file; got {name}"
             )
         schedule = _read(Path(base))
         route = schedule.placement.routes[0]
@@ -124,7 +128,11 @@ def _timeline(name: str, options: argparse.Namespace) -> tuple[Timeline, list[st
                 f"--stages {options.stages}, --ranks {options.ranks} and "
                 f"--microbatches {options.microbatches}"
             )
-        n_chunks = options.chunks if base in _CHUNKED else 2 if base in _V_SHAPED else 1
+        n_chunks = 1
+        if base != "search":
+            entry = schedule_entry(base)
+            is_chosen = "n_chunks" in entry.options
+            n_chunks = options.chunks if is_chosen else entry.stages_a_rank
         if n_chunks < 1:
             raise ArgumentError(f"a rank has at least one stage; got --chunks {n_chunks}")
         schedule = None
@@ -134,7 +142,7 @@ def _timeline(name: str, options: argparse.Namespace) -> tuple[Timeline, list[st
     notes = []
     if schedule is None:
         n_stages = options.ranks * n_chunks if options.stages is None else options.stages
-        if base == "search":
+        if entry is None:
             found = search(
                 n_stages,
                 options.microbatches,
@@ -149,11 +157,8 @@ def _timeline(name: str, options: argparse.Namespace) -> tuple[Timeline, list[st
                 f"backwards takes less than {found.lower_bound_s:.4g} s (gap {found.gap:.1%})"
             ]
         else:
-            given: dict[str, Any] = {"n_chunks": n_chunks} if base in _CHUNKED else {}
-            if base in _PLANNED:
-                given = {"costs": costs}
-            if base == "zb-auto":
-                given["activation_cap"] = options.cap
+            asked = {"n_chunks": n_chunks, "costs": costs, "activation_cap": options.cap}
+            given: dict[str, Any] = {k: asked[k] for k in entry.options if k in asked}
             schedule = make(base, n_stages, options.microbatches, **given)
     if name.endswith(_DELAY):
         schedule = replace(delay_weight_gradients(schedule, costs), name=name)
@@ -205,9 +210,11 @@ def _read(path: Path) -> Schedule:
 
 def _parser() -> argparse.ArgumentParser:
     as_is = argparse.RawDescriptionHelpFormatter
+    names = textwrap.fill(", ".join(schedule_names()), 95, break_on_hyphens=False)
+    description = _DESCRIPTION.format(names=names.replace("\n", "\n  "), delay=_DELAY)
     parser = argparse.ArgumentParser(
         prog="python -m pipesched",
-        description=_DESCRIPTION,
+        description=description,
         epilog=_EXAMPLES,
         formatter_class=as_is,
     )
@@ -217,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
         "show",
         parents=[both],
         help="draw one schedule's timeline",
-        description=_DESCRIPTION,
+        description=description,
         epilog=_EXAMPLES,
         formatter_class=as_is,
     )
@@ -230,7 +237,7 @@ def _parser() -> argparse.ArgumentParser:
         "compare",
         parents=[both],
         help="a table of several schedules, and their timelines to one scale",
-        description=_DESCRIPTION,
+        description=description,
         epilog=_EXAMPLES,
         formatter_class=as_is,
     )
@@ -249,6 +256,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _shared() -> argparse.ArgumentParser:
+    chunked = [name for name in NAMES if "n_chunks" in schedule_entry(name).options]
     shared = argparse.ArgumentParser(add_help=False)
     sizes = shared.add_argument_group("sizes")
     sizes.add_argument("--stages", type=int, help="stages of the model, each with the times below")
@@ -263,7 +271,7 @@ def _shared() -> argparse.ArgumentParser:
         "--chunks",
         type=int,
         default=2,
-        help=f"stages a rank, of {', '.join(_CHUNKED)} (default: %(default)s)",
+        help=f"stages a rank, of {', '.join(chunked)} (default: %(default)s)",
     )
     times = shared.add_argument_group("times of one microbatch, in seconds")
     times.add_argument("--forward", type=float, default=1.0, help="default: %(default)s")

@@ -14,7 +14,11 @@ class InfeasibleError(PipeschedError, ValueError):
 
 
 class UnknownScheduleError(PipeschedError, ValueError):
-    """No generator has this name."""
+    """No schedule is known by this name."""
+
+
+class RegistrationError(PipeschedError, ValueError):
+    """A table cannot have this entry; the message says what an entry is."""
 
 
 class ParseError(PipeschedError, ValueError):

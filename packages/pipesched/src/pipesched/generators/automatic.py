@@ -33,6 +33,7 @@ from pipesched.base.checks import bounds_of, check_kind, check_sizes
 from pipesched.base.edge import Edge
 from pipesched.base.kind import Kind
 from pipesched.errors import ArgumentError, InfeasibleError
+from pipesched.generators.entry import ScheduleEntry
 from pipesched.generators.order import numbered
 from pipesched.schedule.costs import Costs
 from pipesched.schedule.schedule import Schedule
@@ -346,3 +347,6 @@ def _problem(
 
 def _edge(kind: Kind, src: int, dst: int) -> Edge:
     return Edge((kind, src), (kind, dst))
+
+
+ENTRIES = (ScheduleEntry("zb-1p", zb_1p), ScheduleEntry("zb-auto", zb_auto))

@@ -21,6 +21,8 @@ from pipesched.base.action import Action
 from pipesched.base.checks import check_sizes
 from pipesched.base.placement import Placement
 from pipesched.errors import ArgumentError
+from pipesched.generators.entry import ScheduleEntry
+from pipesched.generators.form import ClosedForm, KnownForm, StepSizes, form_of
 from pipesched.generators.order import backward, forward
 from pipesched.schedule.schedule import Schedule
 
@@ -53,3 +55,23 @@ def chimera(n_stages: int, n_microbatches: int) -> Schedule:
             on_rank[start + 2 * n_stages - 1 - stage] = backward(stage, m)
     ranks = tuple(tuple(on_rank[tick] for tick in sorted(on_rank)) for on_rank in ticks)
     return Schedule("chimera", n_stages, n_microbatches, ranks, placement)
+
+
+def _form(s: StepSizes) -> ClosedForm:
+    # Table 2 has one unit of p microbatches; each more adds what its backwards take longer.
+    b = s.i + s.w
+    bubble_s = (s.p - 2) * (b + (s.m // s.p - 1) * (b - s.f))
+    return form_of(bubble_s, s.p, "Li, Hoefler 2021, table 2")
+
+
+def _is_known(s: StepSizes) -> bool:
+    return s.m % s.p == 0 and s.f <= s.i + s.w
+
+
+ENTRIES = (
+    ScheduleEntry(
+        "chimera",
+        chimera,
+        closed_form=KnownForm(_form, "m is a multiple of p, and F <= I + W", _is_known),
+    ),
+)

@@ -23,6 +23,8 @@ from pipesched.base.checks import check_sizes
 from pipesched.base.kind import Kind
 from pipesched.base.placement import Placement
 from pipesched.errors import ArgumentError
+from pipesched.generators.entry import ScheduleEntry
+from pipesched.generators.form import ClosedForm, KnownForm, StepSizes, form_of
 from pipesched.generators.order import Step, numbered, ranks_for
 from pipesched.schedule.schedule import Schedule
 
@@ -122,3 +124,27 @@ def _steps(rank: int, n_ranks: int, n_microbatches: int, early: int, late: int) 
         yield input_gradient(early)
     while waiting:
         yield weight_gradient()
+
+
+def _dualpipe_form(s: StepSizes) -> ClosedForm:
+    # Table 2 has (p / 2 - 1) (F&B + B - 3 W), with F&B an overlapped pair; here a pair takes F + B,
+    # and ranks do not wait for each other between pairs.
+    return form_of((s.p // 2 - 1) * (s.f + s.i - s.w), s.p + 1, "ours")
+
+
+def _dualpipe_v_form(s: StepSizes) -> ClosedForm:
+    return form_of((s.p - 1) * (s.f + s.i - s.w), 2 * s.p + 1, "ours")
+
+
+def _balanced(s: StepSizes) -> bool:
+    return s.w <= s.i <= s.f <= s.i + s.w
+
+
+_RULE = "W <= I <= F <= I + W"
+
+ENTRIES = (
+    ScheduleEntry("dualpipe", dualpipe, closed_form=KnownForm(_dualpipe_form, _RULE, _balanced)),
+    ScheduleEntry(
+        "dualpipe-v", dualpipe_v, closed_form=KnownForm(_dualpipe_v_form, _RULE, _balanced)
+    ),
+)

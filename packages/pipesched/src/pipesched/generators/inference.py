@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pipesched.base.checks import check_sizes
-from pipesched.generators.interleaved import groups_of
+from pipesched.generators.entry import ScheduleEntry
+from pipesched.generators.form import ClosedForm, KnownForm, StepSizes, form_of
+from pipesched.generators.interleaved import groups_of, looped_slots
 from pipesched.generators.order import forward, ranks_for
 from pipesched.schedule.schedule import Schedule
 
@@ -35,3 +37,12 @@ def inference(
         for rank in range(n_ranks)
     )
     return Schedule("inference", n_stages, n_microbatches, ranks, backward=False)
+
+
+def _form(s: StepSizes) -> ClosedForm:
+    # Nothing waits for the last rank, so only F's way to it counts, in the span not at all.
+    slots = looped_slots(s)
+    return form_of(slots * s.f, 1, "ours", (slots - s.p + 1) * s.f)
+
+
+ENTRIES = (ScheduleEntry("inference", inference, closed_form=KnownForm(_form)),)

@@ -18,6 +18,8 @@ from itertools import pairwise, starmap
 
 from pipesched.base.checks import check_sizes, is_count
 from pipesched.errors import ArgumentError
+from pipesched.generators.entry import ScheduleEntry
+from pipesched.generators.form import ClosedForm, KnownForm, StepSizes, form_of
 from pipesched.generators.order import backward, forward, in_turn, ranks_for
 from pipesched.schedule.schedule import Schedule
 
@@ -104,3 +106,28 @@ def groups_of(n_microbatches: int, n_ranks: int, group_size: int | None) -> list
     else:
         ends = [*range(0, n_microbatches, group_size), n_microbatches]
     return list(starmap(range, pairwise(ends)))
+
+
+def looped_slots(s: StepSizes) -> int:
+    """Slots in which a rank waits for its first microbatch, in each chunk too if they are few."""
+    return s.p - 1 + (s.v - 1) * max(0, s.p - s.m)
+
+
+def _interleaved_1f1b_form(s: StepSizes) -> ClosedForm:
+    group = -(-s.m // max(1, s.m // s.p))
+    peak = min(s.m * s.v, 2 * (s.p - 1) + (s.v - 1) * group + 1)
+    bubble_s = looped_slots(s) * (s.f + s.i + s.w)
+    return form_of(bubble_s, peak, "Narayanan et al. 2021, section 2.2.2")
+
+
+def _looped_bfs_form(s: StepSizes) -> ClosedForm:
+    bubble_s = looped_slots(s) * (s.f + s.i + s.w)
+    return form_of(bubble_s, s.m * s.v, "Lamy-Poirier 2023, section 4")
+
+
+ENTRIES = (
+    ScheduleEntry(
+        "interleaved-1f1b", interleaved_1f1b, closed_form=KnownForm(_interleaved_1f1b_form)
+    ),
+    ScheduleEntry("looped-bfs", looped_bfs, closed_form=KnownForm(_looped_bfs_form)),
+)

@@ -33,6 +33,8 @@ from pipesched.base.action import Action
 from pipesched.base.checks import check_sizes
 from pipesched.base.kind import Kind
 from pipesched.base.placement import Placement
+from pipesched.generators.entry import ScheduleEntry
+from pipesched.generators.form import ClosedForm, KnownForm, StepSizes, form_of
 from pipesched.generators.order import (
     Step,
     forward,
@@ -195,3 +197,36 @@ def _block_order(rank: int, n_ranks: int, n_microbatches: int, down: int, turn: 
         tick + _PERIOD * m: step for tick, step in block.items() for m in range(n_microbatches)
     }
     return deque(ticks[tick] for tick in sorted(ticks))
+
+
+def _zb_v_form(s: StepSizes) -> ClosedForm:
+    # The paper has the case of m >= 2 p - 1: no bubble in the span.
+    span = max(0, 4 * (s.p - 1) - 2 * (s.m - 1))
+    bubble_s, peak = max(s.p - 1, span) * s.f, 2 * min(s.m, s.p)
+    return form_of(bubble_s, peak, "Qi et al. 2024, section 6", span * s.f)
+
+
+def _v_half_form(s: StepSizes) -> ClosedForm:
+    # Table 1 has the peak for many ranks: half of 1F1B's 2 p.
+    odd = s.p % 2
+    filling = 4 * s.p - 5 - 2 * max(0, s.m - 2 + odd)
+    slots = max(3 * (s.p - 1) - odd, filling) if s.p > 1 else 0
+    return form_of(slots * s.f, min(2 * s.m, s.p + 2 - odd), "ours")
+
+
+def _v_min_form(s: StepSizes) -> ClosedForm:
+    # Table 1 has the peak for many ranks: a third of 1F1B's 2 p.
+    longer = 2 if s.p % 3 == 0 and s.m > 1 else 0
+    slots = 4 * s.p - 5 + longer if s.p > 1 else 0
+    return form_of(slots * s.f, min(2 * s.m, 2 * ((s.p + 1) // 3 + 1)), "ours")
+
+
+def _equal_times(s: StepSizes) -> bool:
+    return s.f == s.i == s.w
+
+
+ENTRIES = (
+    ScheduleEntry("zb-v", zb_v, closed_form=KnownForm(_zb_v_form, "F = I = W", _equal_times)),
+    ScheduleEntry("v-half", v_half, closed_form=KnownForm(_v_half_form, "F = I = W", _equal_times)),
+    ScheduleEntry("v-min", v_min, closed_form=KnownForm(_v_min_form, "F = I = W", _equal_times)),
+)

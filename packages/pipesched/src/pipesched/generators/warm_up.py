@@ -24,6 +24,8 @@ from itertools import pairwise
 
 from pipesched.base.checks import check_sizes, is_count
 from pipesched.errors import ArgumentError
+from pipesched.generators.entry import ScheduleEntry
+from pipesched.generators.form import ClosedForm, KnownForm, StepSizes, form_of
 from pipesched.generators.order import backward, forward, in_turn
 from pipesched.schedule.schedule import Schedule
 
@@ -94,3 +96,25 @@ def _schedule(name: str, n_microbatches: int, depth: Sequence[int]) -> Schedule:
         for stage, warm_up in enumerate(depth)
     )
     return Schedule(name, len(depth), n_microbatches, ranks)
+
+
+def _gpipe_form(s: StepSizes) -> ClosedForm:
+    # The paper has O((p - 1) / (m + p - 1)) of the step.
+    return form_of((s.p - 1) * (s.f + s.i + s.w), s.m, "Huang et al. 2019, section 2.3")
+
+
+def _one_f_one_b_form(s: StepSizes) -> ClosedForm:
+    peak = min(s.m, s.p)
+    return form_of((s.p - 1) * (s.f + s.i + s.w), peak, "Narayanan et al. 2021, section 2.2.1")
+
+
+def _eager_1f1b_form(s: StepSizes) -> ClosedForm:
+    peak = min(s.m, 2 * s.p - 1)
+    return form_of((s.p - 1) * (s.f + s.i + s.w), peak, "Zhuang et al. 2023, section 4")
+
+
+ENTRIES = (
+    ScheduleEntry("gpipe", gpipe, closed_form=KnownForm(_gpipe_form)),
+    ScheduleEntry("1f1b", one_f_one_b, closed_form=KnownForm(_one_f_one_b_form)),
+    ScheduleEntry("eager-1f1b", eager_1f1b, closed_form=KnownForm(_eager_1f1b_form)),
+)

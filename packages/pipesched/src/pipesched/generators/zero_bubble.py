@@ -21,6 +21,8 @@ from collections.abc import Sequence
 
 from pipesched.base.action import Action
 from pipesched.base.checks import check_sizes
+from pipesched.generators.entry import ScheduleEntry
+from pipesched.generators.form import ClosedForm, KnownForm, StepSizes, form_of
 from pipesched.generators.order import forward, input_gradient, weight_gradient
 from pipesched.schedule.schedule import Schedule
 
@@ -73,3 +75,37 @@ def _rank(stage: int, n_microbatches: int, warm_up: int, lag: int) -> tuple[Acti
     left = range(max(0, n_microbatches - lag), n_microbatches)
     order += [weight_gradient(stage, m) for m in left]
     return tuple(order)
+
+
+def _zb_h1_form(s: StepSizes) -> ClosedForm:
+    # Table 2 has the case of m >= p, (p - 1) (F + I - W), and appendix H that of m <= p.
+    peak = min(s.m, s.p)
+    return form_of((s.p - 1) * (s.f + s.i) - (peak - 1) * s.w, peak, "Qi et al. 2024, table 2")
+
+
+def _zb_h2_form(s: StepSizes) -> ClosedForm:
+    span_s = s.f + s.i - 2 * s.w
+    bubble_s, span_bubble_s = (s.p - 1) * max(s.f, span_s), (s.p - 1) * span_s
+    return form_of(bubble_s, 2 * s.p - 1, "Qi et al. 2024, table 2", span_bubble_s)
+
+
+def _short_weight_gradient(s: StepSizes) -> bool:
+    return s.w <= min(s.f, s.i)
+
+
+def _short_and_filled(s: StepSizes) -> bool:
+    return _short_weight_gradient(s) and s.m >= 2 * s.p - 1
+
+
+ENTRIES = (
+    ScheduleEntry(
+        "zb-h1",
+        zb_h1,
+        closed_form=KnownForm(_zb_h1_form, "W <= F and W <= I", _short_weight_gradient),
+    ),
+    ScheduleEntry(
+        "zb-h2",
+        zb_h2,
+        closed_form=KnownForm(_zb_h2_form, "W <= F, W <= I and m >= 2 p - 1", _short_and_filled),
+    ),
+)

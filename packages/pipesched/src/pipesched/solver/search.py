@@ -27,7 +27,7 @@ from pipesched.base.edge import Edge, chain, checked_edges
 from pipesched.base.kind import Kind
 from pipesched.base.placement import Placement
 from pipesched.errors import ArgumentError, InfeasibleError
-from pipesched.generators import make
+from pipesched.generators.schedules import make
 from pipesched.schedule.costs import Costs
 from pipesched.schedule.schedule import Schedule
 from pipesched.solver.beam import Path, beam_search, root

@@ -8,11 +8,17 @@ from itertools import product
 
 from hypothesis import strategies as st
 
+from pipesched.base.kind import Kind
 from pipesched.errors import ArgumentError
-from pipesched.generators import NAMES, make
+from pipesched.generators.schedules import NAMES, make, schedule_entry
 from pipesched.schedule.schedule import Schedule
 
-LINEAR = ("gpipe", "1f1b", "eager-1f1b")
+LINEAR = tuple(
+    name
+    for name in NAMES
+    if schedule_entry(name).stages_a_rank == schedule_entry(name).copies_of_stages == 1
+    and schedule_entry(name).kinds == {Kind.FORWARD, Kind.BACKWARD}
+)
 """Those of one stage a rank and whole backwards."""
 
 
