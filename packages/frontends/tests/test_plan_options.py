@@ -16,7 +16,7 @@ from costmodel import Cluster
 from frontends import PlanOptions
 from frontends.errors import BatchError, PlanError
 from frontends.jax import plan_for
-from frontends.plan.schedule import RUN
+from frontends.plan.schedule import names_that_run
 from frontends.search.candidates import BASELINES, EQUAL_LAYERS, SEARCH
 from frontends.search.plan_options import STRATEGIES, PlanKeywords
 from hypothesis import given
@@ -110,7 +110,7 @@ def test_editors_know_every_option() -> None:
         optional={
             "microbatches": st.integers(1, 64),
             "strategy": st.sampled_from(STRATEGIES),
-            "schedule": st.sampled_from([None, *RUN]),
+            "schedule": st.sampled_from([None, *names_that_run()]),
             "memory_bytes": st.integers(1, 1 << 40),
             "level": st.sampled_from(["O2", "O3"]),
             "pin": st.dictionaries(st.text(max_size=4), st.sampled_from(["RS0", 1])),

@@ -15,7 +15,7 @@ from frontends.jax.run.runtime import Runtime
 from frontends.jax.run.verify import check_collectives
 from frontends.jax.testing import EXAMPLES, Example, mlp, small_gpt
 from frontends.layers.layers import LayeredStep, layer
-from frontends.plan.schedule import RUN, copies_of_stages, stages_a_rank
+from frontends.plan.schedule import names_that_run
 from frontends.program.predict import predict_step_s, simulate
 from frontends.program.program import build_program
 from frontends.search.plan_options import STRATEGIES, PlanOptions
@@ -131,13 +131,14 @@ def test_predicted_time_is_the_simulated_pipeline_then_apply() -> None:
     assert plan.step_s == pytest.approx(timeline.makespan_s + apply_s + once_s)
 
 
-@pytest.mark.parametrize("schedule", RUN)
+@pytest.mark.parametrize("schedule", names_that_run())
 def test_every_schedule_that_is_asked_for_is_planned(schedule: str) -> None:
     plan = Planner(
         layered("gpt", 4), SLOW, PlanOptions(strategy="equal_layers", schedule=schedule)
     ).best()
     assert plan.schedule == schedule
-    assert len(plan.stages) == 2 * stages_a_rank(schedule) * copies_of_stages(schedule)
+    entry = pipesched.schedule_entry(schedule)
+    assert len(plan.stages) == 2 * entry.stages_a_rank * entry.copies_of_stages
     assert {tuple(stage.mesh.device_ids) for stage in plan.stages} == {(0, 1), (2, 3)}
     assert plan.n_devices == 4
     assert plan.memory_bytes == max(

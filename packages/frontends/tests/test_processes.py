@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frontends.plan.schedule import RUN
+from frontends.plan.schedule import names_that_run
 from launching import run, started
 
 N = 4
@@ -40,7 +40,7 @@ def launch(program: Sequence[str], folder: Path, *wrapper: str) -> tuple[int, st
     return ended.status, ended.output
 
 
-@pytest.mark.parametrize("schedule", RUN if NIGHTLY else ["eager-1f1b"])
+@pytest.mark.parametrize("schedule", names_that_run() if NIGHTLY else ["eager-1f1b"])
 def test_processes_compute_the_single_device_step(schedule: str, tmp_path: Path) -> None:
     status, found, log = start(schedule, tmp_path)
     assert status == 0, log

@@ -15,7 +15,6 @@ from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import LayeredStep, layer
 from frontends.layers.replicas import CopiedStep, copied_as, sharding_of_copy, with_copies
 from frontends.plan.schedule import (
-    copies_of_stages,
     copy_at,
     each_copy,
     microbatches_at,
@@ -206,7 +205,7 @@ def test_each_copy_runs_the_microbatches_of_its_route(name: str, half: int, n: i
     except pipesched.ArgumentError:
         return  # not defined for these sizes
     alone = each_copy(schedule)
-    assert alone.n_stages == copies_of_stages(name) * schedule.n_stages
+    assert alone.n_stages == pipesched.schedule_entry(name).copies_of_stages * schedule.n_stages
     seen = Counter(
         action.stage for actions in alone.ranks for action in actions if action.kind == "F"
     )

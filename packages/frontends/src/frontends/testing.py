@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 import autoshard
+import pipesched
 import shardspec
 from autoshard import Graph, Operator, Strategy
 from hypothesis import strategies as st
@@ -29,7 +30,6 @@ from frontends.plan.plan_fields import (
     Stored,
     Transfer,
 )
-from frontends.plan.schedule import RUN, copies_of_stages
 
 _NAMES = ("params['blocks'][0]['up']", "params['head']", "opt_state[0].count", "batch[0]", "add.7")
 _KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
@@ -126,7 +126,9 @@ def random_plan(
     size, n_stages = layered.n_layers, len(meshes)
     cuts = sorted(rng.sample(range(1, size), n_stages - 1))
     spans = [*zip([0, *cuts], [*cuts, size], strict=True)]
-    copied = with_copies(layered, copies_of_stages(schedule) if schedule in RUN else 1).layered
+    is_known = schedule in pipesched.schedule_names()
+    n_copies = pipesched.schedule_entry(schedule).copies_of_stages if is_known else 1
+    copied = with_copies(layered, n_copies).layered
     stages = tuple(
         _random_stage(copied.stage(begin + first, begin + end - 1), first, end - 1, mesh, rng)
         for begin in range(0, copied.n_layers, size)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pipesched
 import pytest
 import torch
 from costmodel import Cluster
 from frontends.layers.layers import layer
 from frontends.layers.replicas import copied_as
-from frontends.plan.schedule import copies_of_stages
 from frontends.testing import random_plan
 from frontends.torch.capture.capture import training_step
 from frontends.torch.run.runtime import Runtime
@@ -132,7 +132,7 @@ def test_random_plans_compute_the_eager_step(
 ) -> None:
     example = EXAMPLES[name]()
     capture = Capture(example.step, example.model, example.optimizer, example.batch)
-    trace = capture.at(2 * copies_of_stages(schedule))
+    trace = capture.at(2 * pipesched.schedule_entry(schedule).copies_of_stages)
     layered = layer(trace.step, 4)
     plan = random_plan(layered, MESHES[n_stages], random.Random(seed), schedule)
     copied = copied_as(layered, plan)

@@ -64,8 +64,8 @@ def plan(
 ) -> None:
     """Plan a model for any cluster, also for a larger one than this machine, and print the plan."""
     _check_outputs(save, html, picture)
-    cluster, how = options.where(), options.how()
-    subject = options.subject()
+    cluster, subject = options.where(), options.subject()
+    how = options.how()
     console = make_console()
     with Display(console) as display:
         found = subject.plan(cluster, replace(how, progress=display))

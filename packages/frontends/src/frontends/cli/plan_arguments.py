@@ -13,12 +13,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
+import pipesched
 import typer
 from autoshard import MemoryRule
 from costmodel import Cluster, presets
 
 from frontends.answer.plan import Plan
-from frontends.plan.schedule import PLAIN, RUN
+from frontends.errors import PlanError
+from frontends.plan.schedule import PLAIN, runs
 from frontends.price.pins import Pin
 from frontends.price.pricing import Level
 from frontends.search.plan_options import STRATEGIES, PlanKeywords, PlanOptions
@@ -38,6 +40,9 @@ _SIZES = {
     "batch": "batch",
 }
 """Options that change a model, and what they are called there."""
+
+_SCHEDULES = [n for n in pipesched.NAMES if runs(pipesched.schedule_entry(n).example)]
+"""Names that are always known."""
 
 _SEARCH = ("microbatches", "schedule", "strategy", "memory", "level", "memory_rule", "pin")
 """Options that a plan is searched by."""
@@ -108,10 +113,11 @@ class PlanArguments:
     ] = None
     schedule: Annotated[
         str | None,
-        _choice(
-            RUN,
-            f"Order of the pipeline's work: {', '.join(RUN)}; the fastest of "
-            f"{', '.join(PLAIN)} if not set.",
+        typer.Option(
+            metavar="NAME",
+            help=f"Order of the pipeline's work: {', '.join(_SCHEDULES)}, or one that FILE.py or "
+            f"an installed package registers; the fastest of {', '.join(PLAIN)} if not set.",
+            rich_help_panel=_PLAN,
         ),
     ] = None
     strategy: Annotated[
@@ -218,7 +224,11 @@ class PlanArguments:
         return {size: n for size, n in found.items() if n is not None}
 
     def how(self) -> PlanOptions:
-        """How to plan; what is not given is the planner's to choose."""
+        """How to plan; what is not given is the planner's to choose.
+
+        Raises:
+            typer.BadParameter: There is no such schedule; a file's are known once it was read.
+        """
         options = {
             "microbatches": self.microbatches,
             "schedule": self.schedule,
@@ -229,7 +239,10 @@ class PlanArguments:
             "pin": _pins(self.pin or []),
         }
         given = {name: value for name, value in options.items() if value is not None}
-        return PlanOptions(**cast("PlanKeywords", given))
+        try:
+            return PlanOptions(**cast("PlanKeywords", given))
+        except PlanError as error:  # all other names were looked at when they were read
+            raise typer.BadParameter(str(error), param_hint="'--schedule'") from error
 
     def _without_search(self, plan: Plan) -> PlanOptions:
         for name in _SEARCH:

@@ -10,31 +10,40 @@ from pipesched import Edge, Kind, Placement, Schedule
 from frontends.errors import PlanError
 from frontends.plan.plan_fields import PlanFields
 
-RUN = (
-    "gpipe",
-    "1f1b",
-    "eager-1f1b",
-    "interleaved-1f1b",
-    "looped-bfs",
-    "zb-h1",
-    "zb-h2",
-    "zb-1p",
-    "zb-auto",
-    "zb-v",
-    "v-half",
-    "v-min",
-    "dualpipe",
-    "dualpipe-v",
-    "chimera",
-)
-"""Names of schedules that run. Others run as text."""
 
-PLAIN = ("1f1b", "eager-1f1b", "gpipe")
-"""Those of one stage a rank and whole backwards, which a plan is chosen among if none is asked for;
-the one that holds the fewest microbatches first."""
+def runs(schedule: Schedule) -> bool:
+    """Whether it trains; what recomputes by the schedule runs by none here."""
+    return schedule.backward and not _recomputes(schedule)
 
-_OF_ALL = (4, 8)
-"""Stages and microbatches for which every schedule is defined."""
+
+def names_that_run() -> tuple[str, ...]:
+    """Names of all schedules that run, those included that others have registered.
+
+    Raises:
+        PlanError: One of an installed distribution cannot be loaded.
+    """
+    try:
+        names = pipesched.schedule_names()
+        return tuple(n for n in names if runs(pipesched.schedule_entry(n).example))
+    except pipesched.PipeschedError as error:
+        raise PlanError(str(error)) from error
+
+
+def check_name(name: str) -> None:
+    """Raise `PlanError` unless there is a schedule of this name, and it runs."""
+    try:
+        if name in pipesched.schedule_names() and runs(pipesched.schedule_entry(name).example):
+            return
+    except pipesched.PipeschedError as error:
+        raise PlanError(str(error)) from error
+    raise PlanError(
+        f"a schedule is one of {', '.join(names_that_run())}, or registered by "
+        f"pipesched.register_schedule; got {name!r}"
+    )
+
+
+def _recomputes(schedule: Schedule) -> bool:
+    return any(action.kind is Kind.RECOMPUTE for actions in schedule.ranks for action in actions)
 
 
 def schedule_of(plan: PlanFields) -> Schedule:
@@ -48,13 +57,20 @@ def schedule_of(plan: PlanFields) -> Schedule:
             microbatch or none.
     """
     n_stages, microbatches = len(plan.stages), plan.microbatches
+    is_name = plan.schedule.split() == [plan.schedule]
     try:
-        if plan.schedule in pipesched.NAMES:
-            n_copies = copies_of_stages(plan.schedule)
+        if is_name:
+            n_copies = pipesched.schedule_entry(plan.schedule).copies_of_stages
             schedule = pipesched.make(plan.schedule, n_stages // n_copies, microbatches)
         else:
             schedule = Schedule.parse(plan.schedule)
         pipesched.check(schedule)
+    except pipesched.UnknownScheduleError as error:
+        raise PlanError(
+            "a plan whose schedule has a name runs where that is known; this process knows "
+            f"{', '.join(names_that_run())}, and the plan has {plan.schedule!r}: import what "
+            "registers it (pipesched.register_schedule)"
+        ) from error
     except pipesched.PipeschedError as error:
         raise PlanError(
             "a plan's schedule is one of pipesched's names or texts, for its stages and "
@@ -70,17 +86,16 @@ def schedule_of(plan: PlanFields) -> Schedule:
         )
     if least := lonely(schedule):
         raise PlanError(least)
-    kinds = {action.kind for actions in schedule.ranks for action in actions}
-    if Kind.RECOMPUTE in kinds:
+    if _recomputes(schedule):
         raise PlanError(
             "what a stage computes again is in its program, where the planner sees its time and "
             f"memory; {schedule.name} recomputes by the schedule: use jax.checkpoint in the step, "
-            f"and the schedule without it, or one of {', '.join(RUN)}"
+            f"and the schedule without it, or one of {', '.join(names_that_run())}"
         )
     if not schedule.backward:
         raise PlanError(
             f"a schedule that trains runs forwards and backwards; {schedule.name} has no "
-            f"backwards: take one of {', '.join(RUN)}"
+            f"backwards: take one of {', '.join(names_that_run())}"
         )
     return schedule
 
@@ -161,16 +176,6 @@ def split_stages(schedule: Schedule) -> frozenset[int]:
     )
 
 
-def stages_a_rank(name: str) -> int:
-    """How many stages each rank runs by the schedule of a name, copies not counted."""
-    return 4 // len(pipesched.make(name, *_OF_ALL).ranks)
-
-
-def copies_of_stages(name: str) -> int:
-    """How many ranks run each stage by the schedule of a name."""
-    return len(pipesched.make(name, *_OF_ALL).placement.routes)
-
-
 def most_held(schedule: Schedule) -> tuple[list[int], list[int]]:
     """Microbatches that each stage holds at most, and those between the parts of their backward.
 
@@ -221,3 +226,20 @@ def most_waiting(schedule: Schedule, edge: Edge) -> int:
         )
         most = max(most, waiting)
     return most
+
+
+def _plain() -> tuple[str, ...]:
+    found = {}
+    for name in pipesched.NAMES:
+        example = pipesched.schedule_entry(name).example
+        kinds = {action.kind for actions in example.ranks for action in actions}
+        is_linear = example.placement == Placement.linear(example.n_stages)
+        if is_linear and kinds == {Kind.FORWARD, Kind.BACKWARD}:
+            found[name] = sum(most_held(example)[0])
+    return tuple(sorted(found, key=found.__getitem__))
+
+
+PLAIN = _plain()
+"""Those of pipesched's own of one stage a rank and whole backwards, which a plan is chosen among if
+none is asked for; the one that holds the fewest microbatches first. What others register is taken
+where it is asked for: a plan does not depend on what else a process knows."""

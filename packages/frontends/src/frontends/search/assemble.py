@@ -51,10 +51,15 @@ class Joiner:
         return self._held[key]
 
     def order(self, schedule: str, n_stages: int) -> pipesched.Schedule:
-        """The schedule of a name; `InfeasibleError` if it cannot run for as many stages."""
+        """The schedule of a name; `InfeasibleError` if it cannot run for as many stages.
+
+        Without a pipeline all are the same, so that there is one.
+        """
         try:
             found = pipesched.make(schedule, n_stages, self._pricer.microbatches)
-        except pipesched.ArgumentError as error:
+        except (pipesched.ArgumentError, pipesched.InfeasibleError) as error:
+            if n_stages == 1:
+                return pipesched.make(_OF_ONE_STAGE, 1, self._pricer.microbatches)
             raise autoshard.InfeasibleError(str(error)) from error
         if reason := lonely(found):
             raise autoshard.InfeasibleError(reason)

@@ -18,7 +18,6 @@ import pipesched
 import stagecut
 
 from frontends.answer.plan import Plan
-from frontends.plan.schedule import copies_of_stages, stages_a_rank
 from frontends.price.pricing import Level, Priced, Pricer, stage_cost
 from frontends.search.assemble import Joiner
 from frontends.search.plan_options import Progress
@@ -66,8 +65,9 @@ class Candidates:
         stage_of_layer: Mapping[int, int],
     ) -> None:
         self.pricer, self.schedules = pricer, schedules
-        self.per_rank = stages_a_rank(schedules[0])
-        self.shares = self.per_rank * copies_of_stages(schedules[0])
+        entry = pipesched.schedule_entry(schedules[0])
+        self.per_rank = entry.stages_a_rank
+        self.shares = self.per_rank * entry.copies_of_stages
         """Stages that share a device, copies counted."""
 
         self.of_stage = pricer
@@ -160,6 +160,7 @@ class Candidates:
         bound_s = self._bound_s if self.pricer.level == "O3" or cost != self._cost else None
         most = min(self.layered.n_layers, self.cluster.n_devices)
         counts = [n for n in range(1, most + 1) if n <= _ALL_COUNTS or n & (n - 1) == 0]
+        counts = [n for n in counts if self._is_there(n)]
         report = None if progress is None else lambda n, of: progress("pricing stages", n, of)
         found: dict[tuple[stagecut.Span, ...], None] = {}
         for boundary_s in (self.pricer.bounds.boundary_s, None):
@@ -177,7 +178,8 @@ class Candidates:
             )
             if report is not None:  # the search ends when no other stage can be better
                 report(slicing.n_priced, slicing.n_priced)
-            found[tuple((s.first, s.last, s.submesh) for s in slicing.stages)] = None
+            if self._is_there(len(slicing.stages)):
+                found[tuple((s.first, s.last, s.submesh) for s in slicing.stages)] = None
             found.update((other.spans, None) for other in slicing.alternatives if other.is_priced)
         allowed = self._with_pinned_stages(found)
         return sorted(allowed, key=lambda spans: self._roughly_s(spans, cost))
@@ -256,7 +258,7 @@ class Candidates:
             best = min(each, key=lambda c: self.pricer.microbatches * c.time_s + c.once_s)
             times.append(best.time_s)
             once_s = max(once_s, best.once_s)
-        schedule = pipesched.make(self.schedules[0], len(spans), self.pricer.microbatches)
+        schedule = self.joiner.order(self.schedules[0], len(spans))
         edges: dict[pipesched.Edge, float] = {}
         for index, (first, _, _) in enumerate(spans[1:], 1):
             half_s = self.pricer.bounds.boundary_s(first) / 2
@@ -378,7 +380,20 @@ class Candidates:
         return self._in_flight(stages, self.pricer.microbatches)
 
     def _in_flight(self, stages_from_here: int, n_microbatches: int) -> int:
-        return self.joiner.held_by(self.schedules[0], stages_from_here)[0][0]
+        """By the shortest pipeline of as many stages that there is: most have all numbers."""
+        for n_stages in range(stages_from_here, self.cluster.n_devices + 1):
+            if self._is_there(n_stages):
+                held, _ = self.joiner.held_by(self.schedules[0], n_stages)
+                return held[n_stages - stages_from_here]
+        return n_microbatches
+
+    def _is_there(self, n_stages: int) -> bool:
+        """Whether there is a schedule of so many stages."""
+        try:
+            self.joiner.held_by(self.schedules[0], n_stages)
+        except autoshard.InfeasibleError:
+            return False
+        return True
 
     def _plan(self, spans: Sequence[stagecut.Span], schedule: str, try_hard: bool) -> Plan | None:
         """The stages sharded on their own; None if one does not fit."""

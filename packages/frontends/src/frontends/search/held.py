@@ -239,14 +239,14 @@ class HeldPlanner:
         if n_stages == 1 or n_stages < len(self._hold.stages):
             return "1f1b"
         name = self._hold.schedule
-        if name in pipesched.NAMES:
+        if name in pipesched.schedule_names():
             with suppress(pipesched.PipeschedError):
                 pipesched.check(pipesched.make(name, n_stages, microbatches))
                 return name
         return str(first_microbatches(schedule_of(self._hold), microbatches))
 
     def _order(self) -> pipesched.Schedule:
-        if self._schedule not in pipesched.NAMES:
+        if self._schedule not in pipesched.schedule_names():
             return pipesched.Schedule.parse(self._schedule)
         n_stages = len(self._stages)
         return pipesched.make(self._schedule, n_stages, self.layered.step.microbatches)

@@ -20,7 +20,6 @@ from frontends.errors import HeldLayoutError
 from frontends.layers.layer_assignment import in_levels
 from frontends.layers.layers import LayeredStep, layer, layer_as
 from frontends.plan.plan_fields import Stage
-from frontends.plan.schedule import copies_of_stages
 from frontends.step.step import APPLY, Step, identity
 
 _FINER = (2, 4)
@@ -89,7 +88,9 @@ def layers_of_held(step: Step, hold: Plan) -> tuple[LayeredStep, Spans]:
 def without_copies(plan: Plan) -> tuple[Stage, ...]:
     """The stages, without those that are copies of others."""
     name = plan.schedule_name
-    n_copies = copies_of_stages(name) if name in pipesched.NAMES and len(plan.stages) > 1 else 1
+    n_copies = 1
+    if name in pipesched.schedule_names() and len(plan.stages) > 1:
+        n_copies = pipesched.schedule_entry(name).copies_of_stages
     return plan.stages[: len(plan.stages) // n_copies]
 
 

@@ -17,7 +17,7 @@ from costmodel import Cluster
 
 from frontends.answer.plan import Plan
 from frontends.errors import BatchError, PlanError
-from frontends.plan.schedule import RUN
+from frontends.plan.schedule import check_name
 from frontends.price.pins import Pin
 from frontends.price.pricing import Level
 
@@ -54,8 +54,9 @@ class PlanOptions:
     `equal_layers` take that one."""
 
     schedule: str | None = None
-    """One of `frontends.plan.schedule.RUN`, as `zb-h1`; by default the fastest of `1f1b`,
-    `eager-1f1b` and `gpipe` that fits. A plan of one stage has nothing to order: `1f1b`."""
+    """Name of a schedule that trains, as `zb-h1`: one of pipesched's, or of those that others have
+    registered (`pipesched.register_schedule`). By default the fastest of `1f1b`, `eager-1f1b` and
+    `gpipe` that fits. A plan of one stage has nothing to order: `1f1b`."""
 
     memory_bytes: int | None = None
     """Limit of one device; the cluster's by default."""
@@ -84,7 +85,7 @@ class PlanOptions:
     def __post_init__(self) -> None:
         _check_one_of("strategy", self.strategy, STRATEGIES)
         if self.schedule is not None:
-            _check_one_of("schedule", self.schedule, RUN)
+            check_name(self.schedule)
         _check_one_of("level", self.level, get_args(Level))
         _check_one_of("memory_rule", self.memory_rule, get_args(MemoryRule))
         _check_kind("plan", self.plan, Plan | None, "Plan.load('plan.json') reads one")
