@@ -1,7 +1,7 @@
 """costmodel counts as many microbatches in flight as pipesched's schedules hold when they run."""
 
 import pytest
-from costmodel import in_flight, stage_memory_bytes
+from costmodel import LINEAR_SCHEDULES, in_flight, stage_memory_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from pipesched import Costs, make, simulate
@@ -18,14 +18,16 @@ def pipelines(draw):
     return (n_stages, draw(st.integers(1, 20))), draw(per_stage), draw(per_stage)
 
 
-@pytest.mark.parametrize("schedule", LINEAR)
+@pytest.mark.parametrize("schedule", LINEAR_SCHEDULES)
 @given(pipeline=pipelines(), transfer_s=seconds)
 def test_in_flight_is_the_peak_of_the_simulated_schedule(schedule, pipeline, transfer_s):
     sizes, forward_s, backward_s = pipeline
     timeline = simulate(make(schedule, *sizes), Costs(forward_s, backward_s, transfer_s=transfer_s))
     counted = [in_flight(schedule, stage, *sizes) for stage in range(sizes[0])]
     assert tuple(held.activations for held in counted) == timeline.peak_in_flight
-    assert not any(held.weight_gradients for held in counted)
+    # one byte a microbatch, until the gradient of the weights has run
+    assert tuple(h.activations + h.weight_gradients for h in counted) == timeline.peak_bytes
+    assert (schedule in LINEAR) == (in_flight(schedule, 1, 2, 2).weight_gradients == 0)
 
 
 @pytest.mark.parametrize("schedule", LINEAR)

@@ -208,7 +208,7 @@ def test_later_stages_and_fewer_microbatches_hold_no_more(schedule, n_stages, ro
 
 
 def test_rejects_a_schedule_it_does_not_know():
-    message = "a schedule is one of gpipe, 1f1b, eager-1f1b, interleaved, zb-h1, zb-h2, inference; "
+    message = "a schedule is one of gpipe, 1f1b, eager-1f1b, zb-h1, zb-h2, interleaved, inference; "
     with pytest.raises(UnknownNameError, match=message) as caught:
         in_flight("chimera", 0, 1, 1)
     assert caught.value.name == "chimera"

@@ -17,7 +17,7 @@ from costmodel.hardware.link import GroupLinks, Link, MeshLinks, Tier
 from costmodel.hardware.presets import presets
 from costmodel.hardware.topology import Host, Level
 from costmodel.memory.activation import ActivationBytes, transformer_layer_bytes
-from costmodel.memory.held_microbatches import InFlight, in_flight
+from costmodel.memory.held_microbatches import LINEAR_SCHEDULES, InFlight, in_flight
 from costmodel.memory.memory import stage_memory_bytes
 from costmodel.memory.optimizer import ParameterBytes, StateBytes
 from costmodel.operators import Work, work_time
@@ -36,6 +36,7 @@ from costmodel.time.ring import (
 )
 
 __all__ = [
+    "LINEAR_SCHEDULES",
     "ActivationBytes",
     "AlpaMesh",
     "Choice",

@@ -23,12 +23,36 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from costmodel.base.checks import count
 from costmodel.errors import QuantityError, UnknownNameError
 
-SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1", "zb-h2", "inference")
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """What a stage holds by a schedule of one stage a device."""
+
+    activations: Callable[[int, int], int]
+    """Of the stages from this one to the last, and the microbatches; there may be fewer."""
+    waiting: int = 0
+    """Weight gradients that wait, for each stage before this one."""
+
+
+_LINEAR = {
+    "gpipe": _Linear(lambda to_last, n_microbatches: n_microbatches),
+    "1f1b": _Linear(lambda to_last, n_microbatches: to_last),
+    "eager-1f1b": _Linear(lambda to_last, n_microbatches: 2 * to_last - 1),
+    "zb-h1": _Linear(lambda to_last, n_microbatches: to_last, waiting=1),
+    "zb-h2": _Linear(lambda to_last, n_microbatches: 2 * to_last - 1, waiting=2),
+}
+
+LINEAR_SCHEDULES = tuple(_LINEAR)
+"""Those that train and have one stage a device, so that what a stage has in activations follows
+from the stages after it."""
+
+SCHEDULES = (*LINEAR_SCHEDULES, "interleaved", "inference")
 """What `in_flight` knows."""
 
 
@@ -102,14 +126,8 @@ def in_flight(
             )
         held = (n_chunks - 1) * n_stages + 2 * to_last - 1
         return InFlight(min(held, n_microbatches * n_chunks))
-    most = {
-        "inference": 1,
-        "gpipe": n_microbatches,
-        "1f1b": to_last,
-        "eager-1f1b": 2 * to_last - 1,
-        "zb-h1": to_last,
-        "zb-h2": 2 * to_last - 1,
-    }
-    waiting = {"zb-h1": stage, "zb-h2": 2 * stage}
-    activations = min(most[schedule], n_microbatches)
-    return InFlight(activations, min(waiting.get(schedule, 0), n_microbatches - activations))
+    if schedule == "inference":
+        return InFlight(1)
+    linear = _LINEAR[schedule]
+    activations = min(linear.activations(to_last, n_microbatches), n_microbatches)
+    return InFlight(activations, min(linear.waiting * stage, n_microbatches - activations))

@@ -1,16 +1,14 @@
 """How many microbatches a stage holds at once: the part of a schedule that memory depends on.
 
-References:
-    Huang et al., "GPipe", NeurIPS 2019.
-    Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-    Megatron-LM", SC 2021, section 2.2.1 (1F1B).
-    Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023, section 4
-    (eager-1F1B).
-    Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2 (ZB-H1 and ZB-H2).
+The schedules by name are costmodel's, which counts them (`costmodel.in_flight`). For any other
+schedule there may be a function, as `frontends` has one for those of pipesched.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
+
+import costmodel
 
 from stagecut.base.checks import is_count
 from stagecut.errors import InvalidInputError
@@ -19,34 +17,27 @@ InFlightFunction = Callable[[int, int], int]
 """Of the stages from this one to the last, and the microbatches: how many are in flight at most."""
 
 
-def gpipe(stages_from_here: int, n_microbatches: int) -> int:
-    """Microbatches in flight under GPipe: all."""
-    return n_microbatches
-
-
-def one_f_one_b(stages_from_here: int, n_microbatches: int) -> int:
-    """Microbatches in flight under 1F1B: one for each stage from here on, if there are as many."""
-    return min(stages_from_here, n_microbatches)
-
-
-def eager_one_f_one_b(stages_from_here: int, n_microbatches: int) -> int:
-    """Microbatches in flight under eager-1F1B: two for each stage after this one, and one."""
-    return min(2 * stages_from_here - 1, n_microbatches)
+def _held(schedule: str, stages_from_here: int, n_microbatches: int) -> int:
+    """What the first of so many stages holds, or one with as many after it."""
+    return costmodel.in_flight(schedule, 0, stages_from_here, n_microbatches).activations
 
 
 SCHEDULES: Mapping[str, InFlightFunction] = MappingProxyType(
-    {
-        "gpipe": gpipe,
-        "1f1b": one_f_one_b,
-        "eager-1f1b": eager_one_f_one_b,
-        "zb-h1": one_f_one_b,
-        "zb-h2": eager_one_f_one_b,
-    }
+    {name: partial(_held, name) for name in costmodel.LINEAR_SCHEDULES}
 )
 """By name. The zero-bubble schedules hold as many microbatches between a forward and the gradient
 of its inputs as 1F1B and twice that less one. What their delayed gradients of weights keep besides,
 on later stages, is in none of these numbers: it belongs in `StageCost.temporary_bytes`.
 """
+
+gpipe = SCHEDULES["gpipe"]
+"""Microbatches in flight under GPipe: all."""
+
+one_f_one_b = SCHEDULES["1f1b"]
+"""Microbatches in flight under 1F1B: one for each stage from here on, if there are as many."""
+
+eager_one_f_one_b = SCHEDULES["eager-1f1b"]
+"""Microbatches in flight under eager-1F1B: two for each stage after this one, and one."""
 
 
 def held_by(in_flight: InFlightFunction, stages_from_here: int, n_microbatches: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from costmodel import in_flight
+
 from stagecut.base.checks import is_count
 from stagecut.errors import InvalidInputError
 from stagecut.plan.stage_plan_fields import StagePlanFields
@@ -12,9 +14,6 @@ _FILL = {"forward": "░", "backward": "▓"}
 _FULL = "█"
 _MOST_COLUMNS = 100_000
 _ASCII = str.maketrans("░▓█", ".#=")
-_DRAWN_AS = {"zb-h1": "1f1b", "zb-h2": "eager-1f1b"}
-"""Schedules that cut backward in two; which half runs when, Eq. 2 does not know, and neither do we.
-They hold as many microbatches as those that are drawn."""
 _DRAWN = 8
 """Microbatches of a timeline; twice as many as stages if that is more, to see it fill and drain."""
 
@@ -27,11 +26,13 @@ def timeline_of(plan: StagePlanFields) -> tuple[tuple[MicrobatchPass, ...], ...]
 
 
 def drawn_as(plan: StagePlanFields) -> str:
-    """What a picture leaves out of the plan's schedule; empty if it leaves out nothing."""
-    if plan.schedule not in _DRAWN_AS:
+    """What a picture leaves out of the plan's schedule; empty if it leaves out nothing.
+
+    Some cut backward in two. Which half runs when, Eq. 2 does not know, and neither do we.
+    """
+    if not in_flight(plan.schedule, 1, 2, 2).weight_gradients:
         return ""
-    drawn = _DRAWN_AS[plan.schedule]
-    return f"drawn as {drawn}; {plan.schedule} leaves gradients of weights for its gaps"
+    return f"drawn with whole backwards; {plan.schedule} leaves gradients of weights for its gaps"
 
 
 def draw(plan: StagePlanFields, *, width: int = 72, ascii: bool = False) -> str:
