@@ -54,7 +54,8 @@ def test_a_registered_schedule_is_planned_with_what_it_holds(
 
 def test_a_plan_that_asks_for_none_does_not_depend_on_what_is_registered() -> None:
     assert "in-pairs" in names_that_run()
-    assert PLAIN == ("1f1b", "eager-1f1b", "gpipe")
+    assert PLAIN[0] == "1f1b"
+    assert "in-pairs" not in PLAIN
 
 
 def test_a_saved_plan_needs_its_schedule_registered(step: LayeredStep, tmp_path: Path) -> None:
