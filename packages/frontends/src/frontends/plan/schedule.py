@@ -17,16 +17,17 @@ def runs(schedule: Schedule) -> bool:
 
 
 def names_that_run() -> tuple[str, ...]:
-    """Names of all schedules that run, those included that others have registered.
+    """Names of all schedules that run. Those that others have registered are taken to.
 
     Raises:
-        PlanError: One of an installed distribution cannot be loaded.
+        PlanError: Distributions have schedules of the same name.
     """
     try:
         names = pipesched.schedule_names()
-        return tuple(n for n in names if runs(pipesched.schedule_entry(n).example))
     except pipesched.PipeschedError as error:
         raise PlanError(str(error)) from error
+    ours = {n: runs(pipesched.schedule_entry(n).example) for n in pipesched.NAMES}
+    return tuple(name for name in names if ours.get(name, True))
 
 
 def check_name(name: str) -> None:
