@@ -1,6 +1,6 @@
 """How long does it take to plan, and what does the C++ geometry save?
 
-Baseline: `crossmesh.reference.core.cells`, the same intersections in plain Python, under the
+Baseline: `crossmesh.testing_geometry.cells`, the same intersections in plain Python, under the
 same planner; both plans are equal. A round plans one transfer: case 4 of Table 2 of Zhuang et al.
 (64 unit tasks); replicas, or distinct shards, between two meshes of 1,024 devices on hosts of
 eight; or a state dict of 1,000 tensors from 64 to 32 devices, of five kinds of layouts but all of
@@ -10,8 +10,7 @@ network; `simulate` predicts that.
 
 import crossmesh.search.unit_tasks
 import pytest
-from crossmesh import plan
-from crossmesh.reference import core
+from crossmesh import plan, testing_geometry
 from shardspec import Layout, Mesh, Spec
 
 LAYERS = [
@@ -68,7 +67,7 @@ def test_plan(benchmark, monkeypatch, geometry, transfer):
     hosts = {device: device // devices_per_host for device in range(2048)}
     expected = plan(src, dst, "bfloat16", hosts)
     if geometry == "python":
-        monkeypatch.setattr(crossmesh.search.unit_tasks, "core", core)
+        monkeypatch.setattr(crossmesh.search.unit_tasks, "core", testing_geometry)
 
     made = benchmark.pedantic(plan, (src, dst, "bfloat16", hosts), rounds=5, warmup_rounds=1)
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from crossmesh import shard_boxes
 from crossmesh.base._native import core
-from crossmesh.reference import core as reference
 from crossmesh.run.packing import BoxOffsets, Packed
+from crossmesh.testing_geometry import pack, unpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -33,20 +33,20 @@ def parts(draw: st.DrawFn, n_bytes: int) -> tuple[int, int]:
 
 
 @given(strided(), st.data())
-def test_pack_copies_the_same_bytes_as_the_reference(array, data):
+def test_pack_copies_the_same_bytes_as_numpy(array, data):
     start, stop = data.draw(parts(array.nbytes))
     found, expected = np.zeros((2, stop - start), np.uint8)
     core.pack(found, array, start)
-    reference.pack(expected, array, start)
+    pack(expected, array, start)
     np.testing.assert_array_equal(found, expected)
 
 
 @given(strided(), st.data())
-def test_unpack_writes_the_same_bytes_as_the_reference_and_none_between(array, data):
+def test_unpack_writes_the_same_bytes_as_numpy_and_none_between(array, data):
     start, stop = data.draw(parts(array.nbytes))
     packed = np.full(stop - start, 255, np.uint8)
     expected = array.copy()
-    reference.unpack(expected, start, packed)
+    unpack(expected, start, packed)
     memory = array if array.base is None else array.base
     n_before = int(np.count_nonzero(np.frombuffer(memory.tobytes(), np.uint8) == 255))
     core.unpack(array, start, packed)
@@ -58,17 +58,17 @@ def test_unpack_writes_the_same_bytes_as_the_reference_and_none_between(array, d
 @pytest.mark.parametrize("n_bytes", [2**16, 3 * 2**20, 17 * 2**20])
 @settings(max_examples=settings().max_examples // 20)
 @given(st.integers(900, 70000), st.integers(0, 200), st.data())
-def test_long_runs_are_packed_and_unpacked_as_by_the_reference(n_bytes, run, gap, data):
+def test_long_runs_are_packed_and_unpacked_as_by_numpy(n_bytes, run, gap, data):
     count = n_bytes // run + 2
     whole = (np.arange(count * (run + gap)) % 251).astype(np.uint8).reshape(count, run + gap)
     first = data.draw(st.integers(0, run))
     packed, expected = np.zeros((2, count * run - first), np.uint8)
     core.pack(packed, whole[:, :run], first)
-    reference.pack(expected, whole[:, :run], first)
+    pack(expected, whole[:, :run], first)
     assert packed.tobytes() == expected.tobytes()
     found, unpacked = np.full((2, *whole.shape), 255, np.uint8)
     core.unpack(found[:, :run], first, packed)
-    reference.unpack(unpacked[:, :run], first, packed)
+    unpack(unpacked[:, :run], first, packed)
     assert found.tobytes() == unpacked.tobytes()
 
 

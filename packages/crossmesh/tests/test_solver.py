@@ -5,10 +5,8 @@ from typing import get_args
 import pytest
 from crossmesh import Links, PlanError, _core
 from crossmesh.base.task import TaskStrategy
-from crossmesh.reference import search as reference_search
-from crossmesh.reference import share
-from crossmesh.reference.simulate import SimulatedSend, binomial_tree, simulate
 from crossmesh.testing_network import check_sends, flows, links_of
+from crossmesh.testing_simulate import SimulatedSend, binomial_tree, simulate
 from crossmesh.transfer.solver import Flow, Order, lower_bound_of, search
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -50,43 +48,7 @@ def time_s(of, sends, links=None, *, together=False, n_chunks=AT_ONCE) -> float:
     return max((end_s for end_s, _ in runs), default=0.0)
 
 
-# The core against the reference -------------------------------------------------------------------
-
-
-def as_core(of):
-    """Flows with hosts numbered from 0."""
-    hosts = sorted({host for f in of for side in (*f.senders, f.receivers) for host in side})
-    return [
-        (
-            f.n_bytes,
-            f.itemsize,
-            [[hosts.index(h) for h in term] for term in f.senders],
-            [hosts.index(h) for h in f.receivers],
-            f.chained,
-        )
-        for f in of
-    ], hosts
-
-
-@given(
-    st.data(),
-    flows(),
-    ORDERS,
-    STRATEGIES,
-    st.booleans(),
-    st.sampled_from([1, 3, 100]),
-    st.sampled_from([0, 1, 2, 2**39]),
-)
-def test_core_and_reference_find_the_same(data, of, order, strategy, split, n_chunks, chunk_bytes):
-    links = data.draw(links_of(of))
-    tuples, hosts = as_core(of)
-    rates = list(links.rates(hosts).values())
-    arguments = (
-        tuples, rates, links.latency_s, strategy, n_chunks, chunk_bytes, order, split, 5, 3000
-    )  # fmt: skip
-    expected = [tuple(send) for send in reference_search.search(*arguments)]
-    assert _core.search(*arguments) == expected
-    assert _core.lower_bound(tuples, rates) == share.lower_bound(tuples, rates)
+# The core against the same in Python --------------------------------------------------------------
 
 
 @st.composite
@@ -128,7 +90,7 @@ def jobs(draw):
     0.0,
     False,
 )
-def test_core_and_reference_simulate_the_same(of, rates, latency_s, together):
+def test_core_and_python_simulate_the_same(of, rates, latency_s, together):
     expected = simulate(of, rates, latency_s, together)
     assert _core.simulate(of, rates, latency_s, together) == expected
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-BELOW = 1 - 1e-12  # as in greedy.hpp
 ROUNDING = 1e-12  # as in ports.cpp
 
 

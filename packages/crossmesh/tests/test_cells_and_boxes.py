@@ -1,16 +1,16 @@
 import numpy as np
 from crossmesh import _core
 from crossmesh.base.geometry import tiles
-from crossmesh.reference import core
 from crossmesh.testing import transfers
+from crossmesh.testing_geometry import cells, copy_box
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 @given(transfers())
-def test_core_and_reference_find_the_same_cells(transfer):
+def test_cells_are_what_intervals_have_in_common(transfer):
     src, dst = ([tile.runs for tile in tiles(side)] for side in (transfer.src, transfer.dst))
-    assert _core.cells(src, dst, 10_000) == core.cells(src, dst, 10_000)
+    assert _core.cells(src, dst, 10_000) == cells(src, dst, 10_000)
 
 
 @st.composite
@@ -36,11 +36,11 @@ def copies(draw):
 
 
 @given(copies(), st.randoms(use_true_random=False))
-def test_core_and_reference_copy_the_same_box(copy, random):
+def test_a_box_is_copied_as_numpy_copies_it(copy, random):
     (dst, dst_start), (src, src_start), extent = copy
     raw = np.frombuffer(random.randbytes(src.size * src.itemsize), src.dtype)
     src[...] = raw.reshape(src.shape)
     expected = dst.copy()
-    core.copy_box(expected, dst_start, src, src_start, extent)
+    copy_box(expected, dst_start, src, src_start, extent)
     _core.copy_box(dst, dst_start, src, src_start, extent)
     assert dst.tobytes() == expected.tobytes()

@@ -1,1 +1,0 @@
-"""The same algorithms in plain Python, against which the compiled core is tested."""
