@@ -13,30 +13,26 @@ from autoshard.testing import brute_force, problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-SOLVERS = pytest.mark.parametrize("method", ["ilp", "ilp-cbc"])
 
-
-@SOLVERS
 @settings(max_examples=settings().max_examples // 2)
 @given(problem=problems())
-def test_the_ilp_equals_brute_force(method, problem):
+def test_the_ilp_equals_brute_force(problem):
     optimum, _ = brute_force(problem)
     if math.isinf(optimum):
         with pytest.raises(InfeasibleError):
-            solve(problem, method)
+            solve(problem, "ilp")
         return
-    solution = solve(problem, method)
+    solution = solve(problem, "ilp")
     judged = evaluate(problem, solution.choice)
     assert judged.feasible
     assert judged.cost == solution.objective == pytest.approx(optimum)
     assert solution.lower_bound == pytest.approx(optimum)
 
 
-@SOLVERS
 @settings(max_examples=settings().max_examples // 2)
 @given(st.data(), st.sampled_from([1e6, 1e9, 1e12, 1e15]))
 def test_bounds_hold_where_the_cheapest_strategies_together_cost_millions_of_times_more(
-    method, data, penalty
+    data, penalty
 ):
     """The unit of the program cannot be known before a good choice is."""
     costs = st.integers(10, 99).map(float)
@@ -47,7 +43,7 @@ def test_bounds_hold_where_the_cheapest_strategies_together_cost_millions_of_tim
     edges = tuple((k, k + 1) for k in range(n - 1))
     problem = Problem(nodes, edges, (table,) * (n - 1), (np.zeros(3),) * n, ((0, 0),) * n, None)
     optimum, _ = brute_force(problem)
-    solution = solve(problem, method)
+    solution = solve(problem, "ilp")
     assert solution.objective == optimum
     assert solution.lower_bound == pytest.approx(optimum)
 
@@ -65,22 +61,20 @@ def lazy(n_nodes, limit):
     )
 
 
-@SOLVERS
-def test_a_limit_is_kept_where_rows_are_added_as_needed(method):
+def test_a_limit_is_kept_where_rows_are_added_as_needed():
     problem = lazy(24, 36.0)
-    free = solve(replace(problem, usage_limit=None), method)
+    free = solve(replace(problem, usage_limit=None), "ilp")
     assert not evaluate(problem, free.choice).feasible
-    solution = solve(problem, method)
+    solution = solve(problem, "ilp")
     assert evaluate(problem, solution.choice).feasible
     assert solution.gap < 1e-9
     assert solution.objective > free.objective
     assert solution.objective == solve(problem).objective
 
 
-@SOLVERS
 @settings(max_examples=settings().max_examples // 3)
 @given(problem=problems(limited=False), part=st.floats(0.0, 1.0))
-def test_the_ilp_tells_the_smallest_limit_that_would_do(method, problem, part):
+def test_the_ilp_tells_the_smallest_limit_that_would_do(problem, part):
     peaks = [
         judged.peak_usage
         for choice in np.ndindex(*(len(cost) for cost in problem.node_costs))
@@ -90,7 +84,7 @@ def test_the_ilp_tells_the_smallest_limit_that_would_do(method, problem, part):
     if limit >= min(peaks, default=0.0):
         return
     with pytest.raises(InfeasibleError, match="smallest peak usage") as caught:
-        solve(replace(problem, usage_limit=float(limit)), method)
+        solve(replace(problem, usage_limit=float(limit)), "ilp")
     assert caught.value.smallest_usage == min(peaks)
 
 
@@ -103,20 +97,18 @@ def test_a_start_is_the_first_incumbent(n_nodes):
     assert solution.objective <= solution.trace[0].objective
 
 
-@SOLVERS
-def test_costs_that_differ_by_more_than_solvers_can_tell_are_solved(method):
+def test_costs_that_differ_by_more_than_solvers_can_tell_are_solved():
     costs = (np.array([1e-4, 1e17]), np.array([1e17, 2e-4]))
     table = np.array([[0.0, 1e-4], [1e17, 0.0]])
     problem = Problem(costs, ((0, 1),), (table,), (np.zeros(2),) * 2, ((0, 0), (0, 0)))
-    solution = solve(problem, method)
+    solution = solve(problem, "ilp")
     assert solution.choice == (0, 1)
     assert solution.lower_bound <= solution.objective == pytest.approx(4e-4)
 
 
-@SOLVERS
-def test_no_time_is_no_solution_rather_than_a_long_one(method):
+def test_no_time_is_no_solution_rather_than_a_long_one():
     with pytest.raises(InfeasibleError, match="found no choice"):
-        solve(lazy(300, None), method, time_s=1e-9)
+        solve(lazy(300, None), "ilp", time_s=1e-9)
 
 
 def test_a_program_that_highs_looped_on_for_ever_is_solved():

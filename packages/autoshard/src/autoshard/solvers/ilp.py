@@ -1,4 +1,4 @@
-"""The methods `ilp` and `ilp-cbc`: the integer linear program of Alpa 4.2 by a MILP solver.
+"""The method `ilp`: the integer linear program of Alpa 4.2 by HiGHS.
 
 The program is `linearise`'s. Its rows for memory are added where a solution breaks the limit, and
 the program solved anew, unless all of them together have no more entries than the rest. What is
@@ -8,7 +8,6 @@ proved with some rows left out holds with them, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -16,20 +15,15 @@ from autoshard.base.arrays import Array
 from autoshard.problem.evaluate import evaluate
 from autoshard.problem.full_times import Live
 from autoshard.problem.problem import Problem
-from autoshard.solvers.cbc import solve_cbc
 from autoshard.solvers.highs import solve_highs
 from autoshard.solvers.linearise import Linear
-from autoshard.solvers.milp import Outcome
 from autoshard.solvers.session import SolverSession
-
-Solver = Callable[..., Outcome]
-"""`solve_highs` or `solve_cbc`."""
 
 COST = 1e4
 """What the costs of a program should add up to: solvers' tolerances are absolute, `TOLERANCE`."""
 
 TOLERANCE = 1e-6
-"""Below it a bound is no more than 0. (HiGHS and CBC: of primal and dual feasibility 1e-7 to 1e-6.)
+"""Below it a bound is no more than 0. (HiGHS: of primal and dual feasibility 1e-7 to 1e-6.)
 Where costs of 1 and of 1e200 are in one problem, the rounding of one is more than the other."""
 
 COARSE = 10.0
@@ -38,7 +32,7 @@ coarse one, bounds are off by more than what they are to prove: 0.06 % above the
 contest's instance B, where the cheapest strategies together cost millions of times the best."""
 
 
-def ilp(problem: Problem, run: SolverSession, *, solver: Solver = solve_highs) -> None:
+def ilp(problem: Problem, run: SolverSession) -> None:
     """Solve the integer linear program, from the best choice that the run has.
 
     A step is a node of branch and bound. If nothing keeps the limit, a second program finds the
@@ -64,7 +58,7 @@ def ilp(problem: Problem, run: SolverSession, *, solver: Solver = solve_highs) -
 
     while run.step(0):
         milp = linear.cheapest(unit, live, times)
-        outcome = solver(
+        outcome = solve_highs(
             milp,
             time_s=run.time_left(),
             nodes=run.steps_left,
@@ -83,22 +77,17 @@ def ilp(problem: Problem, run: SolverSession, *, solver: Solver = solve_highs) -
             break
         times = sorted(more.union(times))
     if run.lower_bound == math.inf and problem.usage_limit is not None:
-        _offer_leanest(linear, live, run, solver)
+        _offer_leanest(linear, live, run)
 
 
-def ilp_cbc(problem: Problem, run: SolverSession) -> None:
-    """`ilp` by CBC, which says nothing before it ends."""
-    ilp(problem, run, solver=solve_cbc)
-
-
-def _offer_leanest(linear: Linear, live: Live, run: SolverSession, solver: Solver) -> None:
+def _offer_leanest(linear: Linear, live: Live, run: SolverSession) -> None:
     """Offer the choice of smallest peak usage, which the run keeps in mind for its error."""
     unit = max(float(usage.max()) for usage in linear.problem.usages) or 1.0
     times: list[int] = []
     nodes = None if run.steps_left is None else max(run.steps_left, 1)
     while (left := run.time_left()) > 0.0:
         milp = linear.leanest(unit, live, times)
-        outcome = solver(
+        outcome = solve_highs(
             milp, time_s=left, nodes=nodes, seed=run.seed, start=None, watch=lambda _x, _bound: True
         )
         if outcome.x is None:

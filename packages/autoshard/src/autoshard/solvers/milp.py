@@ -1,6 +1,6 @@
 """A mixed-integer linear program as arrays, and what a solver of such programs hands back.
 
-The solvers (`highs`, `cbc`) are the libraries that python-mip loads. They are given arrays through
+The solver (`highs`) is the library that python-mip loads. It is given arrays through
 python-mip's own bindings, not its objects: for a chain of 2,000 nodes and 16 strategies (544,000
 columns) a `mip.Var` and a `mip.LinExpr` for each column and row take ten times as long as making
 the arrays and passing them to HiGHS [8.5 s and 0.8 s on one core of an AMD EPYC, 2026-11-20].
@@ -52,7 +52,7 @@ class Outcome:
     bound: float
     """No point costs less; infinite if there is no point at all."""
     nodes: int
-    """Of branch and bound, that were looked at; 0 if the solver does not say."""
+    """Of branch and bound, that were looked at."""
 
 
 Watch = Callable[[Array | None, float], bool]
@@ -60,4 +60,4 @@ Watch = Callable[[Array | None, float], bool]
 on."""
 
 GAP = 1e-9
-"""Relative and absolute gap at which the solvers stop, of costs near 1e4: see `ilp.COST`."""
+"""Relative and absolute gap at which the solver stops, of costs near 1e4: see `ilp.COST`."""

@@ -3,7 +3,7 @@
 | method | what it does | proves | a step |
 |---|---|---|---|
 | `auto` | reduction, exact elimination where narrow, else search and bounds | a bound | |
-| `ilp`, `ilp-cbc` | Alpa's integer program, by HiGHS or CBC | the optimum | a node of its tree |
+| `ilp` | Alpa's integer program, by HiGHS | the optimum | a node of its tree |
 | `local_search` | `auto` without the integer program | a bound | |
 | `elimination` | exact elimination alone, where narrow | the optimum | a problem eliminated |
 | `message_passing` | the bound alone, and what it decodes | a bound | one of the dual |
@@ -25,7 +25,7 @@ from autoshard.solvers.auto import auto, local_search
 from autoshard.solvers.coordinate_descent import coordinate_descent
 from autoshard.solvers.elimination import elimination
 from autoshard.solvers.exhaustive import exhaustive
-from autoshard.solvers.ilp import ilp, ilp_cbc
+from autoshard.solvers.ilp import ilp
 from autoshard.solvers.message_passing import message_passing
 from autoshard.solvers.metropolis import metropolis
 from autoshard.solvers.random_search import random_search
@@ -37,7 +37,6 @@ Method = Callable[..., None]
 METHODS: dict[str, Method] = {
     "auto": auto,
     "ilp": ilp,
-    "ilp-cbc": ilp_cbc,
     "local_search": local_search,
     "elimination": elimination,
     "message_passing": message_passing,
