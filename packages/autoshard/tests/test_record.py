@@ -4,7 +4,16 @@ import contextlib
 import json
 
 import pytest
-from autoshard import AutoshardError, Graph, GraphError, RecordError, Sharding, shard
+from autoshard import (
+    AutoshardError,
+    Graph,
+    GraphError,
+    RecordError,
+    Sharding,
+    shard,
+    shardings_from_json,
+    shardings_to_json,
+)
 from autoshard.base import record
 from autoshard.programs import gpt_step, mlp_step
 from hypothesis import given, settings
@@ -93,6 +102,45 @@ def test_any_spoiled_sharding_can_be_shown_or_is_an_error_of_ours(mlp, data):
         assert str(sharding)
 
 
+def test_shardings_are_read_back_equal_and_have_what_is_equal_once(mlp):
+    of_other_graph = shard(mlp_step(batch=6, width=12, hidden=8), mlp.mesh, mlp.cluster)
+    text = shardings_to_json([mlp, of_other_graph, mlp])
+    assert shardings_from_json(text) == (mlp, of_other_graph, mlp)
+    assert shardings_to_json(shardings_from_json(text)) == text
+    shared = json.loads(text)["shared"]
+    assert len(shared["Cluster"]) == 1
+    rules = {op.rule for of in (mlp, of_other_graph) for op in of.graph.operators}
+    assert len(shared["Rule"]) == len(rules)
+
+
+@settings(max_examples=max(100, settings().max_examples // 5))
+@given(st.data())
+def test_any_spoiled_shardings_can_be_shown_or_are_an_error_of_ours(mlp, data):
+    text = data.draw(spoiled(shardings_to_json([mlp])))
+    with contextlib.suppress(AutoshardError):
+        found = shardings_from_json(text)
+        assert shardings_from_json(shardings_to_json(found)) == found
+        assert all(map(str, found))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda of: of["graph"]["inputs"].append(-1), r"graph: a graph has values 0 to \d+; got"),
+        (lambda of: of["graph"]["operators"][0][1].append(9999), r"0 to \d+; got \(.*9999\)"),
+        (lambda of: of["graph"]["operators"][0].__setitem__(2, []), "is called like its first"),
+        (lambda of: of["strategies"].pop(), r"a sharding has \d+ strategies for this graph; got"),
+        (lambda of: of.update(cluster=1), r"is a place among the 1 of shared\.Cluster; got 1"),
+    ],
+    ids=["input", "operand", "name", "strategies", "cluster"],
+)
+def test_shardings_that_do_not_fit_are_not_read(mlp, change, message):
+    document = json.loads(shardings_to_json([mlp]))
+    change(document["shardings"]["all"][0])
+    with pytest.raises(RecordError, match=message):
+        shardings_from_json(json.dumps(document))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -146,7 +194,12 @@ def put(value, *path):
             "a graph is JSON with the entry 'autoshard': 'graph', as its to_json writes it; got 3",
         ),
         (put("sharding", "autoshard"), "got 'sharding'"),
-        (put(7, "version"), "reads version 1; got version 7; write the graph again"),
+        (
+            put(7, "version"),
+            "this graph was written by a newer autoshard, in version 7 of the format; this one "
+            "reads version 1: update autoshard, or write the graph again with this one",
+        ),
+        (put("1", "version"), "reads version 1 of a graph; got version '1': write the graph again"),
         (put([], "shared"), "'shared' has a list for each class"),
         (put(None, "graph"), "graph is an object; got None"),
         (without("graph", "values"), r"graph has the entries .*; 'values' is missing"),

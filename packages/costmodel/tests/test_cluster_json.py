@@ -165,7 +165,12 @@ def test_any_required_figure_that_is_missing_is_named(cluster, data):
             changed("hosts", 0, "device", "efficiency", to={"float32": [[1]]}),
             r"hosts\[0\].device.efficiency.float32\[0\] is a list, not \[1\]",
         ),
-        (changed("version", to=2), "this costmodel reads clusters of version 1; got version 2;"),
+        (
+            changed("version", to=2),
+            "this cluster was written by a newer costmodel, in version 2 of the format; this one "
+            "reads version 1: update costmodel, or write the cluster again",
+        ),
+        (changed("version", to="1"), "costmodel reads version 1 of a cluster; got version '1': w"),
     ],
     ids=lambda value: "" if value.startswith(("{", "[")) else value.replace("\\", ""),
 )

@@ -67,7 +67,8 @@ def test_refuses_text_that_is_no_plan(text, message):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["version"], 2, r"this kind and version: .* got \['TransferPlan', 2\]"),
+        (["version"], 2, "a newer crossmesh, in version 2 .* reads version 1: update crossmesh"),
+        (["version"], 0, r"this kind and version: .* got \['TransferPlan', 0\]"),
         (["version"], True, "whole numbers of 64 bits where they belong; got True"),
         (["strategy"], "teleport", "strategy is one of broadcast, .* got 'teleport'"),
         (["order"], "alphabetic", "order is one of naive, .* got 'alphabetic'"),

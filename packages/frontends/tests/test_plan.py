@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from costmodel import Cluster
-from frontends.answer.plan import FORMAT, Plan
+from frontends.answer.plan import Plan
+from frontends.answer.plan_json import FORMAT
 from frontends.errors import OutputError, PlanError
 from frontends.jax.testing import EXAMPLES
 from frontends.layers.layers import LayeredStep, layer
@@ -94,12 +95,26 @@ def test_rejects_what_is_no_plan(text: str) -> None:
         Plan.from_json(text)
 
 
-@pytest.mark.parametrize("version", [0, FORMAT + 1, "1", True, None, 1.0])
-def test_rejects_other_formats(example_plan: Plan, version: object) -> None:
+@pytest.mark.parametrize("version", [0, -1, "1", True, None, 1.0])
+def test_rejects_what_is_no_format(example_plan: Plan, version: object) -> None:
     data = {**json.loads(example_plan.to_json()), "format": version}
-    message = rf"reads plans of formats 1 to {FORMAT}; got format {version!r}: read it with the"
+    message = rf"reads plans of formats 1 to {FORMAT}; got format {version!r}: plan again"
     with pytest.raises(PlanError, match=message):
         Plan.from_json(json.dumps(data))
+
+
+def test_a_newer_format_is_called_newer(example_plan: Plan) -> None:
+    data = {**json.loads(example_plan.to_json()), "format": FORMAT + 1}
+    message = rf"by a newer frontends, in format {FORMAT + 1}; .* 1 to {FORMAT}: update frontends"
+    with pytest.raises(PlanError, match=message):
+        Plan.from_json(json.dumps(data))
+
+
+def test_nothing_is_there_twice(priced_plan: Plan) -> None:
+    data = json.loads(priced_plan.to_json())
+    assert len(data["shardings"]["shared"]["Cluster"]) == 1
+    assert [stage["sharding"] for stage in data["stages"]] == [0, 1]
+    assert all(stage["placements"] is None for stage in data["stages"])
 
 
 def test_there_is_a_golden_file_of_each_format() -> None:
@@ -135,7 +150,9 @@ DAMAGE = {
     "a mesh has a name too few": lambda data: data["stages"][0]["mesh"].update(axis_names=["x"]),
     "a transfer lacks its value": lambda data: data["transfers"][0].pop("value"),
     "a collective has no axes": lambda data: data["stages"][0]["collectives"][0].update(axes=None),
-    "a sharding is none": lambda data: data["stages"][0].update(sharding={"graph": 3}),
+    "a sharding is none": lambda data: data.update(shardings={"graph": 3}),
+    "a stage has a sharding that is not there": lambda d: d["stages"][0].update(sharding=7),
+    "placements are nowhere": lambda data: data["stages"][0].update(placements=None),
     "alternatives are no objects": lambda data: data.update(alternatives=["zero"]),
 }
 

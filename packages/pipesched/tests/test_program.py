@@ -103,9 +103,16 @@ def test_json_of_other_texts_is_refused(change: dict[str, object], message: str)
         Program.from_json(json.dumps(data))
 
 
-def test_json_of_another_version_is_refused() -> None:
-    data = json.loads(lower(eager_1f1b(2, 2)).to_json()) | {"version": 2}
-    with pytest.raises(ParseError, match="a program's JSON has version 1; got version=2"):
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (2, "a program of a newer pipesched, .* reads version 1: update"),
+        ("1", "a program's JSON has version 1; got version='1'"),
+    ],
+)
+def test_json_of_another_version_is_refused(version: object, message: str) -> None:
+    data = json.loads(lower(eager_1f1b(2, 2)).to_json()) | {"version": version}
+    with pytest.raises(ParseError, match=message):
         Program.from_json(json.dumps(data))
 
 

@@ -174,7 +174,14 @@ def test_another_json_document_is_refused(text: str) -> None:
         Schedule.from_json(text)
 
 
-def test_json_of_another_version_is_refused() -> None:
-    data = json.loads(gpipe(1, 1).to_json()) | {"version": 2}
-    with pytest.raises(ParseError, match="a schedule's JSON has version 1; got version=2"):
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (2, "a schedule of a newer pipesched, .* reads version 1: update"),
+        ("1", "a schedule's JSON has version 1; got version='1'"),
+    ],
+)
+def test_json_of_another_version_is_refused(version: object, message: str) -> None:
+    data = json.loads(gpipe(1, 1).to_json()) | {"version": version}
+    with pytest.raises(ParseError, match=message):
         Schedule.from_json(json.dumps(data))

@@ -12,6 +12,7 @@ from autoshard.answer.explain import Explanation, explain
 from autoshard.answer.memory import Footprint, Held, footprint, held, live_bytes
 from autoshard.answer.sharding import Sharding
 from autoshard.answer.sharding_fields import Alternative, Collective, collectives
+from autoshard.answer.shardings_json import shardings_from_json, shardings_to_json
 from autoshard.errors import (
     AutoshardError,
     BaselineError,
@@ -130,6 +131,8 @@ __all__ = [
     "reshape",
     "rule_of",
     "shard",
+    "shardings_from_json",
+    "shardings_to_json",
     "solve",
     "stored_specs",
     "structural_hash",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.base.checks import assign, checked, count
-from costmodel.base.json import decode, encode, parsed, problems
+from costmodel.base.json import decode, encode, parsed, problems, wrong_version
 from costmodel.errors import (
     FitError,
     OtherMachineWarning,
@@ -120,11 +120,9 @@ class Profile:
             raise ProfileFormatError(
                 f"a profile is a JSON object; this is no JSON: {error}"
             ) from error
-        if isinstance(fields, dict) and fields.get("version", _VERSION) != _VERSION:
-            raise ProfileFormatError(
-                f"this costmodel reads profiles of version {_VERSION}; got version "
-                f"{shown(fields['version'])}; measure again with: python -m costmodel calibrate"
-            )
+        again = "measure again with: python -m costmodel calibrate"
+        if reason := wrong_version("profile", fields, _VERSION, again):
+            raise ProfileFormatError(reason)
         if found := [str(problem) for problem in problems(cls, fields)]:
             first = "; ".join(found[:3]) + ("; ..." if len(found) > 3 else "")
             raise ProfileFormatError(

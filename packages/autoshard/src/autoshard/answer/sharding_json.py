@@ -27,7 +27,11 @@ def read(of: type[S], text: str) -> S:
         RecordError: the text is no such JSON, or the sharding is not what it says.
         GraphError: the graph is not well-formed.
     """
-    sharding = record.read("sharding", of, text, _SHARED)
+    return verified(record.read("sharding", of, text, _SHARED))
+
+
+def verified(sharding: S) -> S:
+    """A sharding that was read; `RecordError` if it is not what it says."""
     try:
         verify(sharding)
     except VerificationError as error:

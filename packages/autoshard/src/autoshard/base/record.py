@@ -3,6 +3,7 @@
 A document is `{"autoshard": kind, "version": 1, "shared": {...}, kind: {...}}`. A dataclass is an
 object with an entry for each field; entries that have a default may be left out. What many
 operators have in common, such as rules, is written once, in `shared`, and named by its place there.
+A class may have a `Packing`, a shorter value that is written in the place of its own.
 Specs are text in Alpa's notation, infinite numbers are `"inf"` and `"-inf"`, as JSON has none.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -22,13 +23,36 @@ from shardspec import Mesh, Spec
 from autoshard.errors import RecordError
 
 T = TypeVar("T")
-Shared = Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What is written in the place of a class."""
+
+    of: type
+    """Class of what is written."""
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+
+
+Packings = Mapping[type, Packing]
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What decoding an entry takes besides its type."""
+
+    tables: Mapping[str, list[Any]]
+    """Of shared classes, by name."""
+    packings: Packings
+
 
 KEY = "autoshard"
 """What every document has, and an IOPDDL problem has not."""
 _VERSION = 1
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
+_NO_PACKINGS: Packings = {}
 
 
 def kind_of(text: str) -> str | None:
@@ -42,13 +66,16 @@ def kind_of(text: str) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def write(kind: str, value: Any, shared: tuple[type, ...] = ()) -> str:
+def write(
+    kind: str, value: Any, shared: tuple[type, ...] = (), packings: Packings = _NO_PACKINGS
+) -> str:
     """The text of a frozen dataclass.
 
     Args:
         kind: What it is, which `read` asks for again.
         value: Made of numbers, texts, tuples, dataclasses, specs, meshes and clusters.
-        shared: Classes whose equal values are written once.
+        shared: Classes whose equal values are written once; each after those that it has parts of.
+        packings: Classes that others are written for.
     """
     tables: dict[str, dict[Any, int]] = {of.__name__: {} for of in shared}
     written: dict[str, list[Any]] = {of.__name__: [] for of in shared}
@@ -58,11 +85,8 @@ def write(kind: str, value: Any, shared: tuple[type, ...] = ()) -> str:
             return "inf" if value > 0 else "-inf"
         if isinstance(value, tuple):
             return [encode(one) for one in value]
-        for of, (dump, _) in _FOREIGN.items():
-            if isinstance(value, of):
-                return dump(value)
-        if not is_dataclass(value):
-            return value
+        if type(value) in packings:
+            return encode(packings[type(value)].pack(value))
         name = type(value).__name__
         if name not in tables:
             return entries(value)
@@ -71,7 +95,12 @@ def write(kind: str, value: Any, shared: tuple[type, ...] = ()) -> str:
             tables[name][value] = len(written[name]) - 1
         return tables[name][value]
 
-    def entries(value: Any) -> dict[str, Any]:
+    def entries(value: Any) -> Any:
+        for of, (dump, _) in _FOREIGN.items():
+            if isinstance(value, of):
+                return dump(value)
+        if not is_dataclass(value):
+            return value
         return {f.name: encode(getattr(value, f.name)) for f in fields(value) if f.init}
 
     body = encode(value)
@@ -80,7 +109,13 @@ def write(kind: str, value: Any, shared: tuple[type, ...] = ()) -> str:
     )
 
 
-def read(kind: str, of: type[T], text: str, shared: tuple[type, ...] = ()) -> T:
+def read(
+    kind: str,
+    of: type[T],
+    text: str,
+    shared: tuple[type, ...] = (),
+    packings: Packings = _NO_PACKINGS,
+) -> T:
     """The value that `write` wrote.
 
     Raises:
@@ -93,21 +128,29 @@ def read(kind: str, of: type[T], text: str, shared: tuple[type, ...] = ()) -> T:
             f"a {kind} is JSON with the entry {KEY!r}: {kind!r}, as its to_json writes it; got "
             f"{_shown(document.get(KEY) if isinstance(document, dict) else document)}"
         )
-    if document.get("version") != _VERSION:
+    version = document.get("version")
+    if type(version) is int and version > _VERSION:
         raise RecordError(
-            f"this autoshard reads version {_VERSION}; got version "
-            f"{_shown(document.get('version'))}; write the {kind} again with this version"
+            f"this {kind} was written by a newer autoshard, in version {version} of the format; "
+            f"this one reads version {_VERSION}: update autoshard, or write the {kind} again with "
+            "this one"
+        )
+    if version != _VERSION:
+        raise RecordError(
+            f"this autoshard reads version {_VERSION} of a {kind}; got version {_shown(version)}: "
+            f"write the {kind} again with this one"
         )
     given = document.get("shared", {})
     if not isinstance(given, dict) or not all(isinstance(one, list) for one in given.values()):
         raise RecordError("'shared' has a list for each class")
     tables: dict[str, list[Any]] = {}
+    context = _Context(tables, packings)
     for one in shared:
         tables[one.__name__] = [
-            _object(one, entry, f"shared.{one.__name__}[{place}]", tables)
+            _entry(one, entry, f"shared.{one.__name__}[{place}]", context)
             for place, entry in enumerate(given.get(one.__name__, []))
         ]
-    found: T = _decode(of, document.get(kind), kind, tables)
+    found: T = _decode(of, document.get(kind), kind, context)
     return found
 
 
@@ -124,14 +167,12 @@ def _loads(text: str) -> Any:
         raise RecordError(f"this is no JSON that can be read: {error}") from error
 
 
-def _decode(of: Any, value: Any, path: str, shared: Shared) -> Any:
+def _decode(of: Any, value: Any, path: str, context: _Context) -> Any:
     """A JSON value as what a type hint says."""
     if of in _WORDS:
         return _scalar(of, value, path)
-    if of in _FOREIGN:
-        return _checked(_FOREIGN[of][1], path, value)
     if get_origin(of) in (Union, UnionType):
-        return _member(of, value, path, shared)
+        return _member(of, value, path, context)
     if get_origin(of) is Literal:
         if isinstance(value, str) and value in get_args(of):
             return value
@@ -142,22 +183,32 @@ def _decode(of: Any, value: Any, path: str, shared: Shared) -> Any:
             hints = parts[:1] * len(value) if Ellipsis in parts else parts
             if len(hints) == len(value):
                 return tuple(
-                    _decode(hint, one, f"{path}[{index}]", shared)
+                    _decode(hint, one, f"{path}[{index}]", context)
                     for index, (hint, one) in enumerate(zip(hints, value, strict=True))
                 )
         length = "" if Ellipsis in parts else f" of {len(parts)}"
         raise RecordError(f"{path} is a list{length}; got {_shown(value)}")
-    if of.__name__ in shared:
-        table = shared[of.__name__]
+    if of in context.packings:
+        packing = context.packings[of]
+        return _checked(packing.unpack, path, _decode(packing.of, value, path, context))
+    if of.__name__ in context.tables:
+        table = context.tables[of.__name__]
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(table):
             return table[value]
         raise RecordError(
             f"{path} is a place among the {len(table)} of shared.{of.__name__}; got {_shown(value)}"
         )
-    return _object(of, value, path, shared)
+    return _entry(of, value, path, context)
 
 
-def _object(of: Any, value: Any, path: str, shared: Shared) -> Any:
+def _entry(of: Any, value: Any, path: str, context: _Context) -> Any:
+    """An object as a dataclass or as a sibling's class."""
+    if of in _FOREIGN:
+        return _checked(_FOREIGN[of][1], path, value)
+    return _object(of, value, path, context)
+
+
+def _object(of: Any, value: Any, path: str, context: _Context) -> Any:
     """An object as a dataclass."""
     if not isinstance(value, dict):
         raise RecordError(f"{path} is an object; got {_shown(value)}")
@@ -169,7 +220,7 @@ def _object(of: Any, value: Any, path: str, shared: Shared) -> Any:
         if required and name not in value:
             raise RecordError(f"{path} has the entries {tuple(hints)}; {name!r} is missing")
     arguments = {
-        name: _decode(hints[name][0], entry, f"{path}.{name}", shared)
+        name: _decode(hints[name][0], entry, f"{path}.{name}", context)
         for name, entry in value.items()
     }
     return _checked(lambda given: of(**given), path, arguments)
@@ -186,7 +237,7 @@ def _hints(of: Any) -> dict[str, tuple[Any, bool]]:
     }
 
 
-def _member(of: Any, value: Any, path: str, shared: Shared) -> Any:
+def _member(of: Any, value: Any, path: str, context: _Context) -> Any:
     """A value as the first member of a union that it fits."""
     members = get_args(of)
     if value is None and NoneType in members:
@@ -195,7 +246,7 @@ def _member(of: Any, value: Any, path: str, shared: Shared) -> Any:
     for member in members:
         if member is not NoneType:
             try:
-                return _decode(member, value, path, shared)
+                return _decode(member, value, path, context)
             except RecordError as error:
                 problems.append(error)
     raise problems[0]

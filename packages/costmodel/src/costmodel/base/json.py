@@ -48,6 +48,28 @@ def parsed(text: str | bytes) -> Any:
         raise ValueError(str(error)) from error
 
 
+def wrong_version(what: str, document: Any, known: int, again: str) -> str | None:
+    """Why a document of another version cannot be read, and what to do; None if it can.
+
+    Args:
+        what: It is, as `cluster`.
+        document: From `parsed`; without a version, it is not judged.
+        known: The version that can be read.
+        again: How to get one of that.
+    """
+    version = document.get("version") if isinstance(document, dict) else None
+    if version is None or version == known:
+        return None
+    if type(version) is int and version > known:
+        return (
+            f"this {what} was written by a newer costmodel, in version {shown(version)} of the "
+            f"format; this one reads version {known}: update costmodel, or {again}"
+        )
+    return (
+        f"this costmodel reads version {known} of a {what}; got version {shown(version)}: {again}"
+    )
+
+
 def encode(kind: Any, value: Any) -> Any:
     """What `json.dumps` writes for a value of type `kind`."""
     if is_dataclass(kind):

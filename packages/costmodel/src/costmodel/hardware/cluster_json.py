@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-from costmodel.base.json import decode, encode, parsed, problems
-from costmodel.errors import ClusterFormatError, shown
+from costmodel.base.json import decode, encode, parsed, problems, wrong_version
+from costmodel.errors import ClusterFormatError
 from costmodel.hardware.device import Device
 from costmodel.hardware.link import Link
 from costmodel.hardware.topology import Host, Level, equal_hosts
@@ -56,11 +56,9 @@ def read(text: str) -> tuple[str, tuple[Host, ...], tuple[Level, ...], str]:
         fields = parsed(text)
     except ValueError as error:
         raise ClusterFormatError(f"a cluster is a JSON object; this is no JSON: {error}") from error
-    if isinstance(fields, dict) and fields.get("version") not in (None, _VERSION):
-        raise ClusterFormatError(
-            f"this costmodel reads clusters of version {_VERSION}; got version "
-            f"{shown(fields['version'])}; write the cluster again with this Cluster.to_json"
-        )
+    again = "write the cluster again with this Cluster.to_json"
+    if reason := wrong_version("cluster", fields, _VERSION, again):
+        raise ClusterFormatError(reason)
     if found := list(problems(_Document, fields)):
         raise ClusterFormatError(
             "a cluster is a JSON object with the fields that Cluster.to_json writes; "

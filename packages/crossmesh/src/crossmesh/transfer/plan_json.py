@@ -115,7 +115,13 @@ def read(text: str) -> tuple[Parts, str]:
     except (ValueError, TypeError, RecursionError) as error:
         raise RecordError(f"a plan is JSON; {str(error)[:200]}") from None
     found = _entries(document, (*_HEAD, *_PARTS), "a plan")
-    if [found[0], _integer(found[1], "version")] != [*_HEAD.values()]:
+    version = _integer(found[1], "version")
+    if found[0] == _HEAD["crossmesh"] and version > _HEAD["version"]:
+        raise RecordError(
+            f"this plan was written by a newer crossmesh, in version {version} of the format; this "
+            f"one reads version {_HEAD['version']}: update crossmesh, or plan again"
+        )
+    if [found[0], version] != [*_HEAD.values()]:
         _fail("a plan", f"of this kind and version: {_HEAD}", found[:2])
     strategy, order, links, hosts, layouts, tensors, copies, tasks, digest = found[2:]
     read_hosts = _all(hosts, _pair, "hosts")

@@ -25,6 +25,14 @@ class Placement:
     results: tuple[Spec, ...]
 
 
+def placements_of(sharding: Sharding) -> tuple[Placement, ...]:
+    """How the operators of a sharding run."""
+    return tuple(
+        Placement(op.name, op.phase, s.operand_specs, s.result_specs)
+        for op, s in zip(sharding.graph.operators, sharding.strategies, strict=True)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Conversion:
     """A value is brought from one layout to another, once for all that read it in this phase."""

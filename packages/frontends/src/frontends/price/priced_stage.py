@@ -11,7 +11,14 @@ from costmodel import Cluster, step_time
 from pipesched import Edge, Kind, Schedule
 from shardspec import Layout, Mesh
 
-from frontends.plan.plan_fields import Collective, Conversion, Placement, Stage, Stored, Transfer
+from frontends.plan.plan_fields import (
+    Collective,
+    Conversion,
+    Stage,
+    Stored,
+    Transfer,
+    placements_of,
+)
 from frontends.plan.schedule import each_copy, most_waiting
 from frontends.price.pricing import Priced
 from frontends.program.chunks import levels_of_apply
@@ -62,10 +69,7 @@ def planned_stage(
             Stored(output.value, spec)
             for output, spec in zip(graph.outputs, sharding.output_specs, strict=True)
         ),
-        placements=tuple(
-            Placement(op.name, op.phase, s.operand_specs, s.result_specs)
-            for op, s in zip(graph.operators, sharding.strategies, strict=True)
-        ),
+        placements=placements_of(sharding),
         conversions=tuple(Conversion(c.phase, c.value, c.src, c.dst) for c in sharding.conversions),
         collectives=tuple(
             Collective(

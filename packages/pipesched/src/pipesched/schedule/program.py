@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import index
 
+from pipesched.base import versioned
 from pipesched.base.action import Action
 from pipesched.base.checks import check_kind, check_sizes, match
 from pipesched.base.edge import Edge
 from pipesched.base.kind import Kind
 from pipesched.base.placement import Placement
-from pipesched.errors import ArgumentError, ParseError, PipeschedError
-
-_JSON_VERSION = 1
+from pipesched.base.versioned import Reader, read_all, read_text, read_truth
+from pipesched.errors import ArgumentError, ParseError
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,52 +181,18 @@ class Program:
 
     def to_json(self) -> str:
         """A JSON object with the fields' names, and a version; all but numbers as text."""
-        return json.dumps(
-            {
-                "version": _JSON_VERSION,
-                "name": self.name,
-                "n_stages": self.n_stages,
-                "n_microbatches": self.n_microbatches,
-                "edges": [str(edge) for edge in self.edges],
-                "ranks": [[str(item) for item in items] for items in self.ranks],
-                "placement": str(self.placement),
-                "backward": self.backward,
-            }
-        )
+        return versioned.write(self, _FIELDS)
 
     @classmethod
     def from_json(cls, text: str) -> Program:
         """Read what `to_json` writes.
 
         Raises:
-            ParseError: The text is not JSON, or not of a program, or of a version that is not 1.
+            ParseError: The text is not JSON, or not of a program, or of another version.
             ArgumentError: A placement that cannot be.
             EdgeError: An edge that cannot be.
         """
-        try:
-            data = json.loads(text)
-            version = data["version"]
-            if version != _JSON_VERSION:
-                raise ParseError(
-                    f"a program's JSON has version {_JSON_VERSION}; got version={version!r}"
-                )
-            return cls(
-                data["name"],
-                index(data["n_stages"]),
-                index(data["n_microbatches"]),
-                tuple(map(Edge.parse, data["edges"])),
-                tuple(tuple(map(parse_instruction, items)) for items in data["ranks"]),
-                Placement.parse(data["placement"]),
-                {True: True, False: False}[data["backward"]],
-            )
-        except PipeschedError:
-            raise
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ParseError(
-                "a program is a JSON object with version, name, n_stages, n_microbatches, edges, "
-                f"ranks, placement and backward; got {text!r:.60} "
-                f"({type(error).__name__}: {error})"
-            ) from error
+        return versioned.read("a program", cls, _FIELDS, text)
 
 
 _EDGE = r"(?P<edge>[FB]\d{1,9}->[FB]\d{1,9})\.(?P<of>\d{1,9})"
@@ -269,3 +235,14 @@ def parse_instruction(text: str) -> Instruction:
         "an instruction reads RUN, SEND, RECV, FREE, ACCUMULATE, REDUCE or APPLY and what it is "
         f"of, as SEND F0->F1.2 to 1; got {text!r}"
     )
+
+
+_FIELDS: dict[str, Reader] = {
+    "name": read_text,
+    "n_stages": index,
+    "n_microbatches": index,
+    "edges": partial(read_all, Edge.parse),
+    "ranks": partial(read_all, partial(read_all, parse_instruction)),
+    "placement": Placement.parse,
+    "backward": read_truth,
+}

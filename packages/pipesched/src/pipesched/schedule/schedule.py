@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from operator import index
 
+from pipesched.base import versioned
 from pipesched.base.action import Action
 from pipesched.base.checks import check_kind, check_sizes, match
 from pipesched.base.edge import Edge, chain, checked_edges
 from pipesched.base.kind import Kind
 from pipesched.base.placement import Placement
-from pipesched.errors import ArgumentError, EdgeError, ParseError, PipeschedError
+from pipesched.base.versioned import Reader, read_all, read_text, read_truth
+from pipesched.errors import ArgumentError, EdgeError, ParseError
 
 _HEADER = re.compile(
     r"(?P<name>\S+) stages=(?P<stages>\d{1,9}) microbatches=(?P<microbatches>\d{1,9})"
@@ -22,7 +24,16 @@ _HEADER = re.compile(
 )
 _NAME = re.compile(r"\S+")
 _RANK = re.compile(r"rank (\d{1,9}):((?: \S+)*)", re.ASCII)
-_JSON_VERSION = 1
+
+_FIELDS: dict[str, Reader] = {
+    "name": read_text,
+    "n_stages": index,
+    "n_microbatches": index,
+    "ranks": partial(read_all, partial(read_all, Action.parse)),
+    "placement": Placement.parse,
+    "edges": partial(read_all, Edge.parse),
+    "backward": read_truth,
+}
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -192,54 +203,18 @@ class Schedule:
 
     def to_json(self) -> str:
         """A JSON object with the fields' names, and a version; all but numbers as text."""
-        return json.dumps(
-            {
-                "version": _JSON_VERSION,
-                "name": self.name,
-                "n_stages": self.n_stages,
-                "n_microbatches": self.n_microbatches,
-                "ranks": [[str(action) for action in actions] for actions in self.ranks],
-                "placement": str(self.placement),
-                "edges": [str(edge) for edge in self.edges],
-                "backward": self.backward,
-            }
-        )
+        return versioned.write(self, _FIELDS)
 
     @classmethod
     def from_json(cls, text: str) -> Schedule:
         """Read what `to_json` writes.
 
         Raises:
-            ParseError: The text is not JSON, or not of a schedule, or of a version that is not 1.
+            ParseError: The text is not JSON, or not of a schedule, or of another version.
             ArgumentError: Sizes or a placement that no schedule has.
             EdgeError: An edge that cannot be.
         """
-        try:
-            data = json.loads(text)
-            version = data["version"]
-            if version != _JSON_VERSION:
-                raise ParseError(
-                    f"a schedule's JSON has version {_JSON_VERSION}; got version={version!r}"
-                )
-            if not isinstance(data["name"], str):
-                raise TypeError(f"name is text; got name={data['name']!r}")
-            return cls(
-                data["name"],
-                index(data["n_stages"]),
-                index(data["n_microbatches"]),
-                tuple(tuple(map(Action.parse, actions)) for actions in data["ranks"]),
-                Placement.parse(data["placement"]),
-                tuple(map(Edge.parse, data["edges"])),
-                {True: True, False: False}[data["backward"]],
-            )
-        except PipeschedError:
-            raise
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ParseError(
-                "a schedule is a JSON object with version, name, n_stages, n_microbatches, ranks, "
-                f"placement, edges and backward; got {text!r:.60} "
-                f"({type(error).__name__}: {error})"
-            ) from error
+        return versioned.read("a schedule", cls, _FIELDS, text)
 
 
 def _one_route(n_stages: int, ranks: tuple[tuple[Action, ...], ...]) -> Placement:

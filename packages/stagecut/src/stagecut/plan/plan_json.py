@@ -62,10 +62,15 @@ def read(of: type[T], text: str | bytes) -> T:
             f"a stage plan is JSON with the entry {_KEY!r}: 'plan', as StagePlan.to_json writes "
             f"it; got {_shown(document)}"
         )
-    if document.get("version") != _VERSION:
+    version = document.get("version")
+    if type(version) is int and version > _VERSION:
         raise RecordError(
-            f"this stagecut reads version {_VERSION}; got version "
-            f"{_shown(document.get('version'))}; write the plan again with this version"
+            f"this plan was written by a newer stagecut, in version {version} of the format; this "
+            f"one reads version {_VERSION}: update stagecut, or plan again"
+        )
+    if version != _VERSION:
+        raise RecordError(
+            f"this stagecut reads version {_VERSION}; got version {_shown(version)}: plan again"
         )
     found: T = _object(of, document.get("plan"), "plan")
     return found

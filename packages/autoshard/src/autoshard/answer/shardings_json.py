@@ -1,0 +1,39 @@
+"""Several shardings as one JSON text, which has the cluster, and whatever else is equal, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from costmodel import Cluster
+
+from autoshard.answer.sharding import Sharding
+from autoshard.answer.sharding_json import verified
+from autoshard.base import record
+from autoshard.graph import packed
+from autoshard.graph.graph import Graph
+from autoshard.space.strategy import Strategy
+
+_SHARED = (Cluster, *packed.SHARED, Strategy)
+_PACKINGS: record.Packings = {Graph: packed.PACKING}
+
+
+@dataclass(frozen=True, slots=True)
+class _Shardings:
+    all: tuple[Sharding, ...]
+
+
+def shardings_to_json(shardings: Iterable[Sharding]) -> str:
+    """The text of several shardings, such as those of the stages of a plan."""
+    return record.write("shardings", _Shardings(tuple(shardings)), _SHARED, _PACKINGS)
+
+
+def shardings_from_json(text: str) -> tuple[Sharding, ...]:
+    """Read what `shardings_to_json` wrote, and verify each of them.
+
+    Raises:
+        RecordError: the text is no such JSON, or a sharding is not what it says (`verify`).
+        GraphError: a graph in it is not well-formed.
+    """
+    found = record.read("shardings", _Shardings, text, _SHARED, _PACKINGS)
+    return tuple(verified(sharding) for sharding in found.all)

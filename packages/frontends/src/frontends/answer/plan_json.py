@@ -1,0 +1,164 @@
+"""A plan as JSON: what formats there are, and how they are read.
+
+Format 3 has the shardings of all stages in one document, `shardings`, in which the cluster is there
+once, and what operators have in common too; a stage has its sharding's place in it. How operators
+are placed is the sharding's to say where a stage has one. So a plan that was read explains, checks
+and draws itself without the step that it was made for. In format 2 every stage has a sharding of
+its own; in format 1 there are none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from autoshard import AutoshardError, Sharding, shardings_from_json, shardings_to_json
+from shardspec import Mesh, ShardspecError, Spec
+
+from frontends.errors import PlanError
+from frontends.plan.plan_fields import (
+    Alternative,
+    Collective,
+    Conversion,
+    Placement,
+    PlanFields,
+    Stage,
+    Stored,
+    Transfer,
+    placements_of,
+)
+from frontends.plan.schema import wrong_fields
+
+P = TypeVar("P", bound=PlanFields)
+
+FORMAT = 3
+"""Version of the JSON that is written; all from 1 on are read."""
+
+
+def write(plan: PlanFields) -> str:
+    """The JSON text of a plan."""
+    shardings = [stage.sharding for stage in plan.stages if stage.sharding is not None]
+    data = _encode(plan)
+    places = iter(range(len(shardings)))
+    for stage, entry in zip(plan.stages, data["stages"], strict=True):
+        if stage.sharding is not None:
+            entry["sharding"] = next(places)
+            if stage.placements == placements_of(stage.sharding):
+                entry["placements"] = None
+    return json.dumps(
+        {"format": FORMAT, **data, "shardings": json.loads(shardings_to_json(shardings))},
+        separators=(",", ":"),
+    )
+
+
+def read(of: type[P], text: str) -> P:
+    """The plan that a text holds, as the class that users hold.
+
+    Raises:
+        PlanError: The text is no plan, or one of a newer format.
+    """
+    try:
+        data = json.loads(text)
+        version = data.pop("format")
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise PlanError(f"a plan is a JSON object with a format number; got {error}") from error
+    if type(version) is int and version > FORMAT:
+        raise PlanError(
+            f"this plan was written by a newer frontends, in format {version}; this one reads "
+            f"formats 1 to {FORMAT}: update frontends, or plan again"
+        )
+    if type(version) is not int or version < 1:
+        raise PlanError(
+            f"this frontends reads plans of formats 1 to {FORMAT}; got format {version!r}: plan "
+            "again"
+        )
+    try:
+        plan = of(**_decode_plan(data, version))
+    except (
+        AttributeError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AutoshardError,
+        ShardspecError,
+    ) as error:
+        raise PlanError(f"the plan is damaged: {type(error).__name__} {error}") from error
+
+    for wrong in wrong_fields(plan):
+        raise PlanError(f"the plan is damaged: {wrong}")
+    return plan
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Spec):
+        return str(value)
+    if isinstance(value, Mesh):
+        return {
+            "shape": list(value.shape),
+            "axis_names": list(value.axis_names),
+            "device_ids": list(value.device_ids),
+        }
+    if isinstance(value, Sharding):
+        return None  # all of them are written together
+    if dataclasses.is_dataclass(value):
+        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    return value
+
+
+def _decode_plan(data: dict[str, Any], version: int) -> dict[str, Any]:
+    if version == 3:
+        shardings = shardings_from_json(json.dumps(data.pop("shardings")))
+        _decode_places(data["stages"], shardings)
+    for stage in data["stages"] if version == 2 else ():
+        if stage["sharding"] is not None:
+            stage["sharding"] = Sharding.from_json(json.dumps(stage["sharding"]))
+    data["stages"] = tuple(_decode_stage(stage) for stage in data["stages"])
+    data["transfers"] = tuple(
+        Transfer(**_specs(item, "src_spec", "dst_spec")) for item in data["transfers"]
+    )
+    data["unsharded"] = tuple(data["unsharded"])
+    data["alternatives"] = tuple(Alternative(**item) for item in data["alternatives"])
+    return data
+
+
+def _decode_places(stages: Sequence[dict[str, Any]], shardings: Sequence[Sharding]) -> None:
+    """Give each stage the sharding whose place it has."""
+    places = [stage["sharding"] for stage in stages if stage["sharding"] is not None]
+    if places != [*range(len(shardings))]:
+        raise ValueError(f"its stages have the {len(shardings)} shardings in turn; got {places}")
+    for stage in stages:
+        if stage["sharding"] is not None:
+            stage["sharding"] = shardings[stage["sharding"]]
+
+
+def _decode_stage(data: dict[str, Any]) -> Stage:
+    mesh = data["mesh"]
+    data["mesh"] = Mesh(tuple(mesh["shape"]), tuple(mesh["axis_names"]), tuple(mesh["device_ids"]))
+    for side in ("inputs", "outputs"):
+        data[side] = tuple(Stored(**_specs(item, "spec")) for item in data[side])
+    if data["placements"] is None:
+        data["placements"] = placements_of(data["sharding"])
+    else:
+        data["placements"] = tuple(
+            Placement(
+                item["operator"],
+                item["phase"],
+                tuple(map(Spec.parse, item["operands"])),
+                tuple(map(Spec.parse, item["results"])),
+            )
+            for item in data["placements"]
+        )
+    data["conversions"] = tuple(Conversion(**_specs(c, "src", "dst")) for c in data["conversions"])
+    data["collectives"] = tuple(
+        Collective(**{**item, "axes": tuple(item["axes"])}) for item in data["collectives"]
+    )
+    return Stage(**data)
+
+
+def _specs(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {**data, **{name: Spec.parse(data[name]) for name in names}}
