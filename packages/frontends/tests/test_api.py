@@ -65,6 +65,12 @@ def test_runs_by_the_schedule_that_is_asked_for(schedule: str) -> None:
     assert parallel.plan.schedule == schedule
     assert check_collectives(parallel.compile(*example.arguments)) >= 0
     saved = Plan.from_json(parallel.plan.to_json())
+    assert saved.options == (
+        ("microbatches", "4"),
+        ("strategy", "'equal_layers'"),
+        ("schedule", repr(schedule)),
+        ("n_layers", "4"),
+    )
     again = parallelize(example.function, cluster=CLUSTER, plan=saved)
     assert_equal(again(*example.arguments), example.function(*example.arguments))
 

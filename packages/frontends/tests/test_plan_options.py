@@ -14,6 +14,7 @@ import pytest
 import torch
 from costmodel import Cluster
 from frontends import PlanOptions
+from frontends.answer.plan import Plan
 from frontends.errors import BatchError, PlanError
 from frontends.jax import plan_for
 from frontends.plan.schedule import names_that_run
@@ -160,3 +161,17 @@ def test_pins_that_no_stage_can_have_are_refused_before_the_search(
 ) -> None:
     with pytest.raises(PlanError, match=message):
         plan_for(step, (W, X), CLUSTER, microbatches=2, pin={"w": pin})
+
+
+def test_what_asks_for_another_plan_than_is_given_is_refused(example_plan: Plan) -> None:
+    asked = PlanOptions(strategy="zero", pin={"w": "RS0"}, level="O3")
+    plan = dataclasses.replace(example_plan, options=asked.asked())
+    assert plan.options == (("strategy", "'zero'"), ("level", "'O3'"), ("pin", "{'w': 'RS0'}"))
+    assert str(plan).splitlines()[3] == "Asked for: strategy='zero', level='O3', pin={'w': 'RS0'}"
+    assert "Asked for: strategy=&#x27;zero&#x27;" in plan.html()
+    assert dataclasses.replace(asked, plan=plan).plan is plan
+    for name, value in {"strategy": "megatron", "schedule": "gpipe", "n_layers": 3}.items():
+        with pytest.raises(PlanError, match=rf"runs as it is; got {name}={value!r} beside a plan"):
+            PlanOptions(plan=plan, **{name: value})
+    with pytest.raises(PlanError, match="got strategy='zero' beside a plan that was not"):
+        PlanOptions(plan=example_plan, strategy="zero")

@@ -123,6 +123,7 @@ def _decode_plan(data: dict[str, Any], version: int) -> dict[str, Any]:
     )
     data["unsharded"] = tuple(data["unsharded"])
     data["alternatives"] = tuple(Alternative(**item) for item in data["alternatives"])
+    data["options"] = tuple((name, value) for name, value in data.get("options", ()))
     return data
 
 

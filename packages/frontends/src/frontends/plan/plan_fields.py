@@ -182,6 +182,9 @@ class PlanFields:
     strategy: str = "search"
     """What made the plan: the search, or one of the obvious plans."""
 
+    options: tuple[tuple[str, str], ...] = ()
+    """What was asked for where that is not as by default: names in `PlanOptions`, and texts."""
+
     def __repr__(self) -> str:
         shapes = {tuple(s.mesh.device_ids): "x".join(map(str, s.mesh.shape)) for s in self.stages}
         meshes = " + ".join(shapes.values())

@@ -144,6 +144,8 @@ def _header(plan: PlanFields) -> str:
         f"{plan.schedule_name}; made by {plan.strategy}. Fullest device {format_bytes(peak)} of "
         f"{format_bytes(plan.memory_limit_bytes)}."
     )
+    if plan.options:
+        facts += f" Asked for: {', '.join(f'{name}={value}' for name, value in plan.options)}."
     parts = [f"<h1>{safe(f'Plan for cluster {plan.cluster}')}</h1>", _paragraph(facts, "facts")]
     if plan.unsharded:
         kinds = ", ".join(plan.unsharded)

@@ -194,6 +194,9 @@ def _header(plan: PlanFields) -> Text:
     peak = plan.memory_bytes
     limit = plan.memory_limit_bytes
     text.append(f"\nFullest device {format_bytes(peak)} of {format_bytes(limit)}")
+    if plan.options:
+        asked = ", ".join(f"{name}={value}" for name, value in plan.options)
+        text.append(f"\nAsked for: {asked}")
     return text
 
 

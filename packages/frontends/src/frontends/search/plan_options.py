@@ -105,11 +105,22 @@ class PlanOptions:
                 "microbatches is how many parts a batch is cut into, a whole number from 1 on, or "
                 f"None; got microbatches={self.microbatches!r}"
             )
+        if self.plan is not None:
+            self._check_beside(self.plan)
         if self.plan is not None and self.microbatches not in (None, self.plan.microbatches):
             raise BatchError(
                 f"a plan runs with its own microbatches; got microbatches={self.microbatches}, and "
                 f"the plan has {self.plan.microbatches}: leave one of them out"
             )
+
+    def _check_beside(self, plan: Plan) -> None:
+        """Raise `PlanError` for what asks for another plan than the one that is given."""
+        for name, text in self.asked():
+            if name not in _BESIDE_A_PLAN and (name, text) not in plan.options:
+                raise PlanError(
+                    f"a plan that is given runs as it is; got {name}={text} beside a plan that was "
+                    f"not searched so: leave {name} out, or plan again without plan="
+                )
 
     def __repr__(self) -> str:
         changed = (f"{name}={value!r}" for name, value in self.keywords().items())
@@ -143,13 +154,20 @@ class PlanOptions:
         changed = {f.name: named[f.name] for f in fields(self) if named[f.name] != f.default}
         return cast("PlanKeywords", changed)
 
+    def asked(self) -> tuple[tuple[str, str], ...]:
+        """What a plan was asked to be, where that is not as by default, as texts."""
+        named = ((name, repr(value)) for name, value in self.keywords().items())
+        return tuple((name, text) for name, text in named if name not in ("plan", "progress"))
+
     def memory_limit(self, cluster: Cluster) -> int:
         """Bytes that a device of a cluster may hold."""
         return cluster.device.memory_bytes if self.memory_bytes is None else self.memory_bytes
 
     def with_plan(self, plan: Plan | None) -> PlanOptions:
         """The same with another plan, or none, in its own microbatches, or any."""
-        return replace(self, plan=plan, microbatches=None)
+        if plan is None:
+            return replace(self, plan=None, microbatches=None)
+        return PlanOptions(plan=plan, memory_bytes=self.memory_bytes, progress=self.progress)
 
     def tell(self, what: str, done: int, of: int) -> None:
         """Let the user know how far it is."""
@@ -158,6 +176,9 @@ class PlanOptions:
 
 
 _NAMES = tuple(field.name for field in fields(PlanOptions))
+
+_BESIDE_A_PLAN = ("memory_bytes", "microbatches")
+"""Options that are compared with a plan that is given, each in its own way."""
 
 
 class PlanKeywords(TypedDict, total=False):

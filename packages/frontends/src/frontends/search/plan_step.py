@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -127,6 +127,7 @@ def plan_traces(
     plan = given
     if plan is None:
         plan = planner(fewest).best() if keep else with_microbatches(planner, fewest, sizes)
+        plan = replace(plan, options=options.asked())
     trace, layered = traced(plan.microbatches)
     _warn_of_whole(whole(plan.microbatches))
     if plan.step != layered.step.fingerprint:
