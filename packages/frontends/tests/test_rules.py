@@ -93,6 +93,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "bitcast to smaller": (lambda a: lax.bitcast_convert_type(a, jnp.int16), (A,)),
     "name": (lambda a: checkpoint_name(a, "saved"), (A,)),
     "select_n": (lambda p, a, b: lax.select_n(p, a, b), (A > 0, A, B)),
+    "betainc": (lax.betainc, (1 + abs(A), 1 + abs(B), 1 / (1 + abs(A)))),
+    "gradient of igamma": (jax.grad(lambda a, x: lax.igamma(a, x).sum()), (1 + abs(A), abs(B))),
     "clamp": (lambda a: lax.clamp(-0.5, a, 0.5), (A,)),
     "dot": (lambda a, c: a @ c, (A, C)),
     "dot batched": (

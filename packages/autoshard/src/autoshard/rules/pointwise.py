@@ -97,12 +97,12 @@ def bitcast(operand_shapes: Shapes, result_shapes: Shapes) -> Rule:
 NONLINEAR = (
     "abs", "acos", "acosh", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e",
     "bessel_i1e", "cbrt", "ceil", "clamp", "clz", "cos", "cosh", "digamma", "eq", "erf", "erf_inv",
-    "erfc", "exp", "exp2", "expm1", "floor", "ge", "gelu", "gt", "igamma", "igammac", "is_finite",
-    "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "ne", "nextafter", "not", "or",
-    "polygamma", "population_count", "pow", "reciprocal", "reduce_precision", "relu", "rem",
-    "round", "rsqrt", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sigmoid",
-    "sign", "silu", "sin", "sinh", "softplus", "sqrt", "square", "tan", "tanh", "threefry2x32",
-    "xor", "zeta",
+    "erfc", "exp", "exp2", "expm1", "floor", "ge", "gelu", "gt", "igamma", "igamma_grad_a",
+    "igammac", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min", "ne",
+    "nextafter", "not", "or", "polygamma", "population_count", "pow", "reciprocal",
+    "reduce_precision", "regularized_incomplete_beta", "relu", "rem", "round", "rsqrt",
+    "shift_left", "shift_right_arithmetic", "shift_right_logical", "sigmoid", "sign", "silu", "sin",
+    "sinh", "softplus", "sqrt", "square", "tan", "tanh", "threefry2x32", "xor", "zeta",
 )
 """Kinds that no partial sum passes; several operands broadcast."""
 # fmt: on

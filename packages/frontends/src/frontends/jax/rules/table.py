@@ -194,13 +194,13 @@ def _gathered(d: Described) -> dict[str, Any]:
 _SAME_NAME = (
     "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e",
     "bessel_i1e", "cbrt", "ceil", "cholesky", "clamp", "clz", "copy", "cos", "cosh", "digamma",
-    "div", "dynamic_update_slice", "eigh", "eq", "erf", "erf_inv", "erfc", "exp",
-    "exp2", "expm1", "floor", "ge", "gt", "igamma", "igammac", "imag", "is_finite", "le",
-    "lgamma", "log", "log1p", "logistic", "lt", "lu", "max", "min", "mul", "ne", "neg", "nextafter",
-    "not", "or", "polygamma", "population_count", "pow", "real", "reduce_precision", "rem", "round",
-    "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign",
-    "sin", "sinh", "sqrt", "square", "squeeze", "sub", "svd", "tan", "tanh",
-    "threefry2x32", "xor", "zeta",
+    "div", "dynamic_update_slice", "eigh", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1",
+    "floor", "ge", "gt", "igamma", "igamma_grad_a", "igammac", "imag", "is_finite", "le", "lgamma",
+    "log", "log1p", "logistic", "lt", "lu", "max", "min", "mul", "ne", "neg", "nextafter", "not",
+    "or", "polygamma", "population_count", "pow", "real", "reduce_precision",
+    "regularized_incomplete_beta", "rem", "round", "rsqrt", "select_n", "shift_left",
+    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square",
+    "squeeze", "sub", "svd", "tan", "tanh", "threefry2x32", "xor", "zeta",
 )
 """Primitives whose rule needs their shapes only, and that both tables call alike."""
 # fmt: on
