@@ -19,6 +19,7 @@ from autoshard import (
     enumerate_strategies,
     prepare,
     shard,
+    shardings_to_json,
 )
 from autoshard.programs import mlp_step
 from costmodel import Cluster
@@ -60,6 +61,8 @@ CALLS = {
     "reshape": ((2, 3), (6,)),
     "rule_of": ("neg", ((2,),), ((2,),)),
     "shard": (GRAPH, MESH, CLUSTER),
+    "shardings_from_json": (shardings_to_json([SHARDING]),),
+    "shardings_to_json": ([SHARDING],),
     "solve": (PROBLEM,),
     "stored_specs": ((2, 3), (2,)),
     "structural_hash": (GRAPH,),

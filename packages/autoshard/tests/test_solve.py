@@ -2,7 +2,6 @@ import itertools
 import math
 from dataclasses import replace
 
-import autoshard.solvers.auto as auto_module
 import autoshard.solvers.ilp as ilp_module
 import numpy as np
 import pytest
@@ -264,9 +263,7 @@ def test_the_search_for_the_smallest_peak_keeps_the_budget_of_steps(monkeypatch)
         budgets.append(nodes)
         return solver(milp, nodes=nodes, **given)
 
-    monkeypatch.setattr(
-        auto_module, "ilp", lambda problem, run: ilp_module.ilp(problem, run, solver=watched)
-    )
+    monkeypatch.setattr(ilp_module, "solve_highs", watched)
     problem = wide(8, 4, seed=1, limit=1.0)
     with pytest.raises(InfeasibleError, match="smallest peak usage") as caught:
         solve(problem, steps=7)

@@ -10,6 +10,8 @@ from costmodel import Cluster
 from autoshard.answer.sharding import Sharding
 from autoshard.answer.sharding_json import verified
 from autoshard.base import record
+from autoshard.base.checks import of_class
+from autoshard.errors import RecordError
 from autoshard.graph import packed
 from autoshard.graph.graph import Graph
 from autoshard.space.strategy import Strategy
@@ -24,8 +26,15 @@ class _Shardings:
 
 
 def shardings_to_json(shardings: Iterable[Sharding]) -> str:
-    """The text of several shardings, such as those of the stages of a plan."""
-    return record.write("shardings", _Shardings(tuple(shardings)), _SHARED, _PACKINGS)
+    """The text of several shardings, such as those of the stages of a plan.
+
+    Raises:
+        RecordError: What is given is something else.
+    """
+    found = tuple(shardings) if isinstance(shardings, Iterable) else (shardings,)
+    for one in found:
+        of_class(RecordError, "sharding", one, Sharding, "as shard returns it")
+    return record.write("shardings", _Shardings(found), _SHARED, _PACKINGS)
 
 
 def shardings_from_json(text: str) -> tuple[Sharding, ...]:
