@@ -4,7 +4,10 @@ import pytest
 from constraints.floors import FLOORS, check_floors
 from constraints.projects import load_projects
 
-NOT_SHOWN = ("_core", "errors", "fuzzing", "testing", "testing_network", "testing_transport")
+NOT_SHOWN = (
+    *("_core", "errors", "fuzzing", "testing"),
+    *("testing_geometry", "testing_network", "testing_simulate", "testing_transport"),
+)
 """Floors that pages do not list, as every package has them, or no reader looks for them."""
 
 

@@ -34,7 +34,8 @@ Parts = tuple[
 ]
 """Of a plan, in the order of its fields."""
 
-_HEAD = {"crossmesh": "TransferPlan", "version": 1}
+_VERSION = 1
+_HEAD = {"crossmesh": "TransferPlan", "version": _VERSION}
 
 
 def write(
@@ -116,10 +117,10 @@ def read(text: str) -> tuple[Parts, str]:
         raise RecordError(f"a plan is JSON; {str(error)[:200]}") from None
     found = _entries(document, (*_HEAD, *_PARTS), "a plan")
     version = _integer(found[1], "version")
-    if found[0] == _HEAD["crossmesh"] and version > _HEAD["version"]:
+    if found[0] == _HEAD["crossmesh"] and version > _VERSION:
         raise RecordError(
             f"this plan was written by a newer crossmesh, in version {version} of the format; this "
-            f"one reads version {_HEAD['version']}: update crossmesh, or plan again"
+            f"one reads version {_VERSION}: update crossmesh, or plan again"
         )
     if [found[0], version] != [*_HEAD.values()]:
         _fail("a plan", f"of this kind and version: {_HEAD}", found[:2])
