@@ -17,7 +17,6 @@ from frontends import (
     BatchError,
     CheckpointError,
     PlanError,
-    UnsupportedStepError,
     VerificationError,
 )
 from torch import nn
@@ -102,7 +101,7 @@ def test_a_whole_step_is_called_as_it_was() -> None:
     returned = second(batch["x"], y=batch["y"])
     assert (returned["loss"], returned["name"]) == (loss, "mse")
     assert returned["number"] == loss.item()
-    with pytest.raises(UnsupportedStepError, match=r"TypeError: .*takes 1 positional argument but"):
+    with pytest.raises(BatchError, match=r"as it is defined, with \(x: .*too many positional"):
         second(batch["x"], batch["y"])
     assert len(second.variants) == 1
 
@@ -178,6 +177,8 @@ def test_what_cannot_be_is_refused() -> None:
     whole = mw.parallelize_step(train, model, optimizer, cluster=CLUSTER)
     with pytest.raises(BatchError, match=r"a step is planned for a batch: .* got model, optimizer"):
         whole(model, optimizer)
+    with pytest.raises(BatchError, match=r"a step is called as it is defined, with \(.*, extra=\)"):
+        whole(model, optimizer, batches(1)[0], extra=1)
 
 
 def test_a_run_goes_on_from_a_checkpoint_by_another_plan(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,12 @@ class Form:
         return own[0] if len(own) == 1 else tuple(own)
 
     def step(self, function: Callable[..., Any]) -> Step:
-        """The user's step as a function of model, optimizer and batch."""
+        """The user's step as a function of model, optimizer and batch.
+
+        Raises:
+            BatchError: The user's step is not called so.
+        """
+        self._check(function)
 
         def step(model: nn.Module, optimizer: Optimizer, batch: Any) -> Any:
             n_parts = self.places.count("batch") + bool(self.names)
@@ -72,3 +78,16 @@ class Form:
             return function(*args, **named)
 
         return step
+
+    def _check(self, function: Callable[..., Any]) -> None:
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            return  # some callables of C have none
+        try:
+            signature.bind(*self.places, **dict.fromkeys(self.names))
+        except TypeError as error:
+            given = ", ".join((*self.places, *(f"{name}=" for name in self.names)))
+            raise BatchError(
+                f"a step is called as it is defined, with {signature}; got ({given}): {error}"
+            ) from error
