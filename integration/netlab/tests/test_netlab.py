@@ -155,7 +155,8 @@ def test_down_ends_what_runs_inside():
 def start_owner(name: str) -> subprocess.Popen:
     """A process that holds a lab of that name, which is up when this returns."""
     program = f"""
-import netlab, time
+import netlab, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's jobs may ignore
 with netlab.Lab(hosts=2, name={name!r}) as lab:
     lab.popen(0, ["sleep", "100"])
     print("up", flush=True)
