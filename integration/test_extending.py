@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "extending.md"
 
 def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     ended = run([sys.executable, "-c", "".join(blocks)], deadline_s=600, cwd=tmp_path)
     assert ended.status == 0, ended.output
     assert "no sharding rule" not in ended.output

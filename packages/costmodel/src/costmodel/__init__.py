@@ -8,6 +8,7 @@ from costmodel.errors import (
     HeterogeneousClusterError,
     PlacementError,
     QuantityError,
+    RegistrationError,
     UnknownDtypeError,
     UnknownNameError,
 )
@@ -21,11 +22,13 @@ from costmodel.memory.held_microbatches import LINEAR_SCHEDULES, InFlight, in_fl
 from costmodel.memory.memory import stage_memory_bytes
 from costmodel.memory.optimizer import ParameterBytes, StateBytes
 from costmodel.operators import Work, work_time
-from costmodel.time.algorithm_table import CollectiveKind
+from costmodel.time.algorithm import AlgorithmEntry, CollectiveKind, Family
+from costmodel.time.algorithm_table import Algorithms, known_algorithms, register_algorithm
 from costmodel.time.alpa import AlpaMesh
 from costmodel.time.choose import Choice, algorithms_of, collective_time, fastest
 from costmodel.time.resharding import reshard_time, sequence_time, step_time
 from costmodel.time.ring import (
+    Rounds,
     all_gather_time,
     all_reduce_time,
     all_to_all_time,
@@ -38,6 +41,8 @@ from costmodel.time.ring import (
 __all__ = [
     "LINEAR_SCHEDULES",
     "ActivationBytes",
+    "AlgorithmEntry",
+    "Algorithms",
     "AlpaMesh",
     "Choice",
     "Cluster",
@@ -45,6 +50,7 @@ __all__ = [
     "CollectiveKind",
     "CostmodelError",
     "Device",
+    "Family",
     "GroupLinks",
     "HeterogeneousClusterError",
     "Host",
@@ -55,6 +61,8 @@ __all__ = [
     "ParameterBytes",
     "PlacementError",
     "QuantityError",
+    "RegistrationError",
+    "Rounds",
     "StateBytes",
     "Tier",
     "UnknownDtypeError",
@@ -68,11 +76,13 @@ __all__ = [
     "collective_time",
     "fastest",
     "in_flight",
+    "known_algorithms",
     "operator_time",
     "permute_time",
     "point_to_point_time",
     "presets",
     "reduce_scatter_time",
+    "register_algorithm",
     "reshard_time",
     "sequence_time",
     "stage_memory_bytes",

@@ -27,6 +27,10 @@ class UnknownDtypeError(UnknownNameError):
     """No dtype is called `name`, or a device states no arithmetic peak for it."""
 
 
+class RegistrationError(CostmodelError, ValueError):
+    """A table cannot have this entry; the message says what an entry is."""
+
+
 class PlacementError(CostmodelError, ValueError):
     """The cluster has no such device, or no network."""
 

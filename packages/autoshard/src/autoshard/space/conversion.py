@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 
 import numpy as np
-from costmodel import MeshLinks
+from costmodel import Algorithms, MeshLinks, known_algorithms
 from shardspec import Mesh, ReshardError, Spec, Step, reshard_whole_axes
 
 from autoshard.base.arrays import Array, frozen
@@ -231,9 +231,15 @@ class Converter:
         return self._prices[key]
 
 
-@lru_cache(maxsize=16)
 def converter_of(mesh_shape: tuple[int, ...], links: MeshLinks, uneven: bool = False) -> Converter:
     """One converter for all meshes that look alike: prices do not depend on which devices."""
+    return _converter(mesh_shape, links, uneven, known_algorithms())
+
+
+@lru_cache(maxsize=16)
+def _converter(
+    mesh_shape: tuple[int, ...], links: MeshLinks, uneven: bool, _known: Algorithms
+) -> Converter:
     mesh = Mesh(mesh_shape, tuple(f"axis{i}" for i in range(len(mesh_shape))))
     return Converter(mesh, links, uneven=uneven)
 

@@ -118,7 +118,7 @@ def fit_link(points: Sequence[CollectivePoint]) -> LinkFit:
 
     Raises:
         FitError: There is no point, or only one.
-        UnknownNameError: A collective has no algorithm in `costmodel.time.algorithm_table`.
+        UnknownNameError: A collective has no such algorithm.
     """
     kinds = tuple(sorted({point.kind for point in points}))
     chosen = tuple(_best_algorithm([p for p in points if p.kind == kind]) for kind in kinds)
@@ -226,7 +226,7 @@ def _system(
 
 def _best_algorithm(points: Sequence[CollectivePoint]) -> str:
     kind = points[0].kind
-    names = list(known_algorithms(kind))
+    names = list(known_algorithms().of(kind))
     if kind == "broadcast":  # trees before chains
         names.sort(key=lambda name: name.startswith("chain"))
     if len({point.n for point in points}) == 1:

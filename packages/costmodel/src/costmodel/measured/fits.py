@@ -13,7 +13,8 @@ import numpy as np
 from costmodel.base.checks import assign, count, number, positive
 from costmodel.errors import QuantityError
 from costmodel.hardware.device import Curve, checked_curve
-from costmodel.time.algorithm_table import check_kind, rounds
+from costmodel.time.algorithm import check_kind
+from costmodel.time.algorithm_table import rounds
 from costmodel.time.ring import Bytes
 
 
@@ -49,7 +50,7 @@ class LinkFit:
     """The collectives whose points it explains."""
     algorithms: tuple[str, ...]
     """Of each kind the algorithm that explains its points best, a name of
-    `costmodel.time.algorithm_table`."""
+    `costmodel.time.algorithms`, or one that was registered."""
     latency_s: Estimate
     """alpha: seconds of a message."""
     s_per_byte: Estimate

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from costmodel.base.checks import assign, count, positive
 from costmodel.errors import QuantityError
-from costmodel.time.algorithm_table import check_kind
+from costmodel.time.algorithm import check_kind
 
 
 @dataclass(frozen=True, slots=True)

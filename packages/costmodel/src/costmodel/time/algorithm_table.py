@@ -1,185 +1,108 @@
-"""The algorithms of collectives among devices that all see the same link: rounds and bytes.
+"""The algorithms that prices know: ours, those that users register, and those of distributions.
 
-They are of three families. In a *ring*, or a chain, every device sends to the next one. In a *tree*
-a device's data go to all others, or all addends to one device, along a binomial tree, in about
-`log2 p` rounds: binomial, recursive doubling and halving, Rabenseifner's and Bruck's. *Direct* are
-messages straight from who has the data to who wants them.
-
-Let `p` devices each send one message at a time, in `alpha + n beta`, and let `k = floor(log2 p)`,
-`P = 2^k`. Messages are the alphas, volume the `n beta`, with `n` as in `costmodel.time.ring`:
-
-    collective      family  algorithm             messages          volume
-    all-gather      ring    ring                  p - 1             (p - 1)/p
-                    tree    bruck                 ceil(log2 p)      (p - 1)/p
-    reduce-scatter  ring    ring                  p - 1             (p - 1)/p
-                    tree    recursive halving     k, else k + 2     (p - 1)/p, else see `_halving`
-    all-reduce      ring    ring                  2p - 1            2 (p - 1)/p
-                    tree    recursive doubling    k, else k + 2     k, else k + 2
-                    tree    rabenseifner          2k, else 2k + 2   2 (P - 1)/P, else 2 more
-    all-to-all      direct  pairwise              p - 1             (p - 1)/p
-                    tree    bruck                 ceil(log2 p)      binary ones in 0..p-1, over p
-    broadcast       ring    chain of K chunks     p - 2 + K         (p - 2 + K)/K
-                    tree    binomial              ceil(log2 p)      ceil(log2 p)
-                    tree    scatter, all-gather   2 ceil(log2 p)    2 (p - 1)/p
-    scatter         tree    binomial              ceil(log2 p)      (p - 1)/p
-    permute         direct  pairwise              1                 1
-    point-to-point  direct  message               1                 1
-
-"else" is for groups that are no power of two. There the `p - P` devices that are too many first
-give their addend to a neighbour, which works for both, and last get its result: two messages more.
-
-Arithmetic of reductions is left out, as in AutoDDL, section 3.1.
-
-Reference:
-    Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
-    IJHPCA 19(1), 2005: all but the chain. There, recursive halving in a group that is no power of
-    two is said to send about 2n; we count what the busiest device sends. The all-gather after the
-    scatter of a broadcast is Bruck's here, a ring there. Chain: cross-mesh resharding, section 3.1.
+A distribution has algorithms as entry points of the group `costmodel.algorithms`, each an
+`AlgorithmEntry`. As a price is that of the fastest algorithm, they are loaded when something is
+priced for the first time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from types import MappingProxyType
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
 
-from costmodel.errors import UnknownNameError, shown
-from costmodel.time.ring import Rounds, chain, message, once_around, swap, twice_around
+from costmodel.errors import RegistrationError, UnknownNameError, shown
+from costmodel.time.algorithm import AlgorithmEntry, Family, check_kind
+from costmodel.time.algorithms import ENTRIES
+from costmodel.time.ring import Rounds
 
-CollectiveKind = Literal[
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "broadcast",
-    "permute",
-    "point_to_point",
-    "reduce_scatter",
-]
-"""A collective that has a price; "point_to_point" is one message between two of a group."""
-
-_KINDS = get_args(CollectiveKind)
-
-_Algorithms: TypeAlias = Mapping[str, Mapping[str, Callable[[int], Rounds]]]
+GROUP = "costmodel.algorithms"
+"""Of the entry points of distributions that have algorithms."""
 
 
-def check_kind(kind: str) -> None:
-    """Check that a collective has a price.
+class Algorithms:
+    """Some algorithms, in the order in which the first of equally fast ones is taken.
+
+    It never changes and compares by identity: whatever is kept by a price is kept by the
+    `Algorithms` that it was found with, too.
+    """
+
+    def __init__(self, entries: Iterable[AlgorithmEntry]) -> None:
+        self._of: dict[str, dict[str, AlgorithmEntry]] = {}
+        for entry in entries:
+            self._of.setdefault(entry.kind, {})[entry.name] = entry
+
+    def of(self, kind: str) -> dict[str, AlgorithmEntry]:
+        """Those of a collective, by name."""
+        return self._of.get(kind, {})
+
+    def with_entry(self, entry: AlgorithmEntry) -> Algorithms:
+        """These and one more; these themselves if it is among them.
+
+        Raises:
+            RegistrationError: It is none, or another algorithm of the collective has its name.
+        """
+        entry.check()
+        other = self.of(entry.kind).get(entry.name)
+        if other == entry:
+            return self
+        if other is not None:
+            raise RegistrationError(
+                "a name is that of one algorithm of a collective, for all prices of a process; "
+                f"there is another {entry.name} of {entry.kind} already: register it once, or "
+                "call it something else"
+            )
+        ours = (one for known in self._of.values() for one in known.values())
+        return Algorithms((*ours, entry))
+
+
+_known = Algorithms(ENTRIES)
+_are_loaded = False
+
+
+def known_algorithms() -> Algorithms:
+    """All that this process knows now.
 
     Raises:
-        UnknownNameError: It has none.
+        RegistrationError: An entry point of an installed distribution is no algorithm.
     """
-    if kind not in _KINDS:
-        raise UnknownNameError(
-            f"a collective is one of {', '.join(_KINDS)}; got {shown(kind)}", str(kind)
-        )
+    global _known, _are_loaded
+    if not _are_loaded:
+        _known = _with_installed(_known)
+        _are_loaded = True
+    return _known
 
 
-def _ceil_log2(n: int) -> int:
-    return (n - 1).bit_length()
+def register_algorithm(
+    kind: str, name: str, rounds: Callable[[int], Rounds], *, family: Family = "direct"
+) -> None:
+    """Let all prices that are found from now on know one more algorithm, as they know ours.
 
+    It is a candidate in every group of devices, and on every level of a hierarchical collective. A
+    distribution that has algorithms need not be imported for it: each entry point of the group
+    `costmodel.algorithms` is an `AlgorithmEntry`.
 
-def _bruck_all_gather(n: int) -> Rounds:
-    return Rounds(_ceil_log2(n), (n - 1) / n)
-
-
-def _bruck_all_to_all(n: int) -> Rounds:
-    """In round `j` a device sends the blocks that still have to go `2^j` devices further."""
-    blocks = 0
-    for j in range(_ceil_log2(n)):
-        period = 2 << j
-        blocks += n // period * (period // 2) + max(0, n % period - period // 2)
-    return Rounds(_ceil_log2(n), blocks / n)
-
-
-def _halving(n: int) -> Rounds:
-    """Recursive halving; the first `r = n - P` devices that go on have two blocks each to make.
-
-    The halves that are exchanged in round `j` differ in blocks; the larger one, of `P / 2^j`
-    devices, has two for each of these that is among the first `r`.
-    """
-    k = n.bit_length() - 1
-    extra = n - 2**k
-    widths = [2**k >> j for j in range(1, k + 1)]
-    blocks = sum(width + min(extra, width) for width in widths)
-    return Rounds(k + 2 * (extra > 0), blocks / n, (extra > 0) * (1 + 1 / n))
-
-
-def _doubling(n: int) -> Rounds:
-    k = n.bit_length() - 1
-    folds = 2 * (n > 2**k)
-    return Rounds(k + folds, k, folds)
-
-
-def _rabenseifner(n: int) -> Rounds:
-    k = n.bit_length() - 1
-    folds = 2 * (n > 2**k)
-    return Rounds(2 * k + folds, 2 * (2**k - 1) / 2**k, folds)
-
-
-def _binomial_broadcast(n: int) -> Rounds:
-    return Rounds(_ceil_log2(n), 0, _ceil_log2(n))
-
-
-def _binomial_scatter(n: int) -> Rounds:
-    return Rounds(_ceil_log2(n), 0, (n - 1) / n)
-
-
-def _scatter_and_gather(n: int) -> Rounds:
-    return Rounds(2 * _ceil_log2(n), (n - 1) / n, (n - 1) / n)
-
-
-# One device after another: of a group ordered by unit, one message at most passes a connection in
-# each direction at a time. The best number of chunks balances a part of the time that grows with it
-# and one that falls: within a factor sqrt(2) of it, these are at most 6.1 % above their least sum.
-_RINGS: _Algorithms = MappingProxyType(
-    {
-        "all_gather": {"ring": once_around},
-        "reduce_scatter": {"ring": once_around},
-        "all_reduce": {"ring": twice_around},
-        "broadcast": {
-            f"chain of {n_chunks} chunks": partial(chain, n_chunks=n_chunks)
-            for n_chunks in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-        },
-    }
-)
-
-_TREES: _Algorithms = MappingProxyType(
-    {
-        "all_gather": {"bruck": _bruck_all_gather},
-        "reduce_scatter": {"recursive halving": _halving},
-        "all_reduce": {"recursive doubling": _doubling, "rabenseifner": _rabenseifner},
-        "all_to_all": {"bruck": _bruck_all_to_all},
-        "broadcast": {
-            "binomial": _binomial_broadcast,
-            "scatter and all-gather": _scatter_and_gather,
-        },
-        "scatter": {"binomial": _binomial_scatter},
-    }
-)
-
-_DIRECT: _Algorithms = MappingProxyType(
-    {
-        "all_to_all": {"pairwise": once_around},
-        "permute": {"pairwise": swap},
-        "point_to_point": {"message": message},
-    }
-)
-
-FAMILIES: Mapping[str, _Algorithms] = MappingProxyType(
-    {"ring": _RINGS, "direct": _DIRECT, "tree": _TREES}
-)
-"""Of each family, collective and algorithm the rounds, by the group's size."""
-
-
-def known_algorithms(kind: str) -> Mapping[str, Callable[[int], Rounds]]:
-    """The algorithms of a collective, of all families, by name.
+    Args:
+        kind: Which collective, a `CollectiveKind`; or "scatter", part of hierarchical broadcasts.
+        name: For `Choice.algorithm` and `collective_time(algorithm=name)`.
+        rounds: From the number of devices to what the busiest of them does: messages one after the
+            other, and multiples of the collective's bytes, which are those
+            of `costmodel.time.ring`.
+        family: Which link of a group on several levels it uses.
 
     Raises:
-        UnknownNameError: No collective is called `kind`.
+        RegistrationError: Another one has the name, or it cannot be right: in some group of up to
+            65 devices it moves less than any algorithm has to.
+
+    Examples:
+        >>> from costmodel import Rounds
+        >>> def store_and_forward(n):
+        ...     return Rounds(2 * (n > 1), 0, 2 * (n > 1))
+        >>> register_algorithm("point_to_point", "store and forward", store_and_forward)
+        >>> rounds("point_to_point", "store and forward", 8)
+        Rounds(messages=2, exchanged=0, one_way=2)
     """
-    check_kind(kind)
-    return {name: of for family in FAMILIES.values() for name, of in family.get(kind, {}).items()}
+    global _known
+    _known = known_algorithms().with_entry(AlgorithmEntry(kind, name, family, rounds))
 
 
 def rounds(kind: str, algorithm: str, n: int) -> Rounds:
@@ -188,9 +111,29 @@ def rounds(kind: str, algorithm: str, n: int) -> Rounds:
     Raises:
         UnknownNameError: No collective is called `kind`, or it has no such algorithm.
     """
-    known = known_algorithms(kind)
+    check_kind(kind)
+    known = known_algorithms().of(kind)
     if algorithm not in known:
         raise UnknownNameError(
-            f"{kind} has the algorithms {', '.join(known)}; got {shown(algorithm)}", str(algorithm)
+            f"{kind} has the algorithms {', '.join(known)}, or those that "
+            f"costmodel.register_algorithm adds; got {shown(algorithm)}",
+            str(algorithm),
         )
-    return known[algorithm](n)
+    return known[algorithm].rounds(n)
+
+
+def _with_installed(known: Algorithms) -> Algorithms:
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+        try:
+            entry = point.load()
+            if not isinstance(entry, AlgorithmEntry):
+                raise RegistrationError(f"an entry point is an AlgorithmEntry; got {entry!r:.60}")
+            known = known.with_entry(entry)
+        except Exception as error:  # whatever a distribution does when it is imported
+            whose = "a distribution" if point.dist is None else point.dist.name
+            raise RegistrationError(
+                f"the algorithms of installed distributions can be loaded; {point.name} of "
+                f"{whose}, which is {point.value}, cannot: {type(error).__name__}: {error}: mend "
+                "or uninstall the distribution"
+            ) from error
+    return known

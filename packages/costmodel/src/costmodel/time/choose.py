@@ -24,7 +24,8 @@ peer under every other unit: each moves `1/c` of the bytes (all of them in an al
 `1/c` of the link that the unit has for all. So what passes a card together is never more than it
 carries.
 
-The rounds and bytes of rings, trees and direct messages are in `costmodel.time.algorithm_table`.
+The rounds and bytes of rings, trees and direct messages are in `costmodel.time.algorithms`; users
+add others by `register_algorithm`.
 
 Every candidate is a line, `latency_s + n_bytes * s_per_byte`. A price is the least of a few lines,
 found once for each group; chains of different numbers of chunks are different lines.
@@ -48,7 +49,8 @@ import numpy as np
 from costmodel.base.checks import checked, number
 from costmodel.errors import UnknownNameError, shown
 from costmodel.hardware.link import GroupLinks, Link
-from costmodel.time.algorithm_table import FAMILIES, CollectiveKind, check_kind
+from costmodel.time.algorithm import CollectiveKind, check_kind
+from costmodel.time.algorithm_table import Algorithms, known_algorithms
 from costmodel.time.ring import Bytes, Rounds
 
 
@@ -58,8 +60,8 @@ class Choice:
 
     seconds: float
     algorithm: str
-    """A name from `costmodel.time.algorithm_table`, or "hierarchical"; `algorithms_of` has its
-    family."""
+    """A name from `costmodel.time.algorithms`, one that was registered, or "hierarchical";
+    `algorithms_of` has its family."""
     phases: tuple[str, ...] = ()
     """Of a hierarchical algorithm, what each level does, in order."""
 
@@ -107,9 +109,9 @@ def fastest(kind: CollectiveKind, n_bytes: float, group: GroupLinks) -> Choice:
         all_gather of 4: bruck
     """
     size = number("n_bytes", n_bytes)
+    lines = _lines(kind, group, known_algorithms())
     seconds, line = min(
-        ((line.latency_s + size * line.s_per_byte, line) for line in _lines(kind, group)),
-        key=itemgetter(0),
+        ((line.latency_s + size * line.s_per_byte, line) for line in lines), key=itemgetter(0)
     )
     return Choice(seconds, line.algorithm, line.phases)
 
@@ -133,7 +135,11 @@ def collective_time(
         QuantityError: `n_bytes` is negative or not finite.
         UnknownNameError: No collective is called `kind`, or it has no such algorithm in this group.
     """
-    lines = _lines(kind, group) if algorithm is None else _named(kind, group, algorithm)
+    known = known_algorithms()
+    if algorithm is None:
+        lines = _lines(kind, group, known)
+    else:
+        lines = _named(kind, group, algorithm, known)
     sizes: Any = checked("n_bytes", n_bytes)
     prices: Bytes = _least(lines, sizes)
     return prices
@@ -171,7 +177,8 @@ def algorithms_of(kind: CollectiveKind, group: GroupLinks) -> dict[str, str]:
         rabenseifner: tree
         hierarchical: hierarchical
     """
-    return {name: found.family for name, found in _candidates(kind, group).items()}
+    found = _candidates(kind, group, known_algorithms())
+    return {name: candidate.family for name, candidate in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +189,16 @@ class _Candidate:
 
 
 @lru_cache(maxsize=4096)
-def _lines(kind: CollectiveKind, group: GroupLinks) -> tuple[_Line, ...]:
-    return _undominated(line for one in _candidates(kind, group).values() for line in one.lines)
+def _lines(kind: CollectiveKind, group: GroupLinks, known: Algorithms) -> tuple[_Line, ...]:
+    found = _candidates(kind, group, known)
+    return _undominated(line for one in found.values() for line in one.lines)
 
 
 @lru_cache(maxsize=4096)
-def _named(kind: CollectiveKind, group: GroupLinks, algorithm: str) -> tuple[_Line, ...]:
-    found = _candidates(kind, group)
+def _named(
+    kind: CollectiveKind, group: GroupLinks, algorithm: str, known: Algorithms
+) -> tuple[_Line, ...]:
+    found = _candidates(kind, group, known)
     lines = [
         line for name, one in found.items() if algorithm in (name, one.family) for line in one.lines
     ]
@@ -203,20 +213,21 @@ def _named(kind: CollectiveKind, group: GroupLinks, algorithm: str) -> tuple[_Li
 
 
 @lru_cache(maxsize=4096)
-def _candidates(kind: CollectiveKind, group: GroupLinks) -> Mapping[str, _Candidate]:
+def _candidates(
+    kind: CollectiveKind, group: GroupLinks, known: Algorithms
+) -> Mapping[str, _Candidate]:
     check_kind(kind)
     n, levels = group.size, _member_tiers(group)
     direct = group.single if kind == "point_to_point" else group.spread
     links = {"ring": group.flat, "direct": direct, "tree": group.spread}
     found = {
-        name: _Candidate(family, (_Line.of(rounds(n), links[family], name),))
-        for family, algorithms in FAMILIES.items()
-        for name, rounds in algorithms.get(kind, {}).items()
+        name: _Candidate(one.family, (_Line.of(one.rounds(n), links[one.family], name),))
+        for name, one in known.of(kind).items()
     }
     if len(levels) > 1 and kind == "all_to_all":
         found["pairwise"] = _Candidate("direct", (_pairwise(n, levels),))
     if len(levels) > 1 and kind not in ("permute", "point_to_point"):
-        found["hierarchical"] = _Candidate("hierarchical", _hierarchical(kind, levels))
+        found["hierarchical"] = _Candidate("hierarchical", _hierarchical(kind, levels, known))
     return found
 
 
@@ -250,14 +261,15 @@ def _pairwise(n: int, levels: Sequence[_MemberTier]) -> _Line:
     return _Line(latency_s, s_per_byte, "pairwise")
 
 
-def _hierarchical(kind: CollectiveKind, levels: Sequence[_MemberTier]) -> tuple[_Line, ...]:
+def _hierarchical(
+    kind: CollectiveKind, levels: Sequence[_MemberTier], known: Algorithms
+) -> tuple[_Line, ...]:
     lines: tuple[_Line, ...] = (_Line(0.0, 0.0, "hierarchical"),)
     for phase, level in _phases(kind, levels):
         share = 1 if kind == "all_to_all" else 1 / level.inner
         choices = [
-            _Line.of(rounds(level.size), level.link, f"{phase} of {level.size}: {name}")
-            for algorithms in FAMILIES.values()
-            for name, rounds in algorithms.get(phase, {}).items()
+            _Line.of(one.rounds(level.size), level.link, f"{phase} of {level.size}: {name}")
+            for name, one in known.of(phase).items()
         ]
         lines = _undominated(
             _Line(

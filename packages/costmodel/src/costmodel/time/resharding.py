@@ -8,7 +8,7 @@ from shardspec import Axis, ReshardPlan, Step
 
 from costmodel.base.checks import count
 from costmodel.hardware.link import Link, MeshLinks, slowest
-from costmodel.time.algorithm_table import CollectiveKind
+from costmodel.time.algorithm import CollectiveKind
 from costmodel.time.choose import collective_time
 from costmodel.time.ring import (
     all_gather_time,
