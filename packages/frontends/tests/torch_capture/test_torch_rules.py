@@ -37,6 +37,7 @@ X, Y = numbers(4, 8), numbers(4, 8) + 1
 LENGTHS = torch.tensor([6, 4, 6, 5])
 IMAGES, KERNEL = numbers(4, 4, 8, 8), numbers(8, 4, 3, 3)
 HEADS = numbers(4, 4, 8, 4)
+VOLUMES = numbers(4, 4, 4, 4, 4)
 Function = Callable[..., Any]
 
 CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
@@ -112,6 +113,62 @@ CASES: dict[str, tuple[Function, Sequence[Tensor]]] = {
     ),
     "pools": (lambda x: (functional.max_pool2d(x, 2), functional.avg_pool2d(x, 2)), (IMAGES,)),
     "resizes": (lambda x: functional.interpolate(x, scale_factor=2.0), (IMAGES,)),
+    "pools of volumes": (
+        lambda x: (functional.max_pool3d(x, 2), functional.avg_pool3d(x, 2)),
+        (VOLUMES,),
+    ),
+    "largest of fields": (lambda x: functional.adaptive_max_pool2d(x, 2), (IMAGES,)),
+    "resizes of lines and volumes": (
+        lambda x, y: (
+            functional.interpolate(x, scale_factor=2, mode="linear"),
+            functional.interpolate(x, scale_factor=2),
+            functional.interpolate(y, scale_factor=2, mode="trilinear"),
+            functional.interpolate(y, scale_factor=2),
+        ),
+        (IMAGES[0], VOLUMES),
+    ),
+    "borders": (
+        lambda x: [functional.pad(x, (1, 2, 1, 0), mode) for mode in ("reflect", "replicate")],
+        (IMAGES,),
+    ),
+    "borders of lines": (
+        lambda x: [functional.pad(x, (1, 2), mode) for mode in ("reflect", "replicate")],
+        (IMAGES[0],),
+    ),
+    "borders of volumes": (
+        lambda x: [functional.pad(x, (1, 1) * 3, mode) for mode in ("reflect", "replicate")],
+        (VOLUMES,),
+    ),
+    "channels as pixels": (
+        lambda x: (functional.pixel_shuffle(x, 2), functional.pixel_unshuffle(x, 2)),
+        (IMAGES,),
+    ),
+    "gated": (lambda x: (functional.glu(x), functional.glu(x, 0)), (X,)),
+    "learned slopes": (
+        lambda x, w: (functional.prelu(x, w), functional.prelu(x, w[:1])),
+        (X, Y[0]),
+    ),
+    "special functions": (
+        lambda x, y: (
+            torch.logaddexp(x, y),
+            torch.hypot(x, y),
+            torch.special.i0(x) + torch.special.i1e(x) + torch.special.i0e(y),
+            torch.special.erfcx(x) + torch.special.log_ndtr(y),
+            (x.sigmoid() * 0.9).logit() + torch.special.ndtri(y.sigmoid()),
+            x.sinc(),
+            torch.ldexp(x, y.detach()),
+            x.frexp(),
+            torch.heaviside(x.detach(), y.detach()),
+            x.long().gcd(y.long()),
+            torch.mvlgamma(y**2 + 2, 2),
+        ),
+        (X, Y),
+    ),
+    "without what is missing": (
+        lambda x: (x.nansum(1), x.nanmedian(1), x.kthvalue(2, 1), x.count_nonzero(1)),
+        (X,),
+    ),
+    "sums of exponents in order": (lambda x: x.logcumsumexp(1), (X,)),
     "activations": (
         lambda x: (functional.gelu(x), functional.silu(x), functional.relu(x), x.tanh()),
         (X,),

@@ -55,13 +55,23 @@ def _dim(d: Described) -> dict[str, Any]:
     return {"dim": d.dim()}
 
 
-def _last_two(d: Described) -> dict[str, Any]:
-    rank = len(d.operands[0])
-    return {"dims": (rank - 2, rank - 1)}
+def _last(n: int) -> Callable[[Described], dict[str, Any]]:
+    """The last `n` dims of the first operand."""
+
+    def dims(d: Described) -> dict[str, Any]:
+        rank = len(d.operands[0])
+        return {"dims": tuple(range(rank - n, rank))}
+
+    return dims
 
 
 def _nonlinear(d: Described) -> Rule:
     return elementwise(d.operands, d.results[0], n_results=len(d.results))
+
+
+def _gradients(d: Described) -> Rule:
+    """Elementwise, and linear in the first operand, the gradient."""
+    return elementwise(d.operands, d.results[0], ((0,),), n_results=len(d.results))
 
 
 def _linear_in(*names: str) -> MakeRule:
@@ -123,14 +133,17 @@ def _padded(d: Described) -> dict[str, Any]:
 _NONLINEAR = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_not",
     "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "ceil", "celu",
-    "clamp", "clamp_max", "clamp_min", "cos", "cosh", "digamma", "elu", "eq", "erf", "erfc",
-    "erfinv", "exp", "exp2", "expm1", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "ge",
-    "gelu", "gt", "hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le",
-    "leaky_relu", "lgamma", "log", "log10", "log1p", "log2", "log_sigmoid_forward", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mish", "nan_to_num",
-    "ne", "polygamma", "pow", "reciprocal", "relu", "relu6", "remainder", "round", "rsqrt",
-    "sigmoid", "sign", "sgn", "silu", "sin", "sinh", "softplus", "sqrt", "square", "tan", "tanh",
-    "threshold", "trunc", "xlogy",
+    "clamp", "clamp_max", "clamp_min", "copysign", "cos", "cosh", "digamma", "elu", "eq", "erf",
+    "erfc", "erfinv", "exp", "exp2", "expm1", "fake_quantize_per_tensor_affine_cachemask", "floor",
+    "floor_divide", "fmax", "fmin", "fmod", "frac", "frexp", "gcd", "ge", "gelu", "gt",
+    "hardsigmoid", "hardswish", "hardtanh", "heaviside", "hypot", "i0", "igamma", "igammac",
+    "isfinite", "isinf", "isnan", "lcm", "ldexp", "le", "leaky_relu", "lgamma", "log", "log10",
+    "log1p", "log2", "log_sigmoid_forward", "logaddexp", "logaddexp2", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logit", "lt", "maximum", "minimum", "mish", "mvlgamma",
+    "nan_to_num", "ne", "nextafter", "polygamma", "pow", "_prelu_kernel", "reciprocal", "relu",
+    "relu6", "remainder", "round", "rsqrt", "sigmoid", "sign", "sgn", "silu", "sin", "sinc", "sinh",
+    "softplus", "special_erfcx", "special_i0e", "special_i1", "special_i1e", "special_log_ndtr",
+    "special_ndtri", "special_zeta", "sqrt", "square", "tan", "tanh", "threshold", "trunc", "xlogy",
 )
 """Elementwise operators that no partial sum passes."""
 
@@ -138,7 +151,7 @@ _GRADIENTS = (
     "celu_backward", "gelu_backward", "hardsigmoid_backward", "hardswish_backward",
     "hardtanh_backward", "log_sigmoid_backward", "mish_backward", "sigmoid_backward",
     "silu_backward", "softplus_backward", "tanh_backward", "threshold_backward", "elu_backward",
-    "leaky_relu_backward",
+    "leaky_relu_backward", "logit_backward",
 )
 """Elementwise operators that are linear in the first operand, the gradient."""
 
@@ -146,14 +159,30 @@ _POOLINGS = (
     "avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
     "upsample_bicubic2d", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
     "max_pool2d_with_indices_backward", "tril", "triu",
+    "adaptive_max_pool2d_backward", "reflection_pad2d", "reflection_pad2d_backward",
+    "replication_pad2d", "replication_pad2d_backward",
 )
 """Operators that go through the last two dims and are linear in the first operand."""
+
+_OF_THREE = (
+    "avg_pool3d", "avg_pool3d_backward", "max_pool3d_with_indices_backward", "pixel_shuffle",
+    "pixel_unshuffle", "reflection_pad3d", "reflection_pad3d_backward", "replication_pad3d",
+    "replication_pad3d_backward", "upsample_nearest3d", "upsample_trilinear3d",
+)
+"""Likewise through the last three."""
+
+_OF_ONE = (
+    "reflection_pad1d", "reflection_pad1d_backward", "replication_pad1d",
+    "replication_pad1d_backward", "upsample_nearest1d", "upsample_linear1d",
+)
+"""Likewise through the last one."""
 # fmt: on
 
 _RULES: dict[str, MakeRule] = {
     **dict.fromkeys(_NONLINEAR, _nonlinear),
     **dict.fromkeys(_GRADIENTS, _kind("derivative")),
     **dict.fromkeys(("add", "sub", "rsub"), _linear_in("self", "other")),
+    "_prelu_kernel_backward": _gradients,
     "neg": _kind("neg"),
     "_conj_physical": _kind("neg"),
     "mul": _product,
@@ -173,8 +202,11 @@ _RULES: dict[str, MakeRule] = {
     "sum": _kind("reduce_sum", _dims),
     "amax": _kind("reduce_max", _dims),
     "amin": _kind("reduce_min", _dims),
-    **dict.fromkeys(("any", "all", "prod", "argmax", "argmin"), _kind("reduce", _dims)),
-    **dict.fromkeys(("max", "min", "mode", "median"), place_rules.extreme),
+    **dict.fromkeys(
+        ("any", "all", "prod", "argmax", "argmin", "nansum", "count_nonzero"),
+        _kind("reduce", _dims),
+    ),
+    **dict.fromkeys(("max", "min", "mode", "median", "nanmedian", "kthvalue"), place_rules.extreme),
     # Movement.
     **dict.fromkeys(("t", "transpose", "permute"), _kind("transpose", _permutation)),
     "slice": _kind("slice"),
@@ -195,14 +227,22 @@ _RULES: dict[str, MakeRule] = {
     "gather": place_rules.gather,
     **dict.fromkeys(("scatter", "scatter_add"), place_rules.scatter),
     # In order along a dim, or all of it at once.
-    **dict.fromkeys(("sort", "topk", "cumprod", "cummax", "cummin"), _kind("sort", _dim)),
+    **dict.fromkeys(
+        ("sort", "topk", "cumprod", "cummax", "cummin", "logcumsumexp"), _kind("sort", _dim)
+    ),
     **dict.fromkeys(("_softmax", "_safe_softmax"), _kind("softmax", _dims)),
     "_softmax_backward_data": _kind("softmax_gradient", _dims),
     # Layers.
     "native_layer_norm": layer_rules.layer_norm,
     "native_layer_norm_backward": layer_rules.layer_norm_gradient,
-    "max_pool2d_with_indices": _kind("window", _last_two),
-    **dict.fromkeys(_POOLINGS, _kind("window_sum", _last_two)),
+    "max_pool2d_with_indices": _kind("window", _last(2)),
+    "adaptive_max_pool2d": _kind("window", _last(2)),
+    "max_pool3d_with_indices": _kind("window", _last(3)),
+    **dict.fromkeys(_OF_ONE, _kind("window_sum", _last(1))),
+    **dict.fromkeys(_POOLINGS, _kind("window_sum", _last(2))),
+    **dict.fromkeys(_OF_THREE, _kind("window_sum", _last(3))),
+    "glu": _kind("window", _dims),
+    "glu_backward": _kind("window_sum", _dims),
 }
 
 """Of operators that touch each element once, and whose arguments hold no shapes."""
@@ -246,9 +286,17 @@ ENTRIES: dict[str, OperatorEntry[Described]] = {
     ),
     **{
         f"upsample_{how}_backward": OperatorEntry(
-            _kind("window_sum", _last_two), part=parts.shape_as("input_size")
+            _kind("window_sum", _last(n)), part=parts.shape_as("input_size")
         )
-        for how in ("nearest2d", "bilinear2d", "bicubic2d")
+        for how, n in (
+            ("nearest1d", 1),
+            ("linear1d", 1),
+            ("nearest2d", 2),
+            ("bilinear2d", 2),
+            ("bicubic2d", 2),
+            ("nearest3d", 3),
+            ("trilinear3d", 3),
+        )
     },
     "embedding_dense_backward": OperatorEntry(place_rules.embedding_gradient, part=parts.rows),
     # Made of nothing.
