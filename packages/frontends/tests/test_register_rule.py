@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 from costmodel import Cluster
 from frontends.base.rule_table import Formula
-from frontends.errors import RegistrationError, UnsupportedStepError
-from frontends.jax import custom_op, parallelize, plan_for, register_rule
+from frontends.errors import (
+    ArgumentError,
+    RegistrationError,
+    UnsupportedStepError,
+    VerificationError,
+)
+from frontends.jax import check_rules, custom_op, parallelize, plan_for, register_rule
 from frontends.jax.base._compat import aval
 from frontends.jax.base.described import Described
 from frontends.jax.rules.rules import flops_of, has_rule, parameters_of_part, rule_of
@@ -192,3 +197,63 @@ def test_an_operator_of_a_function_returns_what_the_function_does() -> None:
     assert_same(jax.tree.leaves(made), {"twice": X * 2, "sum": (X.sum(),)})
     assert_same(jax.tree.leaves(op(jnp.asarray(X), by=2.0)), made)
     assert aval(equation(lambda x: op(x, by=2.0), X).outvars[1]).shape == (8, 16)
+
+
+def row_sums(x: Any) -> Any:
+    return x.sum(1)
+
+
+def largest_of_rows(x: Any) -> Any:
+    return x.max(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "formula", "named", "is_right"),
+    [
+        (lambda x: jax.nn.softmax(x, -1), "rk->rk", {}, False),
+        (lambda x: jax.nn.softmax(x, -1), "rk->rk", {"whole": "k"}, True),
+        (lambda x: x**2, "rk->rk", {"linear": ((0,),)}, False),
+        (lambda x: 2 * x, "rk->rk", {"linear": ((0,),)}, True),
+        (largest_of_rows, "rk->r", {}, False),
+        (largest_of_rows, "rk->r", {"reduction": "min"}, False),
+        (largest_of_rows, "rk->r", {"reduction": "max"}, True),
+        (row_sums, "rk->r", {}, True),
+        (jnp.cumsum, "rk->n", {}, False),
+    ],
+)
+def test_a_rule_is_tried_in_every_way_that_it_allows(
+    function: Any, formula: str, named: Any, is_right: bool
+) -> None:
+    op = new_op("tried", function)
+    register_rule(op, formula, **named)
+    if is_right:
+        assert check_rules(op, X)["tried"] > 2
+        assert 1 <= check_rules(op, X, at_most=1)["tried"] < check_rules(op, X)["tried"]
+        return
+    with pytest.raises(
+        VerificationError, match=r"tried, with the rule '.*(runs whole|instead of .*), run as"
+    ):
+        check_rules(op, X)
+
+
+def test_rules_are_tried_of_all_operators_and_of_those_alone_that_have_one() -> None:
+    ruled, other = new_op("ruled"), new_op("unruled")
+    register_rule(ruled, "...->...")
+    tried = check_rules(lambda x: jnp.sum(other(ruled(x) + ruled(2 * x))), X)
+    assert tried.keys() == {"ruled", "mul", "add", "reduce_sum"}
+    key = jax.random.key
+    assert check_rules(lambda x: jnp.tanh(x + jax.random.bits(key(0))), X, at_most=1)["tanh"]
+
+
+def test_an_operator_that_fails_on_parts_is_told_from_one_that_is_wrong() -> None:
+    op = new_op("of_eight_rows", lambda x: x + jnp.arange(8.0)[:, None])
+    register_rule(op, "rk->rk")
+    with pytest.raises(VerificationError, match=r"of_eight_rows.* fails with \w+: .*, run as"):
+        check_rules(op, X)
+
+
+def test_rules_are_tried_on_arrays_of_numbers() -> None:
+    with pytest.raises(ArgumentError, match=r"tried on arrays of numbers; got .*key"):
+        check_rules(jax.random.bits, jax.random.key(0))
+    with pytest.raises(ArgumentError, match=r"tried on arrays of numbers; got 'x'"):
+        check_rules(jnp.tanh, "x")

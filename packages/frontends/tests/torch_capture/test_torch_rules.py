@@ -7,16 +7,15 @@ from typing import Any
 import autoshard
 import numpy as np
 import pytest
-import shardspec
 import torch
+from frontends.torch import check_rules
 from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.compat.traced import Program
-from frontends.torch.base.flat import Flat, Kind, Line
+from frontends.torch.base.flat import Flat, Kind
 from frontends.torch.capture.decompositions import DECOMPOSITIONS
 from frontends.torch.capture.read import read
-from frontends.torch.lower.local import LocalCall
-from frontends.torch.rules.rules import flops_of, has_rule, rule_of, shares_of_whole
-from shardspec import Layout, Mesh, Spec
+from frontends.torch.rules.rules import flops_of, rule_of, shares_of_whole
+from shardspec import Mesh
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
@@ -230,64 +229,9 @@ def traced(function: Function, operands: Sequence[Tensor], with_gradients: bool)
 def test_every_strategy_equals_the_whole_operator(name: str) -> None:
     function, operands = CASES[name]
     flat = traced(function, operands, with_gradients=True)
-    values: dict[str, Tensor] = {f"x{i}": t.detach() for i, t in enumerate(operands)}
-    values.update(flat.constants)
-    for line in flat.lines:
-        assert has_rule(line.call.name), f"{line.call.name} has no rule"
-        check(line, flat, values)
-
-
-def check(line: Line, flat: Flat, values: dict[str, Tensor]) -> None:
-    """Run a line with every strategy of its rule, and add its results to the values."""
-    given = [values[name] for name in line.inputs]
-    wholes = line.call(given)
-    kinds = [flat.kinds[n] for n in line.inputs], [flat.kinds[n] for n in line.outputs]
-    assert [Kind(tuple(t.shape), t.dtype) for t in wholes] == kinds[1]
-    rule = rule_of(line.call, *kinds)
-    strategies = autoshard.enumerate_strategies(rule, MESH.shape)
-    for strategy in strategies[:: 1 if NIGHTLY else max(1, len(strategies) // 4)]:
-        if any(
-            spec.partial and not t.is_floating_point()  # which are never sums in a step
-            for spec, t in zip(strategy.operand_specs, given, strict=True)
-        ):
-            continue
-        made = run(line.call, given, wholes, strategy.operand_specs, strategy.result_specs)
-        for whole, result in zip(wholes, made, strict=True):
-            whole = whole.numpy()
-            atol = 1e-4 * np.abs(whole).max(initial=1.0)  # parts that nearly cancel round so
-            message = f"{line.call.name} as {strategy}"
-            np.testing.assert_allclose(result, whole, 1e-3, atol, err_msg=message)
-    values.update(zip(line.outputs, wholes, strict=True))
-
-
-def run(
-    call: Call,
-    operands: Sequence[Tensor],
-    wholes: Sequence[Tensor],
-    specs: Sequence[Spec],
-    result_specs: Sequence[Spec],
-) -> list[np.ndarray]:
-    """The call on shards, and its results put together."""
-    local = LocalCall(
-        call, ([t.shape for t in operands], [t.shape for t in wholes]), specs, result_specs, MESH
-    )
-    shards = [
-        shardspec.shard(Layout(tuple(t.shape), MESH, s), t.numpy())
-        for t, s in zip(operands, specs, strict=True)
-    ]
-    made = {
-        d: local(
-            [torch.from_numpy(np.ascontiguousarray(s[d])).reshape(s[d].shape) for s in shards],
-            MESH.coordinates(d),
-        )
-        for d in MESH.device_ids
-    }
-    return [
-        shardspec.assemble(
-            Layout(tuple(whole.shape), MESH, spec), {d: m[i].numpy() for d, m in made.items()}
-        )
-        for i, (whole, spec) in enumerate(zip(wholes, result_specs, strict=True))
-    ]
+    tensors = [t.detach().requires_grad_(t.is_floating_point()) for t in operands]
+    tried = check_rules(function, *tensors, at_most=None if NIGHTLY else 4)
+    assert tried.keys() == {line.call.name for line in flat.lines}  # all have rules
 
 
 def windows(x: Tensor, y: Tensor) -> Any:

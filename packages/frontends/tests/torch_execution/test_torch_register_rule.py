@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 import torch
 from costmodel import Cluster
-from frontends.errors import RegistrationError, UnsupportedStepError
-from frontends.torch import parallelize_step, plan_for, register_rule
+from frontends.errors import (
+    ArgumentError,
+    RegistrationError,
+    UnsupportedStepError,
+    VerificationError,
+)
+from frontends.torch import check_rules, parallelize_step, plan_for, register_rule
 from frontends.torch.base.calls import Call, Operand
 from frontends.torch.base.flat import Kind
 from frontends.torch.capture.capture import training_step
@@ -177,3 +182,51 @@ def test_an_operator_that_writes_to_what_it_is_given_is_refused() -> None:
     step, model, optimizer, batch = step_of(lambda x: x + doubled(x.detach()))
     with pytest.raises(UnsupportedStepError):
         plan_for(step, model, optimizer, batch, CLUSTER)
+
+
+OPERATORS = torch.library.Library("tried", "DEF")
+
+
+def new_op(name: str, function: Callable[[Tensor], Tensor]) -> Any:
+    """An operator that no other test has."""
+    OPERATORS.define(f"{name}(Tensor x) -> Tensor")
+    OPERATORS.impl(name, function, "CompositeExplicitAutograd")
+    return getattr(torch.ops.tried, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "formula", "named", "is_right"),
+    [
+        ("rows", lambda x: x.softmax(-1), "rk->rk", {}, False),
+        ("whole_rows", lambda x: x.softmax(-1), "rk->rk", {"whole": "k"}, True),
+        ("squared", lambda x: x**2, "rk->rk", {"linear": ((0,),)}, False),
+        ("twice", lambda x: 2 * x, "rk->rk", {"linear": ((0,),)}, True),
+        ("summed_largest", lambda x: x.amax(1), "rk->r", {}, False),
+        ("largest", lambda x: x.amax(1), "rk->r", {"reduction": "max"}, True),
+        ("joined", lambda x: x.repeat(2, 1), "rk->nk", {}, False),
+        ("in_eight", lambda x: 2 * x.reshape(8, 16), "rk->rk", {}, False),
+    ],
+)
+def test_a_rule_is_tried_in_every_way_that_it_allows(
+    name: str, function: Any, formula: str, named: Any, is_right: bool
+) -> None:
+    x = torch.linspace(-1, 1, 128).reshape(8, 16)
+    op = new_op(name, function)
+    register_rule(op, formula, **named)
+    if is_right:
+        assert check_rules(op, x)[f"tried::{name}"] > 2
+        assert 1 <= sum(check_rules(op, x, at_most=1).values()) < sum(check_rules(op, x).values())
+        return
+    how = r"(runs whole|instead of .*|fails with \w+: .*), run as"
+    with pytest.raises(VerificationError, match=rf"tried::{name}, with the rule '.*{how}"):
+        check_rules(op, x)
+
+
+def test_rules_of_gradients_are_tried_where_a_tensor_requires_one() -> None:
+    x = torch.linspace(-1, 1, 64).reshape(8, 8)
+    forward = check_rules(lambda x: x.tanh(), x)
+    assert forward.keys() == {"tanh"}
+    both = check_rules(lambda x: x.tanh(), x.clone().requires_grad_())
+    assert both.keys() > forward.keys()
+    with pytest.raises(ArgumentError, match=r"tried on tensors; got 3"):
+        check_rules(torch.tanh, 3)

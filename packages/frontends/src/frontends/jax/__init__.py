@@ -2,9 +2,11 @@
 
 `init` gives the process virtual devices, `parallelize` takes a step written for one device, and
 `plan_for` plans without any devices. `save` and `restore` keep a run's state. `register_rule` lets
-plans shard a primitive of yours, and `custom_op` makes one of a function.
+plans shard a primitive of yours, `check_rules` tries its rule, and `custom_op` makes a primitive
+of a function.
 """
 
+from frontends.jax.api.check_rules import check_rules
 from frontends.jax.api.checkpoint import latest, restore, save
 from frontends.jax.api.parallel import ParallelStep, parallelize
 from frontends.jax.api.plan_for import default_cluster, init, plan_for
@@ -15,6 +17,7 @@ from frontends.search.plan_step import Planned
 __all__ = [
     "ParallelStep",
     "Planned",
+    "check_rules",
     "custom_op",
     "default_cluster",
     "init",

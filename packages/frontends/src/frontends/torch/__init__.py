@@ -2,10 +2,11 @@
 
 `parallelize` takes a model, its optimizer and a loss, `parallelize_step` a whole training step as
 it was written for one device; `plan_for` plans without any devices. `save` and `restore` keep the
-state of a run. `register_rule` lets plans shard an operator of yours.
+state of a run. `register_rule` lets plans shard an operator of yours, `check_rules` tries its rule.
 """
 
 from frontends.search.plan_step import Planned
+from frontends.torch.api.check_rules import check_rules
 from frontends.torch.api.checkpoint import latest, restore, save
 from frontends.torch.api.parallel import ParallelStep, parallelize, parallelize_step
 from frontends.torch.api.plan_for import default_cluster, plan_for
@@ -14,6 +15,7 @@ from frontends.torch.rules.rules import register_rule
 __all__ = [
     "ParallelStep",
     "Planned",
+    "check_rules",
     "default_cluster",
     "latest",
     "parallelize",

@@ -150,7 +150,7 @@ def _overload(operator: Any) -> torch._ops.OpOverload:
         namespace, name = operator.split("::")
         packet = getattr(getattr(torch.ops, namespace), name, None)
     if isinstance(packet, torch._ops.OpOverloadPacket):
-        packet = next(getattr(packet, name) for name in packet)
+        packet = getattr(packet, packet.overloads()[0])
     if not isinstance(packet, torch._ops.OpOverload):
         raise RegistrationError(
             "a rule is that of an operator that torch.library.custom_op has made, or that "
