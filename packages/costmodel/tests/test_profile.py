@@ -205,9 +205,7 @@ def test_points_and_fits_are_of_collectives_and_algorithms_that_there_are():
         CollectivePoint("gossip", 2, 8, (1.0,))
     with pytest.raises(UnknownNameError, match=r"a collective is one of .*; got 'gossip'"):
         CurveFit("gossip", 2, (LinePiece(0, *EXACT),), 1.0, 0.0)
-    with pytest.raises(
-        UnknownNameError, match=r"all_gather has the algorithms ring, .*; got 'r"
-    ):
+    with pytest.raises(UnknownNameError, match=r"all_gather has the algorithms ring, .*; got 'r"):
         LinkFit(("all_gather",), ("rumour",), *EXACT, 1.0, 0.0)
 
 

@@ -1,6 +1,8 @@
 """Rules of users' own primitives: what they say is planned and run; what cannot be is refused."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import autoshard
@@ -9,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from costmodel import Cluster
-from frontends.base.rule_table import Formula
+from frontends.base.rule_table import Formula, RuleTable
 from frontends.errors import (
     ArgumentError,
     RegistrationError,
@@ -19,7 +21,9 @@ from frontends.errors import (
 from frontends.jax import check_rules, custom_op, parallelize, plan_for, register_rule
 from frontends.jax.base._compat import aval
 from frontends.jax.base.described import Described
+from frontends.jax.rules import rules
 from frontends.jax.rules.rules import flops_of, has_rule, parameters_of_part, rule_of
+from frontends.jax.rules.table import ENTRIES
 from frontends.jax.testing import assert_same
 from frontends.jax.trace.program import Rules
 from jax.experimental import pallas as pl
@@ -257,3 +261,56 @@ def test_rules_are_tried_on_arrays_of_numbers() -> None:
         check_rules(jax.random.bits, jax.random.key(0))
     with pytest.raises(ArgumentError, match=r"tried on arrays of numbers; got 'x'"):
         check_rules(jnp.tanh, "x")
+
+
+INSTALLED = """\
+from frontends.jax import register_rule
+from frontends.jax.rules.rules import has_rule
+from jax.extend.core import Primitive
+
+THEIRS = Primitive("theirs")
+
+def register():
+    assert not has_rule(THEIRS)
+    register_rule(THEIRS, "...->...")
+
+def fail():
+    raise OSError("no such kernel")
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RuleTable[Any, Any]]:
+    """Our table, beside a distribution with entry points."""
+
+    def installed(**points: str) -> RuleTable[Any, Any]:
+        (info := tmp_path / "kernels-1.2.dist-info").mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kernels\nVersion: 1.2\n")
+        lines = [f"{point} = {value}" for point, value in points.items()]
+        (info / "entry_points.txt").write_text("\n".join(["[frontends.jax.rules]", *lines]))
+        (tmp_path / "kernels.py").write_text(INSTALLED)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "kernels", raising=False)
+        table = RuleTable[Any, Any](ENTRIES.items(), "frontends.jax.rules")
+        monkeypatch.setattr(rules, "_TABLE", table)
+        return table
+
+    return installed
+
+
+def test_rules_of_a_distribution_are_registered_when_a_rule_is_asked_for(
+    table: Callable[..., RuleTable[Any, Any]],
+) -> None:
+    table(theirs="kernels:register")
+    assert "kernels" not in sys.modules
+    assert has_rule(jax.lax.tanh_p)
+    assert has_rule(sys.modules["kernels"].THEIRS)
+
+
+def test_a_distribution_that_fails_to_register_its_rules_is_named(
+    table: Callable[..., RuleTable[Any, Any]],
+) -> None:
+    table(theirs="kernels:fail")
+    for _ in range(2):  # no plan is made without them
+        with pytest.raises(RegistrationError, match=r"theirs of kernels, .*OSError: no such.*mend"):
+            plan_for(lambda w, x: w + x, CLUSTER, X, X)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 import autoshard
@@ -179,18 +180,52 @@ def touched(call: CallShapes) -> float:
 class RuleTable(Generic[KeyT, DescribedT]):
     """The entries of a frontend, each under the name that the framework has for its operator.
 
+    Distributions have rules, too: each entry point of a group is a function without arguments that
+    registers them. They are called when a rule is asked for the first time.
+
     Args:
         entries: Those to begin with.
+        group: Of these entry points.
     """
 
-    def __init__(self, entries: Iterable[tuple[KeyT, OperatorEntry[DescribedT]]]) -> None:
+    def __init__(
+        self, entries: Iterable[tuple[KeyT, OperatorEntry[DescribedT]]], group: str
+    ) -> None:
         self._entries: dict[KeyT, OperatorEntry[DescribedT]] = {}
+        self._group = group
+        self._waiting: list[EntryPoint] | None = None
         for key, entry in entries:
             self.add(key, entry)
 
     def get(self, key: KeyT) -> OperatorEntry[DescribedT] | None:
-        """The entry of an operator; None if it has none."""
+        """The entry of an operator; None if it has none.
+
+        Raises:
+            RegistrationError: An installed distribution fails to register its rules.
+        """
+        if self._waiting is None:
+            points = entry_points(group=self._group)
+            self._waiting = sorted(points, key=lambda point: (point.name, point.value))
+        while self._waiting:
+            point = self._waiting.pop(0)  # before it is called, as it may ask for rules itself
+            try:
+                self._register(point)
+            except RegistrationError:
+                self._waiting.insert(0, point)
+                raise
         return self._entries.get(key)
+
+    def _register(self, point: EntryPoint) -> None:
+        """Let a distribution register its rules."""
+        try:
+            point.load()()
+        except Exception as error:  # whatever a distribution does when it is imported
+            whose = "a distribution" if point.dist is None else point.dist.name
+            raise RegistrationError(
+                f"an entry point of {point.group} is a function that registers rules; {point.name} "
+                f"of {whose}, which is {point.value}, fails: {type(error).__name__}: {error}: mend "
+                "or uninstall the distribution"
+            ) from error
 
     def add(self, key: KeyT, entry: OperatorEntry[DescribedT]) -> None:
         """Let an operator have this entry from now on.

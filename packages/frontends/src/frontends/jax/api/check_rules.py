@@ -34,7 +34,8 @@ def check_rules(
     """Run every operator of a function in all ways that its rule allows, and compare the results.
 
     What a rule says is believed where a step is planned. This tries it: of each operator, each
-    strategy on four devices in two rows, against the operator run whole.
+    strategy on four devices in two rows, against the operator run whole. docs/extending.md has an
+    example.
 
     Args:
         function: Whatever calls the operators; `jax.grad` of it has those of backward, too.
@@ -49,16 +50,6 @@ def check_rules(
         ArgumentError: What is given are no arrays of numbers.
         DeviceError: JAX has fewer than four devices; `frontends.jax.init(4)` makes them.
         RuleError: A rule's function makes none, or one of other shapes.
-
-    Examples:
-        >>> from frontends.jax import check_rules, custom_op, init, register_rule
-        >>> init(4)
-        >>> @custom_op
-        ... def softmax(x):
-        ...     return jax.nn.softmax(x, -1)
-        >>> register_rule(softmax, "rk->rk", whole="k")
-        >>> check_rules(softmax, jnp.ones((8, 8)))
-        {'softmax': 4}
     """
     for array in jax.tree.leaves(operands):
         if not hasattr(array, "dtype") or jnp.issubdtype(array.dtype, jax.dtypes.extended):

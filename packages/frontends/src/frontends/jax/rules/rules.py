@@ -21,7 +21,7 @@ from frontends.jax.base.loops import bodies_of
 from frontends.jax.rules.custom_op import CustomOp
 from frontends.jax.rules.table import ENTRIES
 
-_TABLE: RuleTable[Primitive | str, Described] = RuleTable(ENTRIES.items())
+_TABLE: RuleTable[Primitive | str, Described] = RuleTable(ENTRIES.items(), "frontends.jax.rules")
 """JAX's primitives by name, those of users themselves: others may have the same name."""
 
 
@@ -36,6 +36,9 @@ def register_rule(
     part: Callable[[Described], Mapping[str, Any]] | None = None,
 ) -> None:
     """Let all plans that are made from now on shard a primitive.
+
+    A distribution need not be imported for its rules: each entry point of the group
+    `frontends.jax.rules` is a function without arguments that registers them.
 
     Without a rule every device runs all of a primitive. With one, a device runs it on its parts of
     the operands, and makes its parts of the results.

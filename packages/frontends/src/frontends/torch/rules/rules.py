@@ -20,7 +20,7 @@ from frontends.torch.base.described import Described, Shapes
 from frontends.torch.base.flat import Kind
 from frontends.torch.rules.table import ENTRIES
 
-_TABLE: RuleTable[str, Described] = RuleTable(ENTRIES.items())
+_TABLE: RuleTable[str, Described] = RuleTable(ENTRIES.items(), "frontends.torch.rules")
 
 
 def register_rule(
@@ -34,6 +34,9 @@ def register_rule(
     part: Callable[[Described], Mapping[str, Any]] | None = None,
 ) -> None:
     """Let all plans that are made from now on shard an operator.
+
+    A distribution need not be imported for its rules: each entry point of the group
+    `frontends.torch.rules` is a function without arguments that registers them.
 
     Without a rule every device runs all of an operator. With one, a device runs it on its parts of
     the operands, and makes its parts of the results.
@@ -150,7 +153,8 @@ def _overload(operator: Any) -> torch._ops.OpOverload:
         namespace, name = operator.split("::")
         packet = getattr(getattr(torch.ops, namespace), name, None)
     if isinstance(packet, torch._ops.OpOverloadPacket):
-        packet = getattr(packet, packet.overloads()[0])
+        names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+        packet = getattr(packet, names[0])
     if not isinstance(packet, torch._ops.OpOverload):
         raise RegistrationError(
             "a rule is that of an operator that torch.library.custom_op has made, or that "
