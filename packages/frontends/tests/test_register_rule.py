@@ -313,4 +313,4 @@ def test_a_distribution_that_fails_to_register_its_rules_is_named(
     table(theirs="kernels:fail")
     for _ in range(2):  # no plan is made without them
         with pytest.raises(RegistrationError, match=r"theirs of kernels, .*OSError: no such.*mend"):
-            plan_for(lambda w, x: w + x, CLUSTER, X, X)
+            plan_for(lambda w, x: w + x, (X, X), CLUSTER)
