@@ -16,7 +16,7 @@ from .projects import Project
 
 # From the ground up: folders of a package, modules beside them, and `.` for its `__init__`.
 FLOORS = {
-    "shardspec": "errors base layout refine resharding remesh notation simulate report . "
+    "shardspec": "errors amounts base layout refine resharding remesh notation simulate report . "
     "cli testing",
     "costmodel": "errors base hardware time memory operators memory_bound measured profile "
     "calibrate report . cli testing",

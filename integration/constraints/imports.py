@@ -18,7 +18,7 @@ MAY_USE = {
     "shardspec": frozenset({"jax", "torch"}),
     "costmodel": frozenset({"shardspec"}) | FRAMEWORKS,  # its calibration measures them
     "autoshard": frozenset({"shardspec", "costmodel"}),
-    "stagecut": frozenset({"costmodel"}),
+    "stagecut": frozenset({"shardspec", "costmodel"}),
     "crossmesh": frozenset({"shardspec"}) | FRAMEWORKS,
     "pipesched": frozenset(),
 }

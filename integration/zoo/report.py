@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from frontends.base.format import format_bytes, format_seconds
 from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from shardspec.amounts import bytes_text, seconds_text
 
 from zoo.cases import FULL, SMALL
 from zoo.measure import BASELINES, Row
@@ -40,7 +40,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = [_line(heads), f"|---|{'--:|' * (len(heads) - 1)}"]
     for row in rows:
         cells = [row.name, _count(row.n_parameters), _meshes(row.stages), row.schedule]
-        cells += [str(row.microbatches), format_seconds(row.step_s), format_bytes(row.memory_bytes)]
+        cells += [str(row.microbatches), seconds_text(row.step_s), bytes_text(row.memory_bytes)]
         cells += [_times(row, baseline) for baseline in BASELINES]
         cells += [f"{row.whole_share:.1%}"]
         cells += [f"{row.difference:.1e}"] if row.difference is not None else []

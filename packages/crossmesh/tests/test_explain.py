@@ -73,7 +73,7 @@ def test_without_rates_a_host_sends_all_tensors_once_in_t():
     made = plan(whole, both, "int8", strategy="send_recv")
     assert total_bytes(made) == 1000
     assert timed(made, None).timeline.time_s == pytest.approx(2.0)
-    assert "2 t, 100.0 % above the lower bound of 1 t; a host sends 1000 B in t" in explain(made)
+    assert "2 t, 100.0 % above the lower bound of 1 t; a host sends 1,000 B in t" in explain(made)
 
 
 def test_given_links_come_before_those_of_the_plan():

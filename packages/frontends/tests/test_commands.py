@@ -78,7 +78,8 @@ def priced(priced_plan: Plan, tmp_path: Path) -> Path:
 def test_train_prints_text_plan_progress_and_verification(trained: tuple[Path, str]) -> None:
     folder, printed = trained
     order = [
-        "Text: 0.0 MiB of 1 file",
+        "Text: ",
+        " of 1 file",
         "Model: GPTConfig(n_layers=2",
         "Plan for cluster two-hosts: ",
         "Stages",

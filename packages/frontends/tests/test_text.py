@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from frontends.answer.plan import Plan
-from frontends.base.format import format_bytes, format_seconds
 from frontends.plan.plan_fields import Stored
 from frontends.report.text import plan_text, sum_collectives
 from frontends.testing import plans
@@ -75,28 +74,6 @@ def test_a_thousand_values_take_no_more_lines_than_ten(example_plan: Plan) -> No
 
     assert with_values(1000).count("\n") == with_values(10).count("\n")
     assert "1000 S0R" in with_values(1000)
-
-
-@given(st.integers(0, 1 << 50))
-def test_bytes_keep_three_digits(n_bytes: int) -> None:
-    number, unit = format_bytes(n_bytes).split()
-    exact = float(number) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(unit)
-    assert exact == pytest.approx(n_bytes, rel=5e-3)
-    assert len(number) <= 5 or unit == "TiB"
-
-
-@given(st.floats(1e-6, 1e6))
-def test_seconds_keep_three_digits(seconds: float) -> None:
-    number, unit = format_seconds(seconds).split()
-    exact = float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
-    assert exact == pytest.approx(seconds, rel=5.1e-3)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0.00 us"), (0.9996e-3, "1.00 ms"), (75.0, "75.0 s")]
-)
-def test_seconds_round_into_the_next_unit(seconds: float, text: str) -> None:
-    assert format_seconds(seconds) == text
 
 
 def test_lists_memory_by_kind_of_a_priced_plan(priced_plan: Plan) -> None:

@@ -158,9 +158,9 @@ def test_holders_text_says_how_results_combine(shape, kinds, text):
     [
         (0, None, "0 elements"),
         (1, None, "1 element"),
-        (4096, 2, "8,192 bytes"),
+        (4096, 2, "8 KiB"),
         (1 << 20, 4, "4 MiB"),
-        (10_000, 1, "9.766 KiB"),
+        (10_000, 1, "9.77 KiB"),
         (1 << 80, 4, "4 YiB"),
         (1 << 90, 4, "4 RiB"),
     ],

@@ -141,10 +141,8 @@ def test_a_plan_above_the_bound_says_how_far():
     gathers = steps(
         "S0R", ("all_gather", (0,), 0, None, None, "RR"), ("slice", (0,), 1, None, None, "RS0")
     )
-    assert "receive 512 bytes, 100.0% above the lower bound of 256 bytes" in explain(
-        gathers, itemsize=4
-    )
-    assert "receive 2,688 bytes; the lower bound is 0 bytes" in explain(EVERY_STEP, itemsize=4)
+    assert "receive 512 B, 100.0% above the lower bound of 256 B" in explain(gathers, itemsize=4)
+    assert "receive 2.62 KiB; the lower bound is 0 B" in explain(EVERY_STEP, itemsize=4)
 
 
 def test_groups_of_many_devices_are_cut_short():

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from shardspec.amounts import seconds_text
 from stagecut import StagePlan
 from stagecut.cli.commands import main
 from stagecut.models import model_names
@@ -61,7 +62,7 @@ def test_the_best_number_of_microbatches_is_taken_and_the_others_kept(capsys):
     assert (both.n_microbatches, both.time_s) == (best.n_microbatches, best.time_s)
     (rival,) = [rival for rival in both.rivals if rival.kind == "microbatches"]
     assert rival.name == f"{other.n_microbatches} microbatches"
-    assert rival.reason == f"{other.time_s:.4g} s"
+    assert rival.reason == seconds_text(other.time_s)
 
 
 def test_more_processes_find_the_same_plan(capsys):

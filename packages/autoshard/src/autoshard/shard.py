@@ -13,6 +13,7 @@ from typing import get_args
 
 from costmodel import Cluster
 from shardspec import Mesh
+from shardspec.amounts import seconds_text
 
 from autoshard.answer.decode import decode
 from autoshard.answer.largest_first import Stored, fewest_sharded
@@ -36,7 +37,6 @@ from autoshard.solvers.staged import Level, solve_quickly
 from autoshard.space.baseline import Baseline, baseline_inputs, check_baseline
 from autoshard.space.conversion import Converter, converter_of
 from autoshard.space.options import MemoryRule, Options
-from autoshard.space.phrases import seconds_text
 
 STEPS = 50
 """Of each solve that is not proved before: a budget of steps, so that the same sharding comes out

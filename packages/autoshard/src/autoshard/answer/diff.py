@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardspec import Spec
+from shardspec.amounts import bytes_text, columns, seconds_text
 
 from autoshard.answer.costs import ConversionCost, OperatorCost, entries, held_bytes
 from autoshard.answer.sharding import Sharding
 from autoshard.answer.table import collapsed
 from autoshard.errors import GraphError
-from autoshard.space.phrases import bytes_text, columns, seconds_text, specs_text
+from autoshard.space.phrases import specs_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from shardspec import Mesh, Spec
+from shardspec.amounts import bytes_text, columns, seconds_text
 
 from autoshard.answer.costs import ConversionCost, move
 from autoshard.answer.memory import peak_bytes
@@ -14,14 +15,7 @@ from autoshard.answer.sharding_fields import ShardingFields, is_sharding
 from autoshard.answer.what_if import Candidate, candidates, replaced
 from autoshard.errors import GraphError
 from autoshard.space.conversion import Conversion
-from autoshard.space.phrases import (
-    bytes_text,
-    columns,
-    formula,
-    seconds_text,
-    specs_text,
-    strategy_text,
-)
+from autoshard.space.phrases import formula, specs_text, strategy_text
 from autoshard.space.strategy import Strategy
 
 _SHOWN = 8

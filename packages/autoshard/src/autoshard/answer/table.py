@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from shardspec.amounts import bytes_text, columns, seconds_text
+
 from autoshard.answer.costs import ConversionCost, OperatorCost, entries
 from autoshard.answer.sharding_fields import ShardingFields
-from autoshard.space.phrases import bytes_text, columns, seconds_text, specs_text
+from autoshard.space.phrases import specs_text
 
 _WORTH = 4
 """Lines that a repetition must save to be left out: it takes a line itself, and an empty look."""

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from shardspec.amounts import columns
+
 from autoshard.cli.arguments import add_command, seconds, whole
 from autoshard.cli.benchmark import (
     HEAD,
@@ -23,7 +25,6 @@ from autoshard.cli.benchmark import (
 from autoshard.cli.benchmark_picture import draw
 from autoshard.errors import MissingExtraError
 from autoshard.solvers.solve import METHODS
-from autoshard.space.phrases import columns
 
 _EXAMPLES = f"""\
   python -m autoshard bench iopddl/ --methods auto ilp

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from shardspec.amounts import bytes_text
+
 from autoshard.errors import ProblemError
 from autoshard.problem.solution import Incumbent, Solution, relative_gap
 from autoshard.solvers.progress import number
@@ -208,7 +210,7 @@ def row(result: BenchmarkRow) -> tuple[str, ...]:
         f"{result.first_s:.1f} s",
         f"+{100 * result.at_half:.2f} %" if math.isfinite(result.at_half) else "nothing",
         f"{found.seconds:.1f} s",
-        "" if result.peak_bytes is None else f"{result.peak_bytes / 2**30:.2f} GiB",
+        "" if result.peak_bytes is None else bytes_text(result.peak_bytes),
     )
 
 

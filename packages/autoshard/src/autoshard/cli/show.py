@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from shardspec.amounts import columns
+
 from autoshard.base.record import KEY
 from autoshard.cli.arguments import add_command
 from autoshard.cli.shard import add_show_options, refuse_show_options, shown
@@ -16,7 +18,6 @@ from autoshard.problem.problem import Problem
 from autoshard.problem.solution import Incumbent
 from autoshard.solvers.progress import describe, number
 from autoshard.solvers.solution_json import solution_from_json
-from autoshard.space.phrases import columns
 
 _EXAMPLES = """\
   python -m autoshard show asplos-2025-iopddl-B.json.gz

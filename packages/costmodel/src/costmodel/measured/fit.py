@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from shardspec.amounts import seconds_text
 
 from costmodel.errors import FitError, MissingExtraError
 from costmodel.measured.fits import ComputeFit, CurveFit, Estimate, LinePiece, LinkFit
@@ -298,7 +299,7 @@ def _fit_dtype(points: Sequence[MatmulPoint], launch_s: float) -> ComputeFit:
     if not rates:
         raise FitError(
             f"the compute curve of {dtype!r} needs a product that takes twice as long as the "
-            f"launch of {launch_s:.3g} s; got none; measure larger ones"
+            f"launch of {seconds_text(launch_s)}; got none; measure larger ones"
         )
     kept = [rates[0]]
     for flops, rate in rates[1:]:

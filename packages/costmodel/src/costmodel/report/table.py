@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from shardspec.amounts import seconds_text
+
 from costmodel.measured.fits import Estimate, LinePiece, LinkFit
 from costmodel.profile import Profile
 
@@ -57,7 +59,7 @@ def table(profile: Profile) -> str:
             ]
         ),
         "",
-        f"launch {fits.launch_s * 1e6:.3g} us, "
+        f"launch {seconds_text(fits.launch_s)}, "
         f"memory {fits.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s",
     ]
     return "\n".join(lines)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from shardspec import Layout, ShardspecError
+from shardspec.amounts import columns
 
 from crossmesh import __version__
 from crossmesh.base import phrases
@@ -161,7 +162,7 @@ def _cases(options: argparse.Namespace) -> str:
                 *(f"{timeline.time_s:.2f}" for timeline in found.values()),
             ]
         )
-    return "\n".join(phrases.table(rows, right=range(3, len(rows[0]))))
+    return "\n".join(columns(rows, right=range(3, len(rows[0]))))
 
 
 def _gaps(options: argparse.Namespace) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
 from shardspec import Layout
+from shardspec.amounts import bytes_text, columns
 
-from crossmesh.base import phrases
 from crossmesh.base.links import Links
 from crossmesh.base.task import TaskStrategy
 from crossmesh.base.tensor import DType
@@ -80,12 +80,12 @@ def compare_text(plans: Mapping[Way, TransferPlan]) -> str:
                 way.order,
                 "yes" if way.split else "no",
                 str(len(made.tasks)),
-                phrases.size(sum(n_bytes for _, n_bytes in made.sent_bytes)),
+                bytes_text(sum(n_bytes for _, n_bytes in made.sent_bytes)),
                 text(timeline.time_s),
                 f"{100 * timeline.gap:.1f} %",
             ]
         )
-    return "\n".join([f"lower bound {bound}", "", *phrases.table(rows, right=(3, 4, 5, 6))])
+    return "\n".join([f"lower bound {bound}", "", *columns(rows, right=(3, 4, 5, 6))])
 
 
 def compare_case(case: PaperCase) -> dict[str, Timeline]:

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 
 from shardspec import Layout
+from shardspec.amounts import bytes_text, columns, count_text, share_text
 
 from crossmesh.base import phrases
 from crossmesh.base.links import Links
@@ -74,7 +75,7 @@ def explain(plan: TransferPlan, links: Links | None = None) -> str:
 def _tensors(plan: TransferPlan) -> list[str]:
     lines = [
         f"{tensor.name}: {tensor.dtype} {phrases.lengths(tensor.shape)}, "
-        f"{phrases.size(math.prod(tensor.shape) * tensor.item_bytes)}, "
+        f"{bytes_text(math.prod(tensor.shape) * tensor.item_bytes)}, "
         f"{_layout(tensor.src)} -> {_layout(tensor.dst)}"
         for tensor in plan.tensors[:_ROWS]
     ]
@@ -91,17 +92,17 @@ def _summary(plan: TransferPlan, when: Timed, busy: Busy, between: Between) -> l
     if not plan.tasks:
         return ["nothing is sent: every device has what it needs"]
     sent = between.total()
-    where = f"{phrases.size(sent)} between hosts" if sent else "all inside hosts"
-    tasks = phrases.count(len(plan.tasks), "task")
+    where = f"{bytes_text(sent)} between hosts" if sent else "all inside hosts"
+    tasks = count_text(len(plan.tasks), "task")
     lines = [f"{tasks}, {plan.strategy}, order {plan.order}: {where}"]
     if when.timeline.time_s:
-        t = f"; a host sends {phrases.size(total_bytes(plan))} in t" if when.in_t else ""
+        t = f"; a host sends {bytes_text(total_bytes(plan))} in t" if when.in_t else ""
         lines.append(gap_text(when) + t)
     if busy:
         (host, direction), longest_s = max(busy.items(), key=lambda item: item[1])
         verb = "receives" if direction == "in" else "sends"
         lines.append(
-            f"host {host} {verb} {phrases.share(longest_s, when.timeline.time_s)} of the time"
+            f"host {host} {verb} {share_text(longest_s, when.timeline.time_s)} of the time"
         )
     return lines
 
@@ -118,19 +119,19 @@ def _hosts(plan: TransferPlan, when: Timed, busy: Busy, between: Between) -> lis
     rows = [["host", "devices", "sends", "busy", "receives", "busy"]]
     for host in sorted(devices)[:_ROWS]:
         sends, receives = (
-            phrases.share(busy.get((host, way), 0.0), when.timeline.time_s) for way in ("out", "in")
+            share_text(busy.get((host, way), 0.0), when.timeline.time_s) for way in ("out", "in")
         )
         rows.append(
             [
                 str(host),
                 phrases.numbers(devices[host]),
-                phrases.size(sent[host]),
+                bytes_text(sent[host]),
                 sends,
-                phrases.size(received[host]),
+                bytes_text(received[host]),
                 receives,
             ]
         )
-    return phrases.table(rows, right=(0, 2, 3, 4, 5)) + _more(len(devices), "host")
+    return columns(rows, right=(0, 2, 3, 4, 5)) + _more(len(devices), "host")
 
 
 def _pairs(between: Between) -> list[str]:
@@ -142,13 +143,13 @@ def _pairs(between: Between) -> list[str]:
     if max(len(senders), len(receivers)) <= _ROWS:
         rows = [["from\\to", *map(str, receivers)]]
         for a in senders:
-            sizes = [phrases.size(between[a, b]) if (a, b) in between else "" for b in receivers]
+            sizes = [bytes_text(between[a, b]) if (a, b) in between else "" for b in receivers]
             rows.append([str(a), *sizes])
-        return phrases.table(rows, right=range(len(rows[0])))
+        return columns(rows, right=range(len(rows[0])))
     rows = [["from", "to", "bytes"]]
     most = sorted(between.items(), key=lambda item: (-item[1], item[0]))
-    rows += [[str(a), str(b), phrases.size(n_bytes)] for (a, b), n_bytes in most[:_ROWS]]
-    return phrases.table(rows, right=(0, 1, 2)) + _more(len(between), "pair")
+    rows += [[str(a), str(b), bytes_text(n_bytes)] for (a, b), n_bytes in most[:_ROWS]]
+    return columns(rows, right=(0, 1, 2)) + _more(len(between), "pair")
 
 
 def _tasks(plan: TransferPlan, when: Timed) -> list[str]:
@@ -158,13 +159,13 @@ def _tasks(plan: TransferPlan, when: Timed) -> list[str]:
         [
             str(task.index),
             *map(when.text, when.timeline.spans[task.index]),
-            phrases.size(task.n_bytes),
+            bytes_text(task.n_bytes),
             _pieces(plan, task),
             _path(task, host_of),
         ]
         for task in plan.tasks[:_ROWS]
     ]
-    return phrases.table(rows, right=(0, 1, 2, 3)) + _more(len(plan.tasks), "task")
+    return columns(rows, right=(0, 1, 2, 3)) + _more(len(plan.tasks), "task")
 
 
 def _pieces(plan: TransferPlan, task: UnitTask) -> str:
@@ -177,7 +178,7 @@ def _pieces(plan: TransferPlan, task: UnitTask) -> str:
         for tensor, box in task.pieces
     )
     if task.n_bytes < all_bytes:
-        start, end = (phrases.share(part, all_bytes) for part in task.part)
+        start, end = (share_text(part, all_bytes) for part in task.part)
         text += f", {start} to {end}"
     return text
 
@@ -192,7 +193,7 @@ def _path(task: UnitTask, host_of: dict[int, int]) -> str:
     groups = [(host, tuple(d)) for host, d in itertools.groupby(reached, key=host_of.__getitem__)]
     hosts = [f"{host} ({phrases.numbers(devices)})" for host, devices in groups[:_HOSTS]]
     if len(groups) > _HOSTS:
-        hosts.append(phrases.count(len(groups) - _HOSTS, "more host"))
+        hosts.append(count_text(len(groups) - _HOSTS, "more host"))
     return " -> ".join([start, *hosts])
 
 
@@ -201,4 +202,4 @@ _HOSTS = 6
 
 
 def _more(n: int, what: str) -> list[str]:
-    return [f"and {phrases.count(n - _ROWS, f'more {what}')}"] if n > _ROWS else []
+    return [f"and {count_text(n - _ROWS, f'more {what}')}"] if n > _ROWS else []

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, get_args
 
 from shardspec import ChunkingRule, Layout, Mesh, Partial, Spec, Split
+from shardspec.amounts import columns
 
-from crossmesh.base import phrases
 from crossmesh.base.links import Links
 from crossmesh.search.planner import plan
 from crossmesh.transfer.plan import TransferPlan
@@ -144,4 +144,4 @@ def gaps_text(n_pairs: int, first: int = 0) -> str:
                 *(f"{100 * gap:.2f} %" for gap in shown),
             ]
         )
-    return "\n".join(phrases.table(rows, right=(1, 2, 3, 4)))
+    return "\n".join(columns(rows, right=(1, 2, 3, 4)))

@@ -8,7 +8,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from crossmesh.base import phrases
+from shardspec.amounts import bytes_text
+
 from crossmesh.base.links import Links
 from crossmesh.errors import MissingExtraError, PlanError
 from crossmesh.report.totals import Timed, bytes_between, gap_text, timed
@@ -124,7 +125,7 @@ def _draw_matrix(axes: Any, plan: TransferPlan, hosts: list[int]) -> None:
                 label.set_fontweight("bold")
         for (a, b), n_bytes in between.items():
             where = hosts.index(b), hosts.index(a)
-            axes.text(*where, phrases.size(n_bytes), ha="center", va="center", fontsize=7)
+            axes.text(*where, bytes_text(n_bytes), ha="center", va="center", fontsize=7)
     else:
         axes.set_xticks([])
         axes.set_yticks([])

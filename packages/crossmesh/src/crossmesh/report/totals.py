@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from crossmesh.base import phrases
+from shardspec.amounts import seconds_text
+
 from crossmesh.base.links import Links
 from crossmesh.transfer.plan import TransferPlan
 from crossmesh.transfer.simulate import Direction, Timeline, simulate
@@ -37,7 +38,7 @@ def timed(plan: TransferPlan, links: Links | None) -> Timed:
         PlanError: a host has no rate, or one below 1e-100 or above 1e100.
     """
     if links or plan.links:
-        return Timed(simulate(plan, links), phrases.seconds, False)
+        return Timed(simulate(plan, links), seconds_text, False)
     bytes_per_t = float(max(1, total_bytes(plan)))
     timeline = simulate(plan, Links(bytes_per_t, device_bytes_per_s=math.inf, latency_s=0.0))
     return Timed(timeline, lambda time_t: f"{time_t:.3g} t", True)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from autoshard import Sharding
 from shardspec import Mesh, Spec
+from shardspec.amounts import seconds_text
 
 TransferPhase = Literal["state", "forward", "backward", "apply"]
 
@@ -190,7 +191,7 @@ class PlanFields:
         meshes = " + ".join(shapes.values())
         return (
             f"<Plan: {len(self.stages)} stages on meshes {meshes}, {self.microbatches} "
-            f"microbatches, {self.schedule_name}, {self.step_s * 1e3:.3g} ms a step predicted>"
+            f"microbatches, {self.schedule_name}, {seconds_text(self.step_s)} a step predicted>"
         )
 
     @property

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from autoshard import AutoshardError, Graph, Sharding
 from pipesched import PipeschedError, Schedule
 from shardspec import Layout, ShardspecError, Spec, reshard_whole_axes
+from shardspec.amounts import bytes_text
 
-from frontends.base.format import format_bytes
 from frontends.errors import PlanError, VerificationError
 from frontends.plan.plan_fields import Conversion, PlanFields, Stage
 from frontends.plan.schedule import microbatches_at, schedule_of
@@ -122,7 +122,7 @@ def _limits(plan: PlanFields, _: object) -> Iterator[str]:
     limit = plan.memory_limit_bytes
     for index, stage in enumerate(plan.stages):
         if stage.memory_bytes > limit:
-            yield f"stage {index} needs {format_bytes(stage.memory_bytes)} of {format_bytes(limit)}"
+            yield f"stage {index} needs {bytes_text(stage.memory_bytes)} of {bytes_text(limit)}"
 
 
 def _transfers(plan: PlanFields, _: object) -> Iterator[str]:
@@ -287,14 +287,14 @@ def _memory(plan: PlanFields) -> Iterator[str]:
     for index, (stage, peak) in enumerate(zip(plan.stages, peaks.stages, strict=True)):
         if peak.n_bytes > stage.memory_bytes:
             yield (
-                f"stage {index}: what lives at one time takes {format_bytes(peak.n_bytes)} in "
-                f"{peak.when}, and {format_bytes(stage.memory_bytes)} are planned"
+                f"stage {index}: what lives at one time takes {bytes_text(peak.n_bytes)} in "
+                f"{peak.when}, and {bytes_text(stage.memory_bytes)} are planned"
             )
     for devices, peak in peaks.devices.items():
         if peak.n_bytes > limit:
             yield (
                 f"what lives at one time on devices {min(devices)} to {max(devices)} takes "
-                f"{format_bytes(peak.n_bytes)} of {format_bytes(limit)}, in {peak.when}"
+                f"{bytes_text(peak.n_bytes)} of {bytes_text(limit)}, in {peak.when}"
             )
 
 

@@ -9,8 +9,8 @@ from io import StringIO
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
+from shardspec.amounts import bytes_text, seconds_text
 
-from frontends.base.format import format_bytes, format_seconds
 from frontends.plan.plan_fields import PlanFields, Stage
 from frontends.report.text import (
     WIDTH,
@@ -104,8 +104,8 @@ def difference_tables(difference: Difference) -> RenderableType:
     more = difference.seconds
     ratio = f", {after.step_s / before.step_s:.3f} times" if before.step_s else ""
     word = "more" if more > 0 else "less"
-    by = f"{format_seconds(abs(more))} {word}{ratio}" if more else "as long"
-    seconds = " to ".join(format_seconds(plan.step_s) for plan in (before, after))
+    by = f"{seconds_text(abs(more))} {word}{ratio}" if more else "as long"
+    seconds = " to ".join(seconds_text(plan.step_s) for plan in (before, after))
     parts: list[RenderableType] = [Text(f"A step takes {by}: {seconds}", "bold")]
     for kind in KINDS:
         changes = [change for change in difference.changes if change.kind == kind]
@@ -169,13 +169,13 @@ def _of_plan(plan: PlanFields) -> dict[str, str]:
     return {
         "step": plan.step,
         "cluster": plan.cluster,
-        "memory limit": format_bytes(plan.memory_limit_bytes),
+        "memory limit": bytes_text(plan.memory_limit_bytes),
         "microbatches": str(plan.microbatches),
         "schedule": plan.schedule,
         "strategy": plan.strategy,
         "stages": str(len(plan.stages)),
-        "predicted step": format_seconds(plan.step_s),
-        "lower bound": format_seconds(plan.lower_bound_s),
+        "predicted step": seconds_text(plan.step_s),
+        "lower bound": seconds_text(plan.lower_bound_s),
         "run whole": ", ".join(plan.unsharded) or "nothing",
     }
 
@@ -184,8 +184,8 @@ def _stage_text(stage: Stage) -> str:
     times = (stage.forward_s, stage.backward_s, stage.apply_s)
     return (
         f"layers {describe_layers(stage)}, mesh {describe_mesh(stage.mesh)}, devices "
-        f"{describe_devices(stage.mesh.device_ids)}, {' + '.join(map(format_seconds, times))}, "
-        f"{format_bytes(stage.memory_bytes)}"
+        f"{describe_devices(stage.mesh.device_ids)}, {' + '.join(map(seconds_text, times))}, "
+        f"{bytes_text(stage.memory_bytes)}"
     )
 
 
@@ -203,7 +203,7 @@ def _collectives(plan: PlanFields) -> dict[str, list[str]]:
             sent[what] += c.sent_bytes * c.repeats
             seconds[what] = seconds.get(what, 0.0) + c.time_s * c.repeats
     return {
-        what: [f"{runs[what]:,} runs, {format_bytes(sent[what])}, {format_seconds(seconds[what])}"]
+        what: [f"{runs[what]:,} runs, {bytes_text(sent[what])}, {seconds_text(seconds[what])}"]
         for what in runs
     }
 
@@ -213,7 +213,7 @@ def _transfers(plan: PlanFields) -> dict[str, list[str]]:
     for t in plan.transfers:
         text = (
             f"{t.source} to {t.destination} as {t.src_spec} to {t.dst_spec}, "
-            f"{format_bytes(t.n_bytes)} in {format_seconds(t.time_s)}, {runs_per_step(plan, t)} x"
+            f"{bytes_text(t.n_bytes)} in {seconds_text(t.time_s)}, {runs_per_step(plan, t)} x"
         )
         found.setdefault(f"{t.value} ({t.phase})", []).append(text)
     return found
@@ -222,7 +222,7 @@ def _transfers(plan: PlanFields) -> dict[str, list[str]]:
 def _alternatives(plan: PlanFields) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for other in plan.alternatives:
-        step = "cannot run" if other.step_s is None else format_seconds(other.step_s)
+        step = "cannot run" if other.step_s is None else seconds_text(other.step_s)
         found.setdefault(other.name, []).append(f"{step} ({other.reason})")
     return found
 

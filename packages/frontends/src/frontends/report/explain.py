@@ -13,8 +13,8 @@ from difflib import get_close_matches
 
 import autoshard
 from autoshard import Graph, Sharding
+from shardspec.amounts import bytes_text, seconds_text
 
-from frontends.base.format import format_bytes, format_seconds
 from frontends.errors import PlanError
 from frontends.plan.plan_fields import PlanFields, Stage, Transfer
 from frontends.report.text import describe_devices, describe_layers, describe_mesh, runs_per_step
@@ -66,8 +66,8 @@ class Explanation:
     def _transfer_text(self, t: Transfer) -> str:
         runs = runs_per_step(self._plan, t)
         return (
-            f"It is sent to stage {t.destination} as {t.dst_spec}: {format_bytes(t.n_bytes)} in "
-            f"{format_seconds(t.time_s)}, {runs} times a step."
+            f"It is sent to stage {t.destination} as {t.dst_spec}: {bytes_text(t.n_bytes)} in "
+            f"{seconds_text(t.time_s)}, {runs} times a step."
         )
 
 
@@ -149,12 +149,12 @@ def _why_here(
 
 def _next_best(plan: PlanFields) -> str:
     """What the fastest of the plans that were not taken costs."""
-    taken = f"The stages are of the plan {plan.strategy}, {format_seconds(plan.step_s)} a step"
+    taken = f"The stages are of the plan {plan.strategy}, {seconds_text(plan.step_s)} a step"
     priced = [(a.step_s, a) for a in plan.alternatives if a.step_s is not None]
     if not priced:
         return f"{taken}; no other plan that was priced can run."
     seconds, other = min(priced, key=lambda item: item[0])
     return (
-        f"{taken}; the next best plan, {other.name}, would take {format_seconds(seconds)} "
+        f"{taken}; the next best plan, {other.name}, would take {seconds_text(seconds)} "
         f"({other.reason})."
     )

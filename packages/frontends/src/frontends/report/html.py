@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pipesched import PipeschedError
+from shardspec.amounts import bytes_text, seconds_text
 
-from frontends.base.format import format_bytes, format_seconds
 from frontends.errors import OutputError, PlanError
 from frontends.plan.plan_fields import PlanFields, Stage
 from frontends.program.predict import timeline_of
@@ -137,12 +137,12 @@ def _header(plan: PlanFields) -> str:
     bound = ""
     if plan.lower_bound_s > 0:
         ratio = plan.step_s / plan.lower_bound_s
-        bound = f", {ratio:.2f} times the bound {format_seconds(plan.lower_bound_s)}"
+        bound = f", {ratio:.2f} times the bound {seconds_text(plan.lower_bound_s)}"
     facts = (
-        f"{format_seconds(plan.step_s)} a step predicted{bound}. Stages: {len(plan.stages)}, "
+        f"{seconds_text(plan.step_s)} a step predicted{bound}. Stages: {len(plan.stages)}, "
         f"devices: {plan.n_devices}, microbatches: {plan.microbatches}, schedule "
-        f"{plan.schedule_name}; made by {plan.strategy}. Fullest device {format_bytes(peak)} of "
-        f"{format_bytes(plan.memory_limit_bytes)}."
+        f"{plan.schedule_name}; made by {plan.strategy}. Fullest device {bytes_text(peak)} of "
+        f"{bytes_text(plan.memory_limit_bytes)}."
     )
     if plan.options:
         facts += f" Asked for: {', '.join(f'{name}={value}' for name, value in plan.options)}."
@@ -171,8 +171,8 @@ def _stages(plan: PlanFields) -> Iterable[str]:
             describe_layers(stage),
             describe_mesh(stage.mesh),
             describe_devices(stage.mesh.device_ids),
-            *map(format_seconds, (stage.forward_s, stage.backward_s, stage.apply_s)),
-            format_bytes(stage.memory_bytes),
+            *map(seconds_text, (stage.forward_s, stage.backward_s, stage.apply_s)),
+            bytes_text(stage.memory_bytes),
         )
         for index, stage in enumerate(plan.stages)
     ]
@@ -197,7 +197,7 @@ def _timeline(plan: PlanFields) -> Iterable[str]:
     yield from windows
     yield _paragraph(
         f"Simulated with predicted times; forward and backward take "
-        f"{format_seconds(timeline.makespan_s)}, devices idle {timeline.bubble_ratio:.1%} of it."
+        f"{seconds_text(timeline.makespan_s)}, devices idle {timeline.bubble_ratio:.1%} of it."
     )
     if held := draw_held(plan, timeline):
         yield "<h3>Memory of a device over the step, against its limit</h3>" + held
@@ -244,7 +244,7 @@ def _memory(plan: PlanFields) -> Iterable[str]:
         held = fullest_moment(sharding)
         sizes = [*(held[kind] for kind in KINDS), sum(held.values())]
         flight = str(sharding.options.in_flight)
-        rows.append((str(index), flight, *map(format_bytes, sizes)))
+        rows.append((str(index), flight, *map(bytes_text, sizes)))
     yield _paragraph("Of one device at its fullest moment, all microbatches in flight together:")
     yield _table(header, rows, header[1:])
     yield legend({KINDS[kind]: colour for kind, colour in MEMORY_COLOURS.items()})
@@ -267,8 +267,8 @@ def _collectives(plan: PlanFields) -> Iterable[str]:
             ", ".join(plan.stages[row.stage].mesh.axis_names[axis] for axis in row.axes),
             str(row.group_size),
             f"{row.runs:,}",
-            format_bytes(row.sent_bytes),
-            format_seconds(row.time_s),
+            bytes_text(row.sent_bytes),
+            seconds_text(row.time_s),
         )
         for row in sums
     ]
@@ -281,7 +281,7 @@ def _transfers(plan: PlanFields) -> Iterable[str]:
     rows = []
     for t in sorted(plan.transfers, key=lambda t: (-t.n_bytes * runs_per_step(plan, t), t.value)):
         runs = runs_per_step(plan, t)
-        sizes = (f"{runs:,}", format_bytes(runs * t.n_bytes), format_seconds(runs * t.time_s))
+        sizes = (f"{runs:,}", bytes_text(runs * t.n_bytes), seconds_text(runs * t.time_s))
         ends = (str(t.source), str(t.destination))
         rows.append((*ends, t.phase, t.value, str(t.src_spec), str(t.dst_spec), *sizes))
     yield _table(header, rows, header[6:])
@@ -300,8 +300,8 @@ def _alternatives(plan: PlanFields) -> Iterable[str]:
     rows = [
         (
             other.name,
-            "cannot run" if other.step_s is None else format_seconds(other.step_s),
-            "" if other.memory_bytes is None else format_bytes(other.memory_bytes),
+            "cannot run" if other.step_s is None else seconds_text(other.step_s),
+            "" if other.memory_bytes is None else bytes_text(other.memory_bytes),
             other.reason,
         )
         for other in plan.alternatives

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
+from shardspec.amounts import bytes_text, seconds_text
 
-from frontends.base.format import format_bytes, format_seconds
 from frontends.errors import OutputError
 from frontends.plan.plan_fields import PlanFields, Stage
 from frontends.program.predict import timeline_of
@@ -60,7 +60,7 @@ def draw_plan(plan: PlanFields, path: str | Path) -> None:
     with _figure(path, (width, sum(heights))) as figure:
         figure.suptitle(
             f"{plan.cluster}, {plan.schedule_name}, {plan.microbatches} microbatches: "
-            f"{format_seconds(plan.step_s)} a step predicted"
+            f"{seconds_text(plan.step_s)} a step predicted"
         )
         grid = figure.add_gridspec(2, 2, height_ratios=heights)
         _draw_stages(figure.add_subplot(grid[0, :]), plan, heights[0], width)
@@ -184,7 +184,7 @@ def _draw_stages(axes: Axes, plan: PlanFields, height: float, width: float) -> N
         mesh = f"mesh {describe_mesh(stage.mesh)}"
         axes.text(x + _BOX / 2, top - 0.45, mesh, ha="center", va="center", fontsize=9)
         lines = [f"{name}: {layouts}" for name, layouts in describe_inputs(plan, index)]
-        memory = f"{format_bytes(stage.memory_bytes)} of {format_bytes(limit)}"
+        memory = f"{bytes_text(stage.memory_bytes)} of {bytes_text(limit)}"
         axes.text(x + _BOX / 2, 1.45, f"{memory} a device", ha="center", va="center", fontsize=9)
         text = "\n".join(_shortened(line) for line in lines)
         axes.text(x + 0.15, 1.25, text, ha="left", va="top", fontsize=7.5, linespacing=1.4)
@@ -248,7 +248,7 @@ def _draw_sent(axes: Axes, plan: PlanFields, left: float, bottom: float, top: fl
             detours += 1
             axes.plot([tail, tail, head], [top, y, y], color=_COLOURS["transfer"], linewidth=1.4)
             _draw_arrow(axes, (head, y), (head, top))
-        axes.text((tail + head) / 2, y + 0.05, format_bytes(n_bytes), ha="center", fontsize=8.5)
+        axes.text((tail + head) / 2, y + 0.05, bytes_text(n_bytes), ha="center", fontsize=8.5)
 
 
 def _draw_arrow(axes: Axes, tail: tuple[float, float], head: tuple[float, float]) -> None:

@@ -7,8 +7,8 @@ from itertools import groupby
 
 import pipesched
 from shardspec import Spec, SubAxis
+from shardspec.amounts import bytes_text, seconds_text
 
-from frontends.base.format import format_bytes, format_seconds
 from frontends.plan.plan_fields import PlanFields, Stage
 from frontends.plan.schedule import copy_at
 from frontends.report.svg import WIDTH, area, line, rect, svg, text
@@ -72,7 +72,7 @@ def draw_devices(plan: PlanFields) -> str:
     y = 0.0
     for index, stage in enumerate(plan.stages):
         shapes.append(text(0, y + 17, f"stage {index}"))
-        of = f"{format_bytes(stage.memory_bytes)} of {format_bytes(plan.memory_limit_bytes)}"
+        of = f"{bytes_text(stage.memory_bytes)} of {bytes_text(plan.memory_limit_bytes)}"
         limit = plan.memory_limit_bytes
         filled = min(1.0, stage.memory_bytes / limit) if limit else 0.0
         columns = min(stage.mesh.shape[-1] if stage.mesh.ndim else 1, _MOST_IN_A_ROW)
@@ -167,10 +167,10 @@ def draw_bytes(plan: PlanFields) -> str:
         for kind, colour in COLLECTIVE_COLOURS.items():
             if kind in parts:
                 width = (WIDTH - _LABELS - 90) * parts[kind] / largest
-                title = f"{kind.replace('_', '-')}: {format_bytes(parts[kind])}"
+                title = f"{kind.replace('_', '-')}: {bytes_text(parts[kind])}"
                 shapes.append(rect(x, y + 2, width, 18, colour, title=title))
                 x += width
-        shapes.append(text(x + 6, y + 16, format_bytes(sum(parts.values()))))
+        shapes.append(text(x + 6, y + 16, bytes_text(sum(parts.values()))))
     return svg(24.0 * len(rows), "bytes that a device sends in collectives in a step", shapes)
 
 
@@ -196,7 +196,7 @@ def draw_memory(stage: Stage, limit_bytes: int) -> str:
             points = _steps(above, width, height, scale)
             points += reversed(_steps(below, width, height, scale))
             most = max(moments[m][position] for m in kept)
-            title = f"{KINDS[kind]}: at most {format_bytes(most)}"
+            title = f"{KINDS[kind]}: at most {bytes_text(most)}"
             shapes.append(area(points, MEMORY_COLOURS[kind], title=title))
         below = above
     shapes += [*top, *_phases(stage, height)]
@@ -221,12 +221,12 @@ def _scale(peak: float, limit: float, height: float) -> tuple[float, list[str]]:
     if 0 < limit <= _FAR * peak:
         scale = (height - 16) / max(peak, limit)
         y = height - limit * scale
-        words = [text(0, y + 4, format_bytes(limit)), line(_LABELS, y, WIDTH, y, _LIMIT)]
+        words = [text(0, y + 4, bytes_text(limit)), line(_LABELS, y, WIDTH, y, _LIMIT)]
     else:
         scale = (height - 16) / peak
-        words = [text(0, 12, f"limit {format_bytes(limit)}", size=11)]
+        words = [text(0, 12, f"limit {bytes_text(limit)}", size=11)]
         words.append(text(0, 26, "is beyond this", size=11))
-    words.append(text(0, height, f"peak {format_bytes(peak)}", size=11))
+    words.append(text(0, height, f"peak {bytes_text(peak)}", size=11))
     return scale, words
 
 
@@ -251,15 +251,15 @@ def _draw_window(plan: PlanFields, timeline: pipesched.Timeline, start: float, s
         name, colour = ACTION_COLOURS.get(action.kind, (str(action.kind), "#cccccc"))
         x = _LABELS + (max(event.start_s, start) - start) * scale
         width = (min(event.stop_s, stop) - max(event.start_s, start)) * scale
-        times = f"{format_seconds(event.start_s)} to {format_seconds(event.stop_s)}"
+        times = f"{seconds_text(event.start_s)} to {seconds_text(event.stop_s)}"
         title = f"{name} of microbatch {action.microbatch}, stage {action.stage}: {times}"
         shapes.append(rect(x, event.rank * row + 2, width, 20, colour, title=title))
         words = str(action.microbatch)
         if action.microbatch is not None and _fits(words, width):
             shapes.append(text(x + width / 2, event.rank * row + 16, words, anchor="middle"))
     y = n_ranks * row + 14
-    shapes.append(text(_LABELS, y, format_seconds(start)))
-    shapes.append(text(WIDTH, y, format_seconds(stop), anchor="end"))
+    shapes.append(text(_LABELS, y, seconds_text(start)))
+    shapes.append(text(WIDTH, y, seconds_text(stop), anchor="end"))
     return svg(y + 6, f"pipeline from {start:g} to {stop:g} seconds", shapes)
 
 
@@ -287,7 +287,7 @@ def draw_held(plan: PlanFields, timeline: pipesched.Timeline) -> str:
             y = base - n_bytes * height
             points += [(_LABELS + (WIDTH - _LABELS) * t / end, y) for t in (at, then)]
         points.append((WIDTH, base))
-        size = format_bytes(max(n_bytes for _, n_bytes in curve))
+        size = bytes_text(max(n_bytes for _, n_bytes in curve))
         shapes.append(area(points, _HELD, title=f"stage {index}: at most {size}"))
         if limit <= most:
             y = base - limit * height

@@ -17,8 +17,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from shardspec import Mesh
+from shardspec.amounts import bytes_text, seconds_text
 
-from frontends.base.format import format_bytes, format_seconds
 from frontends.plan.plan_fields import PlanFields, Stage, Transfer
 from frontends.step.stage_memory import KINDS, fullest_moment
 from frontends.step.step import PHASE_NAMES
@@ -187,13 +187,13 @@ def _header(plan: PlanFields) -> Text:
         f"{_count(plan.microbatches, 'microbatch').replace('hs', 'hes')}, "
         f"schedule {plan.schedule_name}; by {plan.strategy}\n"
     )
-    text.append(f"Predicted step {format_seconds(plan.step_s)}", "bold")
+    text.append(f"Predicted step {seconds_text(plan.step_s)}", "bold")
     if plan.lower_bound_s > 0:
         ratio = plan.step_s / plan.lower_bound_s
-        text.append(f", {ratio:.2f} times the bound {format_seconds(plan.lower_bound_s)}")
+        text.append(f", {ratio:.2f} times the bound {seconds_text(plan.lower_bound_s)}")
     peak = plan.memory_bytes
     limit = plan.memory_limit_bytes
-    text.append(f"\nFullest device {format_bytes(peak)} of {format_bytes(limit)}")
+    text.append(f"\nFullest device {bytes_text(peak)} of {bytes_text(limit)}")
     if plan.options:
         asked = ", ".join(f"{name}={value}" for name, value in plan.options)
         text.append(f"\nAsked for: {asked}")
@@ -241,8 +241,8 @@ def _stages(plan: PlanFields) -> Table:
             describe_layers(stage),
             describe_mesh(stage.mesh),
             describe_devices(stage.mesh.device_ids),
-            *map(format_seconds, (stage.forward_s, stage.backward_s, stage.apply_s)),
-            format_bytes(stage.memory_bytes),
+            *map(seconds_text, (stage.forward_s, stage.backward_s, stage.apply_s)),
+            bytes_text(stage.memory_bytes),
         )
     return table
 
@@ -270,8 +270,8 @@ def _memory(plan: PlanFields) -> Table:
                 table,
                 str(index),
                 str(stage.sharding.options.in_flight),
-                *(format_bytes(held[kind]) for kind in KINDS),
-                format_bytes(sum(held.values())),
+                *(bytes_text(held[kind]) for kind in KINDS),
+                bytes_text(sum(held.values())),
             )
     return table
 
@@ -295,8 +295,8 @@ def _collectives(plan: PlanFields, rows: Sequence[CollectiveSum]) -> Table:
             ", ".join(names[axis] for axis in row.axes),
             str(row.group_size),
             f"{row.runs:,}",
-            format_bytes(row.sent_bytes),
-            format_seconds(row.time_s),
+            bytes_text(row.sent_bytes),
+            seconds_text(row.time_s),
         )
     return table
 
@@ -330,8 +330,8 @@ def _transfers(plan: PlanFields) -> Table:
                 f"{source} to {destination}",
                 phase,
                 f"{sum(runs):,}",
-                format_bytes(sum(t.n_bytes * n for t, n in zip(part, runs, strict=True))),
-                format_seconds(sum(t.time_s * n for t, n in zip(part, runs, strict=True))),
+                bytes_text(sum(t.n_bytes * n for t, n in zip(part, runs, strict=True))),
+                seconds_text(sum(t.time_s * n for t, n in zip(part, runs, strict=True))),
                 what,
             )
     return table
@@ -343,8 +343,8 @@ def _alternatives(plan: PlanFields) -> Table:
         add_row(
             table,
             other.name,
-            "cannot run" if other.step_s is None else format_seconds(other.step_s),
-            "" if other.memory_bytes is None else format_bytes(other.memory_bytes),
+            "cannot run" if other.step_s is None else seconds_text(other.step_s),
+            "" if other.memory_bytes is None else bytes_text(other.memory_bytes),
             other.reason,
         )
     return table

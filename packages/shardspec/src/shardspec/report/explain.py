@@ -5,6 +5,7 @@ import math
 import textwrap
 from collections.abc import Iterator
 
+from shardspec.amounts import count_text
 from shardspec.base.axis import Split
 from shardspec.base.chunking import all_sizes
 from shardspec.base.partial import Operation, Reduction
@@ -14,7 +15,6 @@ from shardspec.report.phrases import (
     amount_text,
     axes_text,
     axis_text,
-    count_text,
     devices_text,
     holders_text,
     layout_text,

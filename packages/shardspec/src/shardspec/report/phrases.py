@@ -6,6 +6,7 @@ from itertools import groupby, islice
 import numpy as np
 from numpy.typing import NDArray
 
+from shardspec.amounts import bytes_text, count_text
 from shardspec.base.axis import Axis, SubAxis
 from shardspec.base.chunking import Run
 from shardspec.base.partial import Reduction
@@ -161,25 +162,14 @@ def sizes_text(sizes: Iterable[int]) -> str:
     return ", ".join(shown) + (", ..." if len(runs) > 6 else "")
 
 
-def count_text(count: int, what: str) -> str:
-    """A number of things: `1 device`, `4,096 devices`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def amount_text(elements: int, itemsize: int | None) -> str:
     """Elements, or the bytes that they take.
 
     Examples:
         >>> amount_text(1, None), amount_text(6, 4), amount_text(1 << 30, 4)
-        ('1 element', '24 bytes', '4 GiB')
+        ('1 element', '24 B', '4 GiB')
     """
-    if itemsize is None:
-        return count_text(elements, "element")
-    n = elements * itemsize
-    power = min((n.bit_length() - 1) // 10, 10) if n >= 10_000 else 0
-    if not power:
-        return count_text(n, "byte")
-    return f"{n / 1024**power:.4g} {'KMGTPEZYRQ'[power - 1]}iB"
+    return count_text(elements, "element") if itemsize is None else bytes_text(elements * itemsize)
 
 
 def _progressions(ids: Sequence[int]) -> Iterator[tuple[str, int]]:

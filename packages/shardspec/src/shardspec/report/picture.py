@@ -5,6 +5,7 @@ from itertools import islice, pairwise, product
 
 import numpy as np
 
+from shardspec.amounts import count_text
 from shardspec.layout.layout import Layout
 from shardspec.report.block_owners import Blocks
 from shardspec.report.canvas import (
@@ -22,7 +23,6 @@ from shardspec.report.crop import Box, Frame
 from shardspec.report.explain import bound_text, partial_lines, step_lines
 from shardspec.report.phrases import (
     axes_text,
-    count_text,
     devices_text,
     holders_text,
     index_text,

@@ -4,17 +4,11 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from itertools import islice, product
 
+from shardspec.amounts import count_text
 from shardspec.layout.layout import Layout
 from shardspec.report.block_owners import Blocks
 from shardspec.report.crop import drawn_dims, drawn_pieces
-from shardspec.report.phrases import (
-    axis_text,
-    count_text,
-    devices_text,
-    holders_text,
-    layout_text,
-    span_text,
-)
+from shardspec.report.phrases import axis_text, devices_text, holders_text, layout_text, span_text
 
 _BLOCKS = 8
 """Blocks in a row or a column; of more, the first ones and the last."""

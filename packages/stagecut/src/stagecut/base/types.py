@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
+from shardspec.amounts import seconds_text
+
 from stagecut.base.checks import is_amount, is_count
 from stagecut.errors import InvalidInputError
 
@@ -106,17 +108,17 @@ class Slicing:
 
     def __str__(self) -> str:
         lines = [
-            f"{len(self.stages)} stages, {self.time_s:.4g} s a step, at best "
-            f"{self.lower_bound_s:.4g} s; {self.n_priced} stages priced"
+            f"{len(self.stages)} stages, {seconds_text(self.time_s)} a step, at best "
+            f"{seconds_text(self.lower_bound_s)}; {self.n_priced} stages priced"
         ]
         lines += [
             f"  layers {stage.first}-{stage.last} on {stage.submesh[0]}x{stage.submesh[1]}: "
-            f"{stage.cost.time_s:.4g} s a microbatch"
+            f"{seconds_text(stage.cost.time_s)} a microbatch"
             for stage in self.stages
         ]
         lines += [
             f"  rejected: {len(other.spans)} stages, "
-            f"{'' if other.is_priced else 'at least '}{other.time_s:.4g} s"
+            f"{'' if other.is_priced else 'at least '}{seconds_text(other.time_s)}"
             for other in self.alternatives
             if len(other.spans) != len(self.stages)
         ]

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardspec.amounts import bytes_text, seconds_text
+
 from stagecut.base.edges import Boundary
 from stagecut.base.types import StageCost, pipeline_time_s
 
@@ -63,14 +65,14 @@ class GraphSplit:
         )
 
     def __str__(self) -> str:
-        linear = "no cut fits" if self.linear_s is None else f"{self.linear_s:.4g} s"
+        linear = "no cut fits" if self.linear_s is None else f"{seconds_text(self.linear_s)}"
         lines = [
-            f"{len(self.stages)} stages, {self.time_s:.4g} s a step, at best "
-            f"{self.lower_bound_s:.4g} s; in the order given {linear}"
+            f"{len(self.stages)} stages, {seconds_text(self.time_s)} a step, at best "
+            f"{seconds_text(self.lower_bound_s)}; in the order given {linear}"
         ]
         lines += [
-            f"  nodes {_runs(stage.nodes)}: {stage.time_s:.4g} s a microbatch, "
-            f"{stage.receive_s:.4g} s of it to receive {stage.received_bytes} bytes"
+            f"  nodes {_runs(stage.nodes)}: {seconds_text(stage.time_s)} a microbatch, "
+            f"{seconds_text(stage.receive_s)} of it to receive {bytes_text(stage.received_bytes)}"
             for stage in self.stages
         ]
         return "\n".join(lines)

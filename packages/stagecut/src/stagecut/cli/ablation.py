@@ -18,6 +18,7 @@ from itertools import accumulate
 from os import PathLike
 
 from costmodel import Cluster
+from shardspec.amounts import columns, seconds_text
 
 from stagecut.base.types import Span, Submesh
 from stagecut.cli.demo import joined
@@ -27,7 +28,6 @@ from stagecut.plan.baseline import balanced_runs
 from stagecut.plan.picture import check_picture, new_figure, save
 from stagecut.plan.price_stages import price_stages
 from stagecut.profiles import LayerProfile, Options
-from stagecut.slice import phrases
 from stagecut.slice.slice import slice_stages
 
 VARIANTS = ("search", "equal operators", "equal layers", "Alpa's plan")
@@ -150,10 +150,10 @@ def report(results: Sequence[AblationRow]) -> str:
         row = [result.case.model, str(result.case.n_devices)]
         for variant, time_s in enumerate(result.times_s):
             ratio = result.ratio(variant)
-            text = "nothing fits" if time_s is None else phrases.seconds(time_s)
+            text = "nothing fits" if time_s is None else seconds_text(time_s)
             row.append(text if not variant or ratio is None else f"{text}, {ratio:.2f} x")
         rows.append(row)
-    return "\n".join(phrases.table(rows, right=(1,)))
+    return "\n".join(columns(rows, right=(1,)))
 
 
 def to_json(results: Sequence[AblationRow]) -> str:

@@ -7,6 +7,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from shardspec.amounts import seconds_text
+
 from stagecut.errors import InvalidInputError, MissingExtraError
 from stagecut.plan.stage_plan_fields import StagePlanFields
 from stagecut.plan.text import drawn_as, timeline_of
@@ -78,7 +80,7 @@ def picture(plan: StagePlanFields, path: str | PathLike[str]) -> None:
     for axes in (timeline, memory):
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     title = f"{plan.title}: " if plan.title else ""
-    figure.suptitle(f"{title}{phrases.seconds(plan.time_s)} a step, {plan.schedule}")
+    figure.suptitle(f"{title}{seconds_text(plan.time_s)} a step, {plan.schedule}")
     save(figure, path)
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from shardspec.amounts import count_text
+
 from stagecut.base.checks import is_amount
 from stagecut.base.edges import Boundary
 from stagecut.base.held_microbatches import in_flight_of
@@ -227,7 +229,7 @@ def _of_the_search(slicing: Slicing) -> Iterator[Rival]:
     for other in slicing.alternatives:
         n_stages = len(other.spans)
         if n_stages != len(slicing.stages):
-            name = phrases.count(n_stages, "stage")
+            name = count_text(n_stages, "stage")
             yield Rival("stages", name, other.spans, other.time_s, is_bound=not other.is_priced)
     for rejection in slicing.rejected:
         kind = rejection.what.split()[-1]
@@ -251,10 +253,10 @@ class _Candidates:
                 if self.places.n_devices % n_stages:
                     continue
                 kind = f"equal {what}"
-                name = f"{kind}, {phrases.count(n_stages, 'stage')}"
+                name = f"{kind}, {count_text(n_stages, 'stage')}"
                 submesh = self._of_size(self.places.n_devices // n_stages)
                 if submesh is None or not self.places.can_hold([submesh] * n_stages):
-                    parts = phrases.count(n_stages, "equal part")
+                    parts = count_text(n_stages, "equal part")
                     yield Rival(kind, name, (), None, self._uncovered(parts))
                 else:
                     yield self._priced(kind, name, rule(submesh, n_stages))
@@ -313,7 +315,7 @@ class _Candidates:
             return Rival(kind, name, spans, None, reason, changes=changes)
 
     def _uncovered(self, parts: str) -> str:
-        return f"cannot cover {phrases.count(self.places.n_devices, 'device')} with {parts}"
+        return f"cannot cover {count_text(self.places.n_devices, 'device')} with {parts}"
 
 
 def _check(n_layers: int, **weights: Sequence[float] | None) -> None:

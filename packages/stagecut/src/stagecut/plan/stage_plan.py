@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 
+from shardspec.amounts import bytes_text, columns, count_text, seconds_text, share_text
+
 from stagecut.base.checks import is_count
 from stagecut.errors import InvalidInputError
 from stagecut.plan import plan_json
@@ -34,17 +36,15 @@ class StagePlan(StagePlanFields):
         n_devices = sum(n * m for n, m in (stage.submesh for stage in self.stages))
         gap = self.time_s - self.lower_bound_s
         bound = (
-            "no slicing takes less"
-            if gap <= 0
-            else f"at least {phrases.seconds(self.lower_bound_s)}"
+            "no slicing takes less" if gap <= 0 else f"at least {seconds_text(self.lower_bound_s)}"
         )
         lines = [
             *([self.title] if self.title else []),
-            f"{phrases.count(len(self.stages), 'stage')} on "
-            f"{phrases.count(n_devices, 'device')}, "
-            f"{phrases.count(self.n_microbatches, 'microbatch')}, {self.schedule}",
-            f"{phrases.seconds(self.time_s)} a step, {bound}; "
-            f"{phrases.count(self.n_priced, 'stage')} priced",
+            f"{count_text(len(self.stages), 'stage')} on "
+            f"{count_text(n_devices, 'device')}, "
+            f"{count_text(self.n_microbatches, 'microbatch')}, {self.schedule}",
+            f"{seconds_text(self.time_s)} a step, {bound}; "
+            f"{count_text(self.n_priced, 'stage')} priced",
             "",
             *self._table(),
         ]
@@ -61,16 +61,16 @@ class StagePlan(StagePlanFields):
                 phrases.layers(stage.first, stage.last),
                 phrases.shape(stage.submesh),
                 _option(stage.cost.option),
-                phrases.seconds(stage.time_s),
+                seconds_text(stage.time_s),
                 _memory(stage.peak_bytes, self.memory_bytes),
-                phrases.share(idle, 1),
+                share_text(idle, 1),
             ]
             for number, (stage, idle) in enumerate(zip(self.stages, self.idle, strict=True))
         ]
         if not has_options:
             rows = [[*row[:3], *row[4:]] for row in rows]
         last = len(rows[0]) - 1
-        return phrases.table(rows, right=(0, last - 2, last - 1, last))
+        return columns(rows, right=(0, last - 2, last - 1, last))
 
     def _rivals_shown(self) -> list[str]:
         rows = []
@@ -78,7 +78,7 @@ class StagePlan(StagePlanFields):
         for kind in kinds:
             rivals = sorted((r for r in self.rivals if r.kind == kind), key=_rank)
             rows += [[r.name, r.against(self.time_s, self.spans)] for r in rivals[:_SHOWN]]
-        return phrases.table([["instead", "a step"], *rows]) if rows else []
+        return columns([["instead", "a step"], *rows]) if rows else []
 
     def draw(self, *, width: int = 72, ascii: bool = False) -> str:
         """Timeline and memory for a terminal, as `stagecut.plan.text` says."""
@@ -126,29 +126,29 @@ class StagePlan(StagePlanFields):
         pace = (
             "no stage is slower: each further microbatch takes the step as long"
             if it.time_s == slowest_s
-            else f"the slowest is stage {-slowest} with {phrases.seconds(slowest_s)}"
+            else f"the slowest is stage {-slowest} with {seconds_text(slowest_s)}"
         )
         option = "" if cost.option is None else f", option {_option(cost.option)}"
         lines = [
             f"stage {stage}: layers {phrases.layers(it.first, it.last)} on "
             f"{phrases.shape(it.submesh)}, {_devices(it.devices)}{option}",
-            f"  {phrases.seconds(it.time_s)} a microbatch; {pace}",
+            f"  {seconds_text(it.time_s)} a microbatch; {pace}",
         ]
         if it.received_s:
-            lines.append(f"  of that {phrases.seconds(it.received_s)} to receive, and to send back")
+            lines.append(f"  of that {seconds_text(it.received_s)} to receive, and to send back")
         if cost.once_s:
-            lines.append(f"  and {phrases.seconds(cost.once_s)} once a step")
+            lines.append(f"  and {seconds_text(cost.once_s)} once a step")
         lines += [
-            f"  idle {phrases.share(self.idle[stage], 1)} of the step",
+            f"  idle {share_text(self.idle[stage], 1)} of the step",
             f"  {_memory(it.peak_bytes, self.memory_bytes)} a device: "
-            f"{phrases.gib(cost.fixed_bytes)} fixed, {it.in_flight} x "
-            f"{phrases.gib(cost.activation_bytes + it.held_bytes)} in flight, "
-            f"{phrases.gib(cost.temporary_bytes)} for a moment",
+            f"{bytes_text(cost.fixed_bytes)} fixed, {it.in_flight} x "
+            f"{bytes_text(cost.activation_bytes + it.held_bytes)} in flight, "
+            f"{bytes_text(cost.temporary_bytes)} for a moment",
         ]
         near = sorted((rival for rival in self.rivals if stage in rival.changes), key=_rank)
         rows = [[f"  {rival.name}", rival.against(self.time_s)] for rival in near]
         if rows:
-            lines += phrases.table([["  instead", "a step"], *rows])
+            lines += columns([["  instead", "a step"], *rows])
         return "\n".join(lines)
 
 
@@ -157,7 +157,7 @@ def _rank(rival: Rival) -> tuple[bool, float]:
 
 
 def _memory(peak: int, limit: int | None) -> str:
-    return phrases.gib(peak) if limit is None else phrases.of(peak, limit)
+    return bytes_text(peak) if limit is None else phrases.of(peak, limit)
 
 
 def _option(option: object) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from shardspec.amounts import seconds_text
+
 from stagecut.base.checks import is_amount, is_count
 from stagecut.base.held_microbatches import SCHEDULES
 from stagecut.base.types import Span, StageCost, Submesh
@@ -39,7 +41,7 @@ class Rival:
         if self.spans == spans and self.time_s == time_s:
             return "this plan"
         at_least = "at least " if self.is_bound else ""
-        return f"{at_least}{phrases.seconds(self.time_s)}, {phrases.more(self.time_s, time_s)}"
+        return f"{at_least}{seconds_text(self.time_s)}, {phrases.more(self.time_s, time_s)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from costmodel import in_flight
+from shardspec.amounts import bytes_text, seconds_text
 
 from stagecut.base.checks import is_count
 from stagecut.errors import InvalidInputError
 from stagecut.plan.stage_plan_fields import StagePlanFields
 from stagecut.plan.timeline import MicrobatchPass, simulate
-from stagecut.slice import phrases
 
 _FILL = {"forward": "░", "backward": "▓"}
 _FULL = "█"
@@ -59,7 +59,7 @@ def draw(plan: StagePlanFields, *, width: int = 72, ascii: bool = False) -> str:
     n_drawn = sum(action.kind == "forward" for action in stages[0])
     lines = [
         f"0{_FILL['forward'] * 2} forward, 0{_FILL['backward'] * 2} backward of microbatch 0; "
-        f"{n_drawn} of {plan.n_microbatches} microbatches, {phrases.seconds(end_s)}"
+        f"{n_drawn} of {plan.n_microbatches} microbatches, {seconds_text(end_s)}"
     ]
     if drawn_as(plan):
         lines.append(drawn_as(plan))
@@ -71,11 +71,11 @@ def draw(plan: StagePlanFields, *, width: int = 72, ascii: bool = False) -> str:
         lines.append(f"stage {number:>{label}} |{''.join(bar)}|")
     peaks = [stage.peak_bytes for stage in plan.stages]
     most = max(*peaks, plan.memory_bytes or 0, 1)
-    limit = "" if plan.memory_bytes is None else f" of {phrases.gib(plan.memory_bytes)}"
+    limit = "" if plan.memory_bytes is None else f" of {bytes_text(plan.memory_bytes)}"
     lines += ["", f"{_FULL} memory of a device at its peak{limit}"]
     for number, peak in enumerate(peaks):
         bar_text = _FULL * round(width * peak / most)
-        lines.append(f"stage {number:>{label}} |{bar_text:<{width}}| {phrases.gib(peak)}")
+        lines.append(f"stage {number:>{label}} |{bar_text:<{width}}| {bytes_text(peak)}")
     text = "\n".join(lines)
     return text.translate(_ASCII) if ascii else text
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from shardspec.amounts import bytes_text
 
 from stagecut.base.types import Span
 from stagecut.errors import InfeasibleStagesError
@@ -136,4 +137,4 @@ def _can_cover(places: Places, n_stages: int) -> bool:
 
 
 def _size(n_bytes: float) -> str:
-    return f"{phrases.gib(n_bytes)} ({n_bytes:.0f} bytes)"
+    return f"{bytes_text(n_bytes)} ({n_bytes:.0f} bytes)"

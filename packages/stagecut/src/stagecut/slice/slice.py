@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from shardspec.amounts import seconds_text
 
 from stagecut.base.checks import check_memory, is_amount, is_count
 from stagecut.base.edges import Boundary
@@ -191,7 +192,7 @@ def slice_stages(
         raise min(errors, key=lambda error: error.peak_bytes or math.inf)
     best = min(slicings, key=lambda slicing: slicing.time_s)
     rejected += [
-        Rejection(_count(other.n_microbatches, "microbatch"), f"{other.time_s:.4g} s")
+        Rejection(_count(other.n_microbatches, "microbatch"), seconds_text(other.time_s))
         for other in slicings
         if other is not best
     ]

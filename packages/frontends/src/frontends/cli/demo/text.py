@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from shardspec.amounts import bytes_text
 
 from frontends.errors import DataError
 
@@ -35,8 +36,8 @@ class Text:
 
     def __str__(self) -> str:
         files = "1 file" if self.n_files == 1 else f"{self.n_files:,} files"
-        cut = f", cut after {LIMIT_BYTES >> 20} MiB" if self.is_cut else ""
-        return f"{self.data.size / 2**20:.1f} MiB of {files} of {self.source}{cut}"
+        cut = f", cut after {bytes_text(LIMIT_BYTES)}" if self.is_cut else ""
+        return f"{bytes_text(self.data.size)} of {files} of {self.source}{cut}"
 
 
 def standard_library() -> Text:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from frontends.base.format import format_bytes
+from shardspec.amounts import bytes_text
+
 from frontends.errors import VerificationError
 from frontends.jax.lower.hlo import collectives_of
 from frontends.jax.run.runtime import Runtime
@@ -80,7 +81,7 @@ def check_memory(runtime: Runtime) -> float:
         if largest > 1 + MEMORY_TOLERANCE:
             raise VerificationError(
                 f"compiled programs must need at most {MEMORY_TOLERANCE:.0%} more memory than was "
-                f"planned; stage {index} needs {format_bytes(peak.n_bytes)} in {peak.when}, and "
-                f"{format_bytes(stage.memory_bytes)} were planned"
+                f"planned; stage {index} needs {bytes_text(peak.n_bytes)} in {peak.when}, and "
+                f"{bytes_text(stage.memory_bytes)} were planned"
             )
     return largest
