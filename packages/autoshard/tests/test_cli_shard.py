@@ -91,7 +91,7 @@ def test_what_goes_wrong_is_one_line_and_status_1(here, capsys, command, message
         ("--mesh", "2y4", "a mesh is written 2x4, or data=2,model=4"),
         ("--mesh", "0x2", "at least one device"),
         ("--mesh", "x=2,x=2", "axis names are distinct"),
-        ("--memory", "-1", "bytes are written 123, 1.5GiB, 64MiB; got '-1'"),
+        ("--memory", "-1", "as 1.5GiB; got '-1'"),
         ("--pin", "w0", "a pin is written VALUE=SPEC, as w1=RS0; got 'w0'"),
         ("--pin", "w0=Q", "a spec is a letter for each dim"),
         ("--out", "nowhere/out.json", "into a folder that is; got 'nowhere/out.json'"),

@@ -6,7 +6,8 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from shardspec.amounts import bytes_text, columns, count_text, seconds_text, share_text
+from shardspec.amounts import bytes_of, bytes_text, columns, count_text, seconds_text, share_text
+from shardspec.errors import AmountError
 
 SCALES = {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 SIZES = {"B": 1, **{f"{'KMGTPEZYRQ'[k]}iB": 1024 ** (k + 1) for k in range(10)}}
@@ -62,3 +63,24 @@ def test_columns_begin_or_end_together(rows):
         line = line.ljust(sum(widths) + 4)
         assert line[: widths[0]].rstrip() == row[0].rstrip()
         assert line[: widths[0] + 2 + widths[1]].endswith(row[1])
+
+
+@given(st.integers(0, 2**60))
+def test_bytes_are_read_as_they_are_written(value):
+    text = bytes_text(value)
+    assert bytes_of(text.replace(",", "")) == pytest.approx(value, rel=0.0051)
+    assert bytes_of(str(value)) == bytes_of(f" {value} b ") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [("1.5GiB", 3 << 29), ("2gb", 2 * 10**9), ("0.1 KB", 100), ("999999999999999999", 10**18 - 1)],
+)
+def test_bytes_have_binary_units_and_decimal_ones(text, n_bytes):
+    assert bytes_of(text) == n_bytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1e9", "1 GiBs", "1,024", "\u0661", "inf"])
+def test_what_is_no_amount_of_bytes_is_refused(text):
+    with pytest.raises(AmountError, match=r"a number, or one of B, KiB, .*as 1\.5GiB; got"):
+        bytes_of(text)

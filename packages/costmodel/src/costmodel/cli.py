@@ -15,6 +15,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from shardspec.amounts import bytes_of
+from shardspec.errors import AmountError
+
 from costmodel.calibrate.backend import NAMES
 from costmodel.calibrate.launch import is_inside
 from costmodel.calibrate.measure import SIZES, Progress
@@ -26,7 +29,6 @@ from costmodel.profile import Profile
 from costmodel.report.table import table
 
 _MOST_A_CORE = 16  # processes: more wait for each other, and each takes a framework's memory
-_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BAR = 30
 
 
@@ -178,12 +180,13 @@ def _count(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,18})\s*([KMG]iB|B|)", text)
-    if not (match and int(match[1]) > 0):
-        raise argparse.ArgumentTypeError(
-            f"a size is a number like 4096, 4KiB or 1MiB; got {shown(text)}"
-        )
-    return int(match[1]) * _UNITS[match[2]]
+    try:
+        size = bytes_of(text)
+    except AmountError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"a size is 1 byte or more; got {shown(text)}")
+    return size
 
 
 def _seconds(text: str) -> float:

@@ -6,6 +6,7 @@ from shardspec.base.axis import Axis, Entry, Split, SubAxis
 from shardspec.base.chunking import Chunking, ChunkingRule
 from shardspec.base.partial import Operation, Partial, Reduction
 from shardspec.errors import (
+    AmountError,
     InternalError,
     LayoutError,
     MeshError,
@@ -40,6 +41,7 @@ from shardspec.simulate import simulate
 __all__ = [
     "COLLECTIVES",
     "WHOLE_AXES",
+    "AmountError",
     "Axis",
     "Chunking",
     "ChunkingRule",

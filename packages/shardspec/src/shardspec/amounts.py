@@ -1,9 +1,13 @@
-"""How amounts are written for people, in every package: seconds, bytes, shares, counts, columns."""
+"""How amounts are written for people, and bytes read, in every package and command."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
+
+from shardspec.errors import AmountError
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = tuple((2.0 ** (10 * power), f"{'KMGTPEZYRQ'[power - 1]}iB") for power in range(10, 0, -1))
@@ -33,6 +37,35 @@ def bytes_text(n_bytes: float) -> str:
     if abs(n_bytes) < 0.9995 * 1024:
         return f"{n_bytes:,.0f} B"
     return _scaled(n_bytes, _BYTES, "B")
+
+
+_SIZES = {"B": 1} | {
+    f"{prefix}{infix}B": base**power
+    for base, infix in ((1024, "i"), (1000, ""))
+    for power, prefix in enumerate("KMGTPE", 1)
+}
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+
+
+def bytes_of(text: str) -> int:
+    """Bytes that a person wrote, in a binary unit or a decimal one; without a unit, bytes.
+
+    Raises:
+        AmountError: It is no number, or the unit is none.
+
+    Examples:
+        >>> bytes_of("512MiB"), bytes_of("1.5 gb"), bytes_of("4096")
+        (536870912, 1500000000, 4096)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    units = {name.upper(): n_bytes for name, n_bytes in _SIZES.items()}
+    unit = units.get(match[2].upper() or "B") if match else None
+    if match is None or unit is None:
+        raise AmountError(
+            f"an amount of bytes is a number, or one of {', '.join(_SIZES)}, as 1.5GiB; "
+            f"got {text!r:.80}"
+        )
+    return int(Decimal(match[1]) * unit)
 
 
 def _scaled(number: float, units: Sequence[tuple[float, str]], base: str) -> str:

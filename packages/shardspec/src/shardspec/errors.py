@@ -5,6 +5,10 @@ class ShardspecError(Exception):
     """Base of every error that this package raises on purpose."""
 
 
+class AmountError(ShardspecError, ValueError):
+    """A text is no amount of bytes."""
+
+
 class MeshError(ShardspecError, ValueError):
     """A mesh whose shape, names or device ids contradict each other."""
 

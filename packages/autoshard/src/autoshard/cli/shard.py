@@ -11,6 +11,8 @@ from typing import Any
 from costmodel import Cluster, CostmodelError
 from costmodel import presets as cluster_presets
 from shardspec import Mesh, ShardspecError, Spec
+from shardspec.amounts import bytes_of
+from shardspec.errors import AmountError
 
 from autoshard.answer.diff import diff
 from autoshard.answer.sharding import Sharding
@@ -32,8 +34,6 @@ A graph is the text of str(graph), or the JSON of graph.to_json()."""
 
 _AXES = re.compile(r"[^=,\s]+=[0-9]{1,9}(?:,[^=,\s]+=[0-9]{1,9})*", re.ASCII)
 _LENGTHS = re.compile(r"[0-9]{1,9}(?:x[0-9]{1,9})*", re.ASCII)
-_BYTES = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(|B|KiB|MiB|GiB|TiB)", re.ASCII)
-_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def add_shard(commands: Any) -> None:
@@ -183,10 +183,10 @@ def _mesh(text: str) -> Mesh:
 
 
 def _bytes(text: str) -> int:
-    match = _BYTES.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"bytes are written 123, 1.5GiB, 64MiB; got {text!r}")
-    return int(float(match[1]) * _UNITS[match[2]])
+    try:
+        return bytes_of(text)
+    except AmountError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _pin(text: str) -> tuple[str, Spec]:

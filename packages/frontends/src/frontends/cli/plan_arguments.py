@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,6 +16,8 @@ import pipesched
 import typer
 from autoshard import MemoryRule
 from costmodel import Cluster, presets
+from shardspec.amounts import bytes_of
+from shardspec.errors import AmountError
 
 from frontends.answer.plan import Plan
 from frontends.errors import PlanError
@@ -293,22 +294,11 @@ def _cluster(name: str, devices: int | None, hosts: int | None) -> Cluster:
     return found.resized(n_hosts=n_hosts, devices_per_host=n_devices // n_hosts)
 
 
-_UNITS = {
-    f"{prefix}{infix}B": base**power
-    for infix, base in (("", 1000), ("i", 1024))
-    for power, prefix in enumerate("KMGT", 1)
-}
-
-
 def _bytes(text: str) -> int:
-    """A size as people write it: 1000000, 512MiB, 1.5 gb."""
-    units = {"": 1, "B": 1} | {name.upper(): n_bytes for name, n_bytes in _UNITS.items()}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE)
-    if match is None or match[2].upper() not in units:
-        raise typer.BadParameter(
-            f"--memory is a number of bytes, or of {', '.join(_UNITS)}; got {text!r}"
-        )
-    return int(float(match[1]) * units[match[2].upper()])
+    try:
+        return bytes_of(text)
+    except AmountError as error:
+        raise typer.BadParameter(f"--memory: {error}") from error
 
 
 def _pins(texts: Sequence[str]) -> dict[str, Pin] | None:
