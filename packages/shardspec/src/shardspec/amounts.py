@@ -44,7 +44,7 @@ _SIZES = {"B": 1} | {
     for base, infix in ((1024, "i"), (1000, ""))
     for power, prefix in enumerate("KMGTPE", 1)
 }
-_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 
 
 def bytes_of(text: str) -> int:

@@ -86,7 +86,7 @@ def explain(
         devices 0,1  A[0:3, 0:4]
         devices 2,3  A[3:5, 0:4]
         <BLANKLINE>
-        a device holds (3, 4) at most, 48 bytes; all devices 160 bytes; A is 80 bytes
+        a device holds (3, 4) at most, 48 B; all devices 160 B; A is 80 B
     """
     if isinstance(what, Layout):
         return _plan_text(reshard(what, dst), itemsize) if dst else _layout_text(what, itemsize)

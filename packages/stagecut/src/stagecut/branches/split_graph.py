@@ -101,8 +101,8 @@ def split_graph(
         >>> values = [Boundary(producer, 1_000_000, (consumer,)) for producer, consumer in reads]
         >>> print(split_graph(nodes, values, 2, n_microbatches=4, transfer_s=lambda n: n / 1e7))
         2 stages, 15.4 s a step, at best 15.4 s; in the order given 15.8 s
-          nodes 0 2 4: 3 s a microbatch, 0 s of it to receive 0 bytes
-          nodes 1 3 5: 3.1 s a microbatch, 0.1 s of it to receive 1000000 bytes
+          nodes 0 2 4: 3 s a microbatch, 0 s of it to receive 0 B
+          nodes 1 3 5: 3.1 s a microbatch, 100 ms of it to receive 977 KiB
     """
     nodes, values = tuple(nodes), tuple(values)
     _check(nodes, values, n_stages, n_microbatches, tolerance, time_limit_s, max_search_nodes)
