@@ -2,12 +2,21 @@
 
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from autoshard import GraphError, RecordError, Sharding, VerificationError, shard
 from autoshard.programs import gpt_step, mlp_step
 from autoshard.testing import graphs
-from costmodel import Cluster
+from costmodel import (
+    Cluster,
+    CollectiveKind,
+    Rounds,
+    fastest,
+    known_algorithms,
+    register_algorithm,
+)
+from costmodel.time import algorithm_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shardspec import Mesh, Spec
@@ -64,6 +73,29 @@ def test_a_number_that_was_altered_is_refused(name, factor):
         wrong.verify()
     with pytest.raises(RecordError, match=rf"{name}.* is .*; solve again"):
         Sharding.from_json(wrong.to_json())
+
+
+def test_prices_of_algorithms_that_are_not_registered_are_not_believed(monkeypatch):
+    group = CLUSTER.links(MESH).group((0, 1))
+    kinds = [kind for kind in get_args(CollectiveKind) if kind not in ("permute", "point_to_point")]
+    monkeypatch.setattr(algorithm_table, "_known", known_algorithms())
+    for kind in kinds:
+        share = 1.0 if kind == "broadcast" else 0.0
+        register_algorithm(
+            kind,
+            "at once",
+            lambda n, share=share: Rounds(1 * (n > 1), max(share * (n > 1), 1 - 1 / n)),
+        )
+    assert fastest("all_reduce", 1.0, group).algorithm == "at once"
+    other = shard(STEP, MESH, CLUSTER, in_flight=2)
+    other.verify()
+    assert other.objective_s < FOUND.objective_s
+    with pytest.raises(VerificationError, match=r"solve again, or let costmodel\.register_algor"):
+        FOUND.verify()
+    monkeypatch.undo()
+    FOUND.verify()
+    with pytest.raises(RecordError, match=r"solve again, or let costmodel\.register_algorithm"):
+        Sharding.from_json(other.to_json())
 
 
 def test_the_objective_of_a_text_is_not_believed():

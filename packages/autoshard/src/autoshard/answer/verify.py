@@ -99,7 +99,8 @@ def _seconds(sharding: ShardingFields) -> Iterator[str]:
             if not math.isclose(its, again, rel_tol=RELATIVE):
                 yield (
                     f"what a sharding says of a phase is what its parts take; {what} of "
-                    f"{phase.name!r} is {its!r}, and its parts take {again!r}; solve again"
+                    f"{phase.name!r} is {its!r}, and its parts take {again!r}; solve again, or let "
+                    "costmodel.register_algorithm add what it was solved with, and nothing else"
                 )
     total = sum(compute) + sum(communication) - sum(hidden)
     if not math.isclose(sharding.objective_s, total, rel_tol=RELATIVE):
